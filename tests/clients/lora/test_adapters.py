@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -249,3 +250,26 @@ def test_what_peft_cannot_hold_is_not_written(base, tmp_path):
 def test_a_form_is_made_or_refused_and_never_fails_otherwise(name, value):
     with contextlib.suppress(ConfigError):
         assert isinstance(hash(LoRA(**{name: value})), int)
+
+
+def test_a_layer_whose_name_ends_anothers_is_told_apart_for_peft(tmp_path):
+    pytest.importorskip("safetensors")
+    named = nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)))
+    found = adapters(named, clients(), LoRA(rank=2, targets="0"), recipe=RECIPE, strategy="serial")[0]
+    folder = save_adapter(found, tmp_path / "one")
+    pattern = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["target_modules"]
+    assert [name for name, _ in named.named_modules() if re.fullmatch(pattern, name)] == ["0"]
+
+
+def test_modules_trained_in_part_are_written_whole_as_peft_reads_them(tmp_path):
+    pytest.importorskip("safetensors")
+    from safetensors.torch import load_file
+
+    torch.manual_seed(0)
+    made, form = normed(), LoRA(rank=2, targets="0", also="2.bias")
+    found = adapters(made, clients((8,)), form, recipe=RECIPE, strategy="serial")[0]
+    kept = load_file(save_adapter(found, tmp_path / "one") / "adapter_model.safetensors")
+    whole = found.model().state_dict()
+    for module in ("1", "2"):
+        for name in (n for n in whole if n.startswith(f"{module}.")):
+            assert torch.equal(kept[f"base_model.model.{name}"], whole[name])

@@ -1,6 +1,7 @@
 """Adapters on disk, as PEFT keeps them: ``adapter_model.safetensors`` and ``adapter_config.json``."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
             f"PEFT has no form for the adapter of {quoted(both[0])}",
             hint="its layer is the whole base, or has trained parameters (`also`) beside it: use merged()",
         )
+    whole = adapter.model()
+    for name in others:  # PEFT reads modules: what the adapter did not train goes along
+        for part, t in whole.get_submodule(name).state_dict().items():
+            named.setdefault(f"{PREFIX}{name}.{part}", t.contiguous().cpu().clone())
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -36,7 +41,7 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
         "r": adapter.lora.rank,
         "lora_alpha": adapter.lora.scale * adapter.lora.rank,
         "lora_dropout": adapter.lora.dropout,
-        "target_modules": layers,
+        "target_modules": _targets(adapter, layers),
         "modules_to_save": others or None,
         "bias": "none",
         "inference_mode": True,
@@ -44,6 +49,13 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
     safetensors.save_file(named, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     return folder
+
+
+def _targets(adapter: Adapter, layers: list[str]) -> list[str] | str:
+    """The layers' names; as one regular expression if PEFT would take the end of another's for one."""
+    named = [name for name, _ in adapter._base.named_modules()]
+    is_clear = not any(name.endswith(f".{layer}") for name in named for layer in layers)
+    return layers if is_clear else "|".join(map(re.escape, layers))
 
 
 def _peft_name(name: str) -> str:
