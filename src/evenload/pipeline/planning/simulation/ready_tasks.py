@@ -22,13 +22,16 @@ class ReadyTasks:
         self._sizes = None if problem.sizes is None else sorted(problem.sizes, reverse=True)
         numbers = range(len(problem.stages))
         self.n_left = [problem.n_left(number) for number in numbers]
+        self._n_done_before = [
+            stage.n_tasks * problem.n_items - n for stage, n in zip(problem.stages, self.n_left, strict=True)
+        ]
         self.n_ready = [0 for _ in numbers]
         self._heaps: list[list[TaskRange]] = [[] for _ in numbers]
         self._n_arrived = {
             (need, number): [0] * problem.n_items
             for number in numbers
             for need in self._graph.needs[number]
-            if self._stages[number].n_tasks < self._stages[need].n_tasks
+            if not self._is_made_of_one(need, number)
         }
         self._n_missing = {  # of each task of a join, the needs that are not there
             number: [len(needs)] * (self._stages[number].n_tasks * problem.n_items)
@@ -40,11 +43,9 @@ class ReadyTasks:
     def _queue_first(self, problem: Problem) -> None:
         """Queue the tasks that can begin at once: those not done whose earlier stages are."""
         for number, stage in enumerate(self._stages):
-            n_all = stage.n_tasks * problem.n_items
-            first, last = n_all - self.n_left[number], n_all
+            first, last = self._n_done_before[number], stage.n_tasks * problem.n_items
             for need in self._graph.needs[number]:
-                n_done = self._stages[need].n_tasks * problem.n_items - self.n_left[need]
-                n_reached = self._n_reached(need, number, n_done)
+                n_reached = self._n_reached(need, number, self._n_done_before[need])
                 last = min(last, n_reached)
                 for task in range(n_reached if number in self._n_missing else 0):
                     self._n_missing[number][task] -= 1
@@ -91,28 +92,33 @@ class ReadyTasks:
     def _n_reached(self, need: int, stage: int, n_done: int) -> int:
         """Return how many tasks of ``stage`` follow from ``n_done`` of ``need``; note items half there."""
         before, after = self._stages[need].n_tasks, self._stages[stage].n_tasks
-        if after >= before:
-            return n_done * after // before
+        if self._is_made_of_one(need, stage):
+            return n_done * (after // before)
         arrived = self._n_arrived[need, stage]
         for item in range(len(arrived)):
             arrived[item] = min(before, max(0, n_done - item * before))
         return n_done // before * after
 
+    def _is_made_of_one(self, need: int, stage: int) -> bool:
+        """Whether a task of ``stage`` follows one of ``need``, and not all of an item's."""
+        return self._stages[stage].n_tasks % self._stages[need].n_tasks == 0
+
     def done(self, stage: int, tasks: Iterable[TaskRange]) -> None:
         """Queue what can begin now that ``tasks`` are done."""
         for later in self._graph.next[stage]:
             for some in tasks:
-                for ready in self._following(stage, some, later):
-                    self._add(later, ready)
+                for first, last in self._following(stage, some, later):
+                    first = max(first, self._n_done_before[later])
+                    if first < last:
+                        self._add(later, (first, last))
 
     def _following(self, stage: int, tasks: TaskRange, later: int) -> Iterator[TaskRange]:
         """Yield the tasks of the stage ``later`` that ``tasks`` were the last needs of.
 
-        A sample follows what it is made of; the best of an item's samples follow once all are done.
+        A sample follows what it is made of; what is made of several follows once all of its item are done.
         """
-        before, after = self._stages[stage].n_tasks, self._stages[later].n_tasks
-        if after >= before:
-            width = after // before
+        if self._is_made_of_one(stage, later):
+            width = self._stages[later].n_tasks // self._stages[stage].n_tasks
             reached: Iterable[TaskRange] = ((tasks[0] * width, tasks[1] * width),)
         else:
             reached = self._items_complete(stage, tasks, later)
