@@ -1,7 +1,9 @@
 """A result whose own code does not return as it is read is told, with its worker and where it hangs."""
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,22 +13,29 @@ from evenload.executor.decide import delivery
 from evenload.executor.loop import engine_thread
 from evenload.executor.supervisor import reading_watch
 
-may_go_on = threading.Event()
-
 
 class Hangs:
-    """Its unpickling waits until the test lets it go on; in a worker it does nothing."""
+    """Its unpickling waits until the test writes into a pipe; in a worker it does nothing."""
+
+    def __init__(self, until: str):
+        self.until = until
 
     def __reduce__(self) -> tuple:
-        return wait_for_the_test, ()
+        return wait_for_the_test, (self.until,)
 
 
-def wait_for_the_test() -> int:
-    return may_go_on.wait(500)
+def wait_for_the_test(path: str) -> bool:
+    with open(path) as pipe:
+        return pipe.read() == "go on"
 
 
-def hanging(x: int) -> object:
-    return Hangs() if x == 1 else x
+def hanging(x: int, until: str) -> object:
+    return Hangs(until) if x == 1 else x
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
 
 
 def noted(seen: list[Event]) -> list[str]:
@@ -38,22 +47,23 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_watch, "LOOK_S", 0.05)
     monkeypatch.setattr(delivery, "WAIT_S", 0.02)
     monkeypatch.setattr(engine_thread, "LOOK_S", 0.02)
-    may_go_on.clear()
 
 
 @pytest.mark.usefixtures("quick")
 def test_who_waits_is_told_whose_results_cannot_be_read_and_goes_on_with_them(
-    until: Callable[..., None],
+    until: Callable[..., None], tmp_path: Path
 ) -> None:
+    may_go_on = pipe(tmp_path)
     seen: list[Event] = []
     got: list[object] = []
     with Executor("cpu*1", events=EventLog(seen.append), echo=False) as executor:
-        receiver = threading.Thread(target=lambda: got.extend(executor.map(hanging, range(3))))
+        results = executor.map(hanging, range(3), [str(may_go_on)] * 3)
+        receiver = threading.Thread(target=lambda: got.extend(results))
         receiver.start()
         until(lambda: noted(seen), "it is told")
         assert "results of cpu:0/1" in noted(seen)[0]
         assert "wait" in noted(seen)[0]
-        may_go_on.set()
+        may_go_on.write_text("go on")
         receiver.join(500)
         assert len(noted(seen)) == 1
         assert got == [0, True, 2]
@@ -61,15 +71,18 @@ def test_who_waits_is_told_whose_results_cannot_be_read_and_goes_on_with_them(
 
 
 @pytest.mark.usefixtures("quick")
-def test_closing_does_not_wait_for_results_that_cannot_be_read(until: Callable[..., None]) -> None:
+def test_closing_does_not_wait_for_results_that_cannot_be_read(
+    until: Callable[..., None], tmp_path: Path
+) -> None:
+    may_go_on = pipe(tmp_path)
     executor = Executor("cpu*1", echo=False)
-    results = executor.map(hanging, range(3))
+    results = executor.map(hanging, range(3), [str(may_go_on)] * 3)
     first = threading.Thread(target=lambda: next(iter(results), None))
     first.start()
     until(lambda: executor._engine.reading.look(), "it hangs")
     executor.close()
     assert executor._thread._thread is not None
     assert executor._thread._thread.is_alive()
-    may_go_on.set()
+    may_go_on.write_text("go on")
     until(lambda: not executor._thread._thread.is_alive(), "and it ends once that returns")
     first.join(500)

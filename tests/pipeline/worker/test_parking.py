@@ -154,7 +154,10 @@ def test_the_dispatcher_says_what_is_wanted_again_and_knows_what_comes_back_quic
     assert (action.stage, action.later) == (1, (0,))
     dispatcher.answered("d0")
     dispatcher.loaded("d0", 1, Fit(), 1.0, {0: 0.5})
-    (back,) = [one for one in dispatcher.decide(2.0) if one.group == "d0"]
+    # More than its share, and d1 does it: it would only be exchanged for the scores again.
+    assert not [one for one in dispatcher.decide(2.0) if one.group == "d0"]
+    dispatcher.drain("d1")
+    (back,) = [one for one in dispatcher.decide(3.0) if one.group == "d0"]
     assert isinstance(back, LoadStage)
     assert back.stage == 0  # no scores yet, and plenty of edits
 

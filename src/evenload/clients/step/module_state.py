@@ -142,23 +142,29 @@ class ModuleState:
         if isinstance(value, types.FunctionType):
             return [self._print(part, depth - 1) for part in _variables(value)]
         try:
-            file = io.BytesIO()
-            _Pickler(file, self._own).dump(value)
-            return file.getvalue()
+            return _pickled(value, self._own)
         except Exception:
             attributes = getattr(value, "__dict__", {})
             return [(k, self._print(v, depth - 1)) for k, v in attributes.items()] or id(value)
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler to which a model's own parts, and all modules, are references."""
+    """A pickler to which a model's own parts, and all modules, are references, and sets have no order."""
 
     def __init__(self, file: io.BytesIO, own: dict[int, Any]):
         super().__init__(file)
         self._own = own
 
-    def persistent_id(self, obj: Any) -> int | None:
+    def persistent_id(self, obj: Any) -> int | list[bytes] | None:
+        if type(obj) in (set, frozenset):  # a copy of it may come in another order
+            return sorted(_pickled(one, self._own) for one in obj)
         return id(obj) if id(obj) in self._own or isinstance(obj, nn.Module) else None
+
+
+def _pickled(value: Any, own: dict[int, Any]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, own).dump(value)
+    return file.getvalue()
 
 
 def copy_model(model: nn.Module) -> nn.Module:
