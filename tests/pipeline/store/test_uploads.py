@@ -132,6 +132,22 @@ def test_nothing_that_is_there_is_put_again(run: Path, tmp_path: Path) -> None:
     assert set(store.puts.values()) == {1}
 
 
+@pytest.mark.parametrize("lists", [True, False])
+def test_digests_follow_files_of_an_earlier_session(run: Path, tmp_path: Path, lists: bool) -> None:
+    """Also where that session was ended before it wrote them, and where the store cannot list what it has."""
+    refused = {"SHA256SUMS"}
+    store = FaultyStore(tmp_path / "far", lambda path: "before" if path in refused else "")
+    store.lists = lists
+    with Uploads(store, run, TO, ONCE) as uploads:
+        assert uploads.finish().n_left == 1
+    refused.clear()
+    for _ in range(2):
+        with Uploads(store, run, TO, ONCE) as uploads:
+            assert (uploads.finish().n_left, uploads.finish().n_new) == (0, 0)
+        assert set(contents(tmp_path / "far")) == {*expected(run), "SHA256SUMS"}
+    assert set(store.puts.values()) == {1}
+
+
 def test_what_the_store_lost_or_cut_is_put_again(run: Path, tmp_path: Path) -> None:
     store = FaultyStore(tmp_path / "far")
     for _ in range(2):

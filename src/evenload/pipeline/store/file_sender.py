@@ -97,10 +97,17 @@ class FileSender:
 
     def send_text(self, text: str, relative: str) -> bool:
         """Put a file with this content, which is not in the run folder; returns whether it is there."""
+        content = text.encode("utf-8", "surrogateescape")
+        sha256 = hashlib.sha256(content).hexdigest()
+        if self._record.has_content(relative, sha256):
+            return True
         with tempfile.NamedTemporaryFile(prefix="evenload-upload-") as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
+            file.write(content)
             file.flush()
-            return self._put(Path(file.name), relative)
+            if not self._put(Path(file.name), relative):
+                return False
+            self._record.add(relative, os.fstat(file.fileno()), sha256)
+            return True
 
     def try_again(self) -> None:
         """Take the store to be there again."""

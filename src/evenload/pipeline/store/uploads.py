@@ -102,7 +102,7 @@ class Uploads:
                 watch(max(0, len(missing) - self._n_handled), len(missing))
         self._threads.clear()
         outcome = self._outcome(files)
-        if outcome.n_left or not (self.sender.n_new or (listed is not None and DIGESTS not in listed)):
+        if outcome.n_left:
             return outcome
         sums = (f"{digest}  {path}\n" for path, digest in self._record.digests(files).items())
         if self.sender.send_text("".join(sums), DIGESTS):
