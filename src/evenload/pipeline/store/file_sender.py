@@ -122,6 +122,7 @@ class FileSender:
         return self._is_over.is_set() or self._clock() < self._rests_until
 
     def _put(self, source: Path, relative: str) -> bool:
+        self._record.forget(relative)
         n_tries = 0
         while (fault := self._attempt(source, relative)) is not None:
             n_tries += 1

@@ -33,6 +33,9 @@ class _Sent(NamedTuple):
     inode: int
 
 
+_UNKNOWN = _Sent(-1, "", 0, 0)
+
+
 class UploadRecord:
     """A record of what a store has of a run folder; each file is noted once it is there.
 
@@ -71,7 +74,14 @@ class UploadRecord:
 
     def add(self, path: str, facts: os.stat_result, sha256: str) -> None:
         """The store has the file now."""
-        sent = _Sent(facts.st_size, sha256, facts.st_mtime_ns, facts.st_ino)
+        self._note(path, _Sent(facts.st_size, sha256, facts.st_mtime_ns, facts.st_ino))
+
+    def forget(self, path: str) -> None:
+        """A put of the file begins: nobody knows what the store has until it is answered."""
+        if path in self._sent:
+            self._note(path, _UNKNOWN)
+
+    def _note(self, path: str, sent: _Sent) -> None:
         with self._lock:
             self._sent[path] = sent
             if not self._file.closed:
