@@ -16,8 +16,12 @@ from evenload.errors import ConfigError, UnknownName, quoted
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-# EVENLOAD_ variables that are no settings: the executor sets them for its workers.
-OTHER_VARIABLES = ("EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER")
+# EVENLOAD_ variables that are no settings: the executor sets the first three for its workers, and the others
+# say which machine code is used (native).
+OTHER_VARIABLES = (
+    "EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER", "EVENLOAD_KERNEL_CACHE", "EVENLOAD_KERNELS",
+    "EVENLOAD_PROCESSOR",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ SETTINGS = {
         Setting("devices", "all", "Where work runs: all, gpu, cpu, cpu*4, cuda:0,1 or a number of devices."),
         Setting("backend", "process", "How workers run: process, ray (a cluster), or inline to debug."),
         Setting("shared_memory_limit", "25%", "For arrays that travel: of the memory, or 2 GiB; 0: none."),
+        Setting("key_cache_limit", "4 GiB", "For checked proving keys that are kept on disk; 0: none."),
         Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
         Setting("warm_start", True, "Remember how fast functions ran, for the next program."),

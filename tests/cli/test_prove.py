@@ -1,6 +1,10 @@
 """evenload prove, verify and zk, as a user types them."""
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ from click.testing import CliRunner
 from evenload.cli import cli
 from evenload.cli import prove as module
 from evenload.errors import EvenloadError, FormatError
+from evenload.native import machine
 from evenload.zk.devsetup import WARNING
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
@@ -245,3 +250,29 @@ def test_bench_measures_and_compares():
     assert row["latency_s"] > 0
     refused = run("bench", "prove", "--zkey", "k.zkey")
     assert isinstance(refused.exception, EvenloadError)
+
+
+def test_a_process_that_proves_with_a_kept_key_imports_only_what_a_proof_needs(tmp_path):
+    code = """if True:
+        import sys
+        from evenload.cli import main
+        try:
+            main(sys.argv[1:])
+        except SystemExit as left:
+            print(left.code, *sorted(sys.modules))
+    """
+    command = [sys.executable, "-c", code, "prove", str(DATA / "public8" / "circuit.zkey"),
+               str(DATA / "public8" / "witness.wtns"), "-o", str(tmp_path), "-q"]  # fmt: skip
+    environment = os.environ | {"EVENLOAD_KERNEL_CACHE": str(tmp_path / "cache")}
+    for _ in range(2):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=550, check=True
+        )
+    status, *modules = done.stdout.splitlines()[-1].split()
+    assert status == "0"
+    unneeded = {"torch", "scipy", "numba", "psutil", "asyncio", "multiprocessing", "yaml", "rich", "numpy.ma",
+                "evenload.events", "evenload.executor", "evenload.devices.pool", "evenload.native.code_hash",
+                "evenload.gpu.wgsl", "evenload.settings"}  # fmt: skip
+    assert not unneeded & {*modules}
+    if machine.baselines_here() and platform.machine() == "x86_64":  # else LLVM loads the kernels
+        assert "llvmlite" not in modules

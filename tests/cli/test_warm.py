@@ -1,6 +1,7 @@
 """``evenload warm``: what it makes, and what it says about it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -56,3 +57,14 @@ def test_a_part_loads_what_it_runs(part, monkeypatch, tmp_path):
     pytest.importorskip("numba", reason="the kernels extra is not installed")
     told = json.loads(call(part, "--json").stdout)["parts"][part]
     assert set(told) == {"shipped", "cached", "compiled", "wall_s"}
+
+
+def test_a_proving_key_is_kept(tmp_path, monkeypatch):
+    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path))
+    key = Path(__file__).parents[1] / "data" / "zk" / "multiplier" / "circuit.zkey"
+    done = call("--key", str(key), "--json")
+    page = json.loads(done.stdout)
+    assert page["parts"] == {}
+    assert list(page["keys"]) == [str(key)]
+    assert len(list(tmp_path.glob("keys/*.key"))) == 1

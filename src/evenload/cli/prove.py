@@ -1,18 +1,18 @@
 """``evenload prove``: a key and witnesses to verified proofs, over every device."""
 
+import contextlib
 import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
-from evenload.cli.monitoring.step_events import Steps
+from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
 from evenload.cli.options import PATH, json_option, passed_as, quiet_option
 from evenload.errors import ConfigError, EvenloadError, quoted
 
@@ -69,15 +69,11 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
     names = _names(request.witnesses)
     request.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    where = None if request.is_mapped else "this process"
-    with (
-        recorded(f"prove {request.zkey.name}", monitors) as log,
-        Steps(log, request.zkey.stem, "proof", len(names), where) as steps,
-    ):
-        proofs = _prove_mapped(request, log) if request.is_mapped else _prove_here(request)
+    with contextlib.ExitStack() as stack:
+        proofs, done_step = _proofs(request, monitors, stack)
         for index, (name, path, done) in enumerate(zip(names, request.witnesses, proofs, strict=True)):
             rows.append(_write(request.out, name, path, done))
-            steps.done(index, name, {f"{k}_s": v for k, v in rows[-1].get("stages_s", {}).items()})
+            done_step(index, name, {f"{k}_s": v for k, v in rows[-1].get("stages_s", {}).items()})
             if not request.quiet:
                 click.echo(rows[-1]["error"] or f"{path}: proved and verified", err=True)
     n_failed = sum(row["error"] is not None for row in rows)
@@ -88,6 +84,22 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
         for row in rows:
             click.echo(row["proof"] or f"failed: {row['witness']}")
     return 1 if n_failed else 0
+
+
+def _proofs(
+    request: ProveRequest, monitors: Monitors, stack: contextlib.ExitStack
+) -> tuple[Iterator[Any], Callable[..., object]]:
+    """The proofs in order, and what is told of each that is done; ``stack`` holds what must be closed."""
+    name = f"prove {request.zkey.name}"
+    if monitors == Monitors() and not request.is_mapped:  # nobody reads the events of a short process
+        stack.enter_context(watched(name, None))
+        return _prove_here(request), lambda *_: None
+    from evenload.cli.monitoring.step_events import Steps
+
+    log = stack.enter_context(recorded(name, monitors))
+    where = None if request.is_mapped else "this process"
+    steps = stack.enter_context(Steps(log, request.zkey.stem, "proof", len(request.witnesses), where))
+    return _prove_mapped(request, log) if request.is_mapped else _prove_here(request), steps.done
 
 
 def _names(witnesses: Sequence[Path]) -> list[str]:
@@ -110,7 +122,12 @@ def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
     from evenload.zk.formats.zkey import read_zkey
 
     read_zkey(request.zkey)
-    options: dict[str, Any] = {"policy": request.policy, "on_error": "return", "level": request.level}
+    options: dict[str, Any] = {
+        "policy": request.policy,
+        "on_error": "return",
+        "level": request.level,
+        "keep": True,
+    }
     options |= {"events": log, "stage": "proof"}
     witnesses = [str(path) for path in request.witnesses]
     yield from prove_batch(request.zkey, witnesses, request.devices or "cpu", **options)
@@ -118,14 +135,29 @@ def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
 
 def _prove_here(request: ProveRequest) -> Iterator[Any]:
     """Yield a ProvedStatement or an exception for each witness, in order; by threads of this process."""
+    _import_numpy()
     from evenload.zk.prover import Prover
+    from evenload.zk.queue import n_processors
 
-    with Prover(request.zkey, threads=request.threads or os.cpu_count() or 1, level=request.level) as prover:
+    threads = request.threads or n_processors()
+    with Prover(request.zkey, threads=threads, level=request.level, keep=True) as prover:
         for path in request.witnesses:
             try:
                 yield prover.prove(path)
             except (EvenloadError, OSError) as error:
                 yield error
+
+
+def _import_numpy() -> None:
+    """Import numpy without the threads of its linear algebra, which no proof uses and a start waits for."""
+    wish = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        import numpy  # noqa: F401 - for its effect
+    finally:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+        if wish is not None:
+            os.environ["OPENBLAS_NUM_THREADS"] = wish
 
 
 def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:

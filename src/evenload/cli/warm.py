@@ -4,10 +4,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
+from evenload.cli.options import PATH, json_option
 from evenload.errors import MissingExtra, UnknownName
 
 __all__ = ["warm"]
@@ -15,21 +17,29 @@ __all__ = ["warm"]
 
 @click.command()
 @click.argument("parts", nargs=-1, metavar="[moe] [zk] [merkle] [clients]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def warm(parts: tuple[str, ...], as_json: bool) -> int:
+@click.option(
+    "--key", "keys", type=PATH, multiple=True, metavar="ZKEY", help="Check this proving key, and keep it."
+)
+@json_option
+def warm(parts: tuple[str, ...], keys: tuple[Path, ...], as_json: bool) -> int:
     """Make now what the first answers of a fresh installation would wait for; by default for every part.
 
     Kernels that come with the package need nothing made. Others are compiled and kept in
     EVENLOAD_KERNEL_CACHE (by default ~/.cache/evenload/kernels), and what torch compiles in
-    TORCHINDUCTOR_CACHE_DIR. In a container's build, run it as the user that will run the container.
+    TORCHINDUCTOR_CACHE_DIR. A proving key is kept checked and converted, for `evenload prove`. In a
+    container's build, run it as the user that will run the container.
     """
     for part in parts:
         if part not in PARTS:
             raise UnknownName("part", part, PARTS)
-    found = {part: _warmed(part, is_asked=part in parts) for part in parts or PARTS}
+    wanted = parts or (() if keys else tuple(PARTS))
+    found = {part: _warmed(part, is_asked=part in parts) for part in wanted}
+    kept = {str(key): _kept(key) for key in keys}
     if as_json:
-        click.echo(json.dumps({"schema": 1, "parts": found}))
+        click.echo(json.dumps({"schema": 1, "parts": found, "keys": kept}))
         return 0
+    for key, wall_s in kept.items():
+        click.echo(f"{key}: checked after {wall_s:.1f} s")
     for part, facts in found.items():
         click.echo(f"{part:<8} {_told(facts)}")
     return 0
@@ -49,6 +59,16 @@ def _warmed(part: str, is_asked: bool) -> dict[str, Any]:
     how = Counter(origin.how for origin in objects.origins[n_before:])
     counts = {name: how[name] for name in ("shipped", "cached", "compiled")}
     return counts | {"wall_s": round(time.perf_counter() - start, 3)}
+
+
+def _kept(key: Path) -> float:
+    """Have a proving key checked and kept; the seconds that it took."""
+    from evenload.zk.key_store import KeyStore
+    from evenload.zk.proving_devices import CPU
+
+    start = time.perf_counter()
+    KeyStore(key, first=CPU, keeps=True).close()
+    return round(time.perf_counter() - start, 3)
 
 
 def _told(facts: dict[str, Any]) -> str:

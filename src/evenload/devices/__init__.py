@@ -1,18 +1,42 @@
 """Devices: discovery, scores, load, and the environment that gives a worker its device."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evenload.devices.device import Device
-from evenload.devices.environment import CurrentDevice, as_current, current, thread_share, worker_environment
-from evenload.devices.pool import DeviceLoad, DevicePool
-from evenload.devices.probe import ProbeReport, Reading
-from evenload.devices.readings import Readings
-from evenload.devices.score import ScoreWeights, score
-from evenload.devices.selection import split_cpu
-from evenload.errors import quoted
+from evenload._lazy import lazy_names
+from evenload.devices.score import ScoreWeights, score  # at once: the module has the name of the function
 
 if TYPE_CHECKING:
+    from evenload.devices.device import Device
+    from evenload.devices.environment import (
+        CurrentDevice,
+        as_current,
+        current,
+        thread_share,
+        worker_environment,
+    )
+    from evenload.devices.pool import DeviceLoad, DevicePool
+    from evenload.devices.probe import ProbeReport, Reading
+    from evenload.devices.readings import Readings
+    from evenload.devices.selection import split_cpu
     from evenload.devices.telemetry import Telemetry
+
+_HOMES = {
+    "CurrentDevice": "environment",
+    "Device": "device",
+    "DeviceLoad": "pool",
+    "DevicePool": "pool",
+    "ProbeReport": "probe",
+    "Reading": "probe",
+    "Readings": "readings",
+    "ScoreWeights": "score",
+    "Telemetry": "telemetry",
+    "as_current": "environment",
+    "current": "environment",
+    "score": "score",
+    "split_cpu": "selection",
+    "thread_share": "environment",
+    "worker_environment": "environment",
+}
 
 __all__ = [
     "CurrentDevice",
@@ -32,11 +56,4 @@ __all__ = [
     "worker_environment",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Telemetry imports the events, which listing devices does not need.
-    if name == "Telemetry":
-        from evenload.devices.telemetry import Telemetry
-
-        return Telemetry
-    raise AttributeError(f"module 'evenload.devices' has no attribute {quoted(name)}")
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,8 +7,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._optional import require
+from evenload._optional import is_installed, require
 from evenload.errors import UnknownName
+from evenload.native.elf_image import image_of
 
 __all__ = [
     "BASELINES", "baselines_here", "binding", "compile_ir", "features_of", "host_features", "host_machine",
@@ -58,9 +59,31 @@ def initialize_all_targets() -> None:
     binding().initialize_all_asmprinters()
 
 
+# Linux's names of extensions that LLVM calls otherwise.
+_LLVM_NAMES = {
+    "abm": "lzcnt", "bmi1": "bmi", "lahf_lm": "sahf", "pni": "sse3", "sha_ni": "sha", "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+}  # fmt: skip
+
+
 @functools.cache
 def _detected() -> frozenset[str]:
-    return frozenset(name for name, present in binding().get_host_cpu_features().items() if present)
+    """From Linux where it lists them, which is sooner than LLVM is loaded; else from LLVM."""
+    return _listed_by_linux() or frozenset(
+        name for name, present in binding().get_host_cpu_features().items() if present
+    )
+
+
+def _listed_by_linux() -> frozenset[str]:
+    """Of an x86-64 processor, in LLVM's names; empty where there is no such list."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return frozenset()
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            line = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(_LLVM_NAMES.get(name, name) for name in line.partition(":")[2].split())
 
 
 def host_features() -> frozenset[str]:
@@ -145,7 +168,14 @@ def compile_ir(text: str, machine: Any) -> bytes:
 
 
 def loaded(code: bytes) -> Any:
-    """An engine that holds the object's code; addresses are good for as long as it lives."""
+    """What holds the object's code; addresses are good for as long as it lives. Raises MissingExtra.
+
+    Objects of the plain kind are put into memory without LLVM; it must be installed all the same, as it makes
+    what is not shipped.
+    """
+    image = image_of(code) if is_installed("llvmlite") else None
+    if image is not None:
+        return image
     llvm = binding()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), host_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))

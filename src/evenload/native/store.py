@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from evenload._private_files import own_folder, read_own
+from evenload._private_files import own_folder, read_own, write_own
 from evenload._terminal import log_of
+from evenload.errors import ConfigError
 
-__all__ = ["cache_directory", "kept", "sealed", "unsealed"]
+__all__ = ["alone", "cache_directory", "kept", "remembered", "sealed", "unsealed"]
 
 WHAT = "machine code"
 MOST_BYTES = 1 << 28
+MOST_REMEMBERED, MOST_REMEMBERED_BYTES = 1000, 1 << 16
 _MAGIC = b"evenload object 1\n"
 log = log_of(__name__)
 
@@ -45,13 +47,44 @@ def kept(name: str, key: str, compile_it: Callable[[], bytes]) -> tuple[bytes, b
     code = _read_object(path, key)
     if code is not None:
         return code, True
-    with _alone(path):
+    with alone(path):
         code = _read_object(path, key)  # another process may have been first
         if code is not None:
             return code, True
         code = compile_it()
         _write_object(path, key, code)
     return code, False
+
+
+def remembered(kind: str, facts: str, make: Callable[[], str]) -> str:
+    """``make()``, a short text that only ``facts`` decide, or what it was when they were the same before.
+
+    Kept in a folder ``kind`` of the cache; where that is not possible, or others may write there, it is made
+    each time.
+    """
+    try:
+        folder = own_folder(own_folder(cache_directory(), WHAT) / kind, WHAT)
+        path = folder / hashlib.sha256(facts.encode()).hexdigest()[:40]
+        with contextlib.suppress(FileNotFoundError):
+            content = unsealed(facts, read_own(path, WHAT, MOST_REMEMBERED_BYTES))
+            if content is not None:
+                return content.decode()
+        made = make()
+        write_own(path, sealed(facts, made.encode()))
+        _remove_oldest(folder)
+        return made
+    except (OSError, ConfigError):
+        return make()
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Keep what is remembered of one kind to a thousand files."""
+    names = os.listdir(folder)
+    if len(names) > MOST_REMEMBERED:
+        oldest = sorted(names, key=lambda name: (folder / name).lstat().st_mtime_ns)
+        for name in oldest[: len(names) - MOST_REMEMBERED // 2]:
+            with contextlib.suppress(FileNotFoundError):  # another process did the same
+                os.unlink(folder / name)
 
 
 def sealed(key: str, code: bytes) -> bytes:
@@ -66,7 +99,7 @@ def unsealed(key: str, content: bytes) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     """Hold the lock of one object; without locks of files (Windows) two processes may compile the same."""
     try:
         import fcntl

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["TimedRequest", "prove_batch", "prove_requests", "prover_task"]
 
 
-def prover_task(zkey: Any, level: str | None = None, devices: Sequence[ProvingDevice] = ()) -> type:
+def prover_task(
+    zkey: Any, level: str | None = None, devices: Sequence[ProvingDevice] = (), keep: bool = False
+) -> type:
     """A task class for ``evenload.map``: built once in each worker, called with a witness or a
     ``TimedRequest``.
 
     devices  which kernels each device runs; one that is not named runs those of the CPU, on as many threads
              as are its own
+    keep     as for ``Prover``
     """
     source = os.fspath(zkey) if isinstance(zkey, str | os.PathLike) else zkey
     on_gpu = {device.id: device for device in devices if device.backend == "wgsl"}
@@ -41,7 +44,7 @@ def prover_task(zkey: Any, level: str | None = None, devices: Sequence[ProvingDe
             if gpu:
                 self.keys = KeyStore(source, variant, first=gpu)
             else:
-                self.keys = KeyStore(source, cpu_level, device.threads, CPU)
+                self.keys = KeyStore(source, cpu_level, device.threads, CPU, keeps=keep)
             self.worker = self.keys.spawn_worker(gpu or CPU)
 
         def __call__(self, task: Any) -> "ProvedStatement":
@@ -76,6 +79,7 @@ def prove_batch(
     devices: Any = "cpu",
     *,
     level: str | None = None,
+    keep: bool = False,
     **options: Any,
 ) -> "Results[Any]":
     """Prove every witness over ``devices``; iterate for verified ``ProvedStatement`` in the order given.
@@ -83,6 +87,7 @@ def prove_batch(
     witnesses  paths, bytes of .wtns, arrays or integers, as ``ProveRequest.witness``
     devices    CPU slots run CPU kernels, all others WGSL
     level      of the kernels, as for ``Prover``; concerns the devices that have it
+    keep       as for ``Prover``
     options    those of ``evenload.map``: policy, on_error, backend, events, ...
     """
     from evenload.devices import DevicePool
@@ -91,7 +96,7 @@ def prove_batch(
     pool = devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
     chosen = proving_devices(pool)
     refuse_unused_level(level, chosen)
-    return map_over_devices(prover_task(zkey, level, chosen), witnesses, devices=pool, **options)
+    return map_over_devices(prover_task(zkey, level, chosen, keep), witnesses, devices=pool, **options)
 
 
 def prove_requests(

@@ -4,7 +4,8 @@ import dataclasses
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from evenload.errors import ConfigError
 from evenload.gpu.llvm import programs
@@ -12,8 +13,10 @@ from evenload.zk.formats.container import Source
 from evenload.zk.formats.zkey import ZKey, read_zkey
 from evenload.zk.key import CpuKey, ProvingKey
 from evenload.zk.proving_devices import ProvingDevice, split_level
-from evenload.zk.wgsl_device import WgslDevice
 from evenload.zk.worker import ProofWorker
+
+if TYPE_CHECKING:
+    from evenload.zk.wgsl_device import WgslDevice
 
 __all__ = ["KeyStore"]
 
@@ -24,6 +27,7 @@ class KeyStore:
     source  what the key is read from: a path, bytes, or a ``ZKey``
     first   a device to load it for at once; others are loaded when they are asked for
     gpu     an opened adapter that stays open, for every device of backend "wgsl"
+    keeps   a key of a file, checked for the CPU, is kept for the next process (``zk/key_cache``)
     """
 
     def __init__(
@@ -32,7 +36,8 @@ class KeyStore:
         level: str | None = None,
         threads: int = 1,
         first: ProvingDevice | None = None,
-        gpu: WgslDevice | None = None,
+        gpu: "WgslDevice | None" = None,
+        keeps: bool = False,
     ):
         if threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
@@ -43,8 +48,14 @@ class KeyStore:
         self._keys: dict[ProvingDevice, ProvingKey] = {}
         self._reference: CpuKey | None = None
         self._lock = threading.Lock()
-        self._given_gpu, self._own_gpus = gpu, list[WgslDevice]()
+        self._given_gpu: WgslDevice | None = gpu
+        self._own_gpus: list[WgslDevice] = []
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._keeps = keeps and isinstance(self.source, str | os.PathLike)
+        if self._keeps and first is not None and first.backend == "cpu":
+            kept = self._keys[_shared(first)] = self._kept_key()
+            self.verification_key, self.sha256 = kept.verifier.key, kept.sha256
+            return
         key = self._read()
         self.verification_key, self.sha256 = key.verification_key, key.sha256
         if first is not None:
@@ -52,7 +63,7 @@ class KeyStore:
 
     def key(self, device: ProvingDevice, read: ZKey | None = None) -> ProvingKey:
         """The key on a device; CPU slots of one process share it. ``read``: the key, just parsed."""
-        shared = ProvingDevice("", device.backend, device.adapter)
+        shared = _shared(device)
         with self._lock:
             if shared not in self._keys:
                 self._keys[shared] = self._load(read or self._read_again(), device)
@@ -70,7 +81,8 @@ class KeyStore:
 
     def spawn_worker(self, device: ProvingDevice) -> ProofWorker:
         """A worker on a device, with its own buffers and counts."""
-        return ProofWorker(self.key(device), self.reference_key, self._threads.map if self._threads else map)
+        run = self._threads.map if self._threads else map
+        return ProofWorker(self.key(device), self.reference_key, run, self._distrust)
 
     def close(self) -> None:
         """End threads and free the GPUs that were opened here."""
@@ -78,6 +90,19 @@ class KeyStore:
             self._threads.shutdown()
         for gpu in self._own_gpus:
             gpu.close()
+
+    def _kept_key(self) -> CpuKey:
+        from evenload.zk.key_cache.cache import kept_key
+
+        level = self._cpu_level or programs.best_level()
+        return kept_key(Path(self.source), level, lambda: CpuKey.load(self._read(), level))
+
+    def _distrust(self) -> None:
+        """A proof was wrong, and right by the plain kernels: do not use what was kept again."""
+        if self._keeps:
+            from evenload.zk.key_cache.cache import forget
+
+            forget(self.sha256, self._cpu_level or programs.best_level())
 
     def _read(self) -> ZKey:
         if isinstance(self.source, ZKey):  # loading empties the section table, and this one is not ours
@@ -94,9 +119,15 @@ class KeyStore:
         if device.backend == "cpu":
             return CpuKey.load(key, self._cpu_level or programs.best_level())
         from evenload.zk.wgsl.key import WgslKey
+        from evenload.zk.wgsl_device import WgslDevice
 
         gpu = self._given_gpu
         if gpu is None:
             gpu = WgslDevice(device.adapter, cast(Any, self._variant))
             self._own_gpus.append(gpu)
         return WgslKey.load(key, gpu)
+
+
+def _shared(device: ProvingDevice) -> ProvingDevice:
+    """Those that are equal in this share a loaded key: all CPU slots, all of one adapter."""
+    return ProvingDevice("", device.backend, device.adapter)

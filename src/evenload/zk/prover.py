@@ -20,13 +20,12 @@ from evenload.zk.formats.zkey import ZKey
 from evenload.zk.key import ProvingKey
 from evenload.zk.key_store import KeyStore
 from evenload.zk.proving_devices import find_pool, proving_devices, refuse_unused_level
-from evenload.zk.queue import ProverQueue
-from evenload.zk.wgsl_device import WgslDevice
 from evenload.zk.worker import InvalidProof, ProofWorker, ProvedStatement, ProveRequest, ProverStats, Witness
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.executor import Executor
+    from evenload.zk.wgsl_device import WgslDevice
 
 __all__ = ["InvalidProof", "ProofWorker", "ProveRequest", "ProvedStatement", "Prover", "ProverStats"]
 
@@ -42,6 +41,8 @@ class Prover:
     threads  how many CPU threads one proof may use in this process (default 1: best for batches)
     level    "ifma52" or "word64" for CPU kernels, "u64" or "limb13" for WGSL; default: the best there is
     policy   how a batch is dealt to several devices
+    keep     the next process finds the key checked (for CPU devices, if ``zkey`` is a path): it is kept in
+             the user's private cache, as ``evenload prove`` does
     stats    counts of ``prove``, and of batches over several devices; a spawned worker has its own
 
     Raises FormatError for a bad key, MissingExtra without the kernels extra (or wgpu, for a GPU),
@@ -57,16 +58,17 @@ class Prover:
         threads: int = 1,
         level: str | None = None,
         policy: Any = "measured",
+        keep: bool = False,
     ):
-        gpu = devices if isinstance(devices, WgslDevice) else None
+        gpu = _opened_adapter(devices)
         self._pool: DevicePool | None = None if gpu else find_pool(devices, backend)
         self.devices = proving_devices(self._pool, "wgsl" if gpu else backend)
         refuse_unused_level(level, self.devices)
         first = None if self.has_many_devices else self.devices[0]
-        self._keys = KeyStore(zkey, level, threads, first, gpu)
+        self._keys = KeyStore(zkey, level, threads, first, gpu, keep)
         self.verification_key, self.sha256 = self._keys.verification_key, self._keys.sha256
         self.stats = ProverStats()
-        self._level, self._policy = level, policy
+        self._level, self._policy, self._keep = level, policy, keep
         self._turns = itertools.cycle(self.devices)
         self._lock = threading.Lock()
         self._own: ProofWorker | None = None
@@ -124,6 +126,8 @@ class Prover:
         """
         asked = [r if isinstance(r, ProveRequest) else ProveRequest(r) for r in requests]
         if not self.has_many_devices:
+            from evenload.zk.queue import ProverQueue
+
             with ProverQueue(self, num_workers) as queue:
                 jobs = [queue.submit(request) for request in asked]
                 return [job.exception() or job.result() for job in jobs]
@@ -136,8 +140,17 @@ class Prover:
             from evenload.executor import Executor
 
             self._executor = Executor(cast(Any, self._pool), policy=self._policy)
-            self._task = prover_task(self._keys.source, self._level, self.devices)
+            self._task = prover_task(self._keys.source, self._level, self.devices, self._keep)
         results = prove_requests(self._executor, cast(type, self._task), asked, policy)
         for result in results:
             self.stats.count_result(result)
         return results
+
+
+def _opened_adapter(devices: Any) -> "WgslDevice | None":
+    """``devices`` if it is an opened adapter."""
+    if devices is None or isinstance(devices, str):
+        return None
+    from evenload.zk.wgsl_device import WgslDevice
+
+    return devices if isinstance(devices, WgslDevice) else None

@@ -41,12 +41,12 @@ def find_pool(devices: Any, backend: str | None) -> "DevicePool | None":
 
     Raises UnknownName, ConfigError or NoUsableDevice as ``DevicePool.select``.
     """
-    from evenload.devices import DevicePool
-
     if backend is not None and backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
     if devices is None or (devices == "cpu" and backend != "wgsl"):
         return None
+    from evenload.devices import DevicePool
+
     return devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
 
 

@@ -14,7 +14,7 @@ from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 if TYPE_CHECKING:
     from evenload.zk.worker import ProofWorker, ProvedStatement, ProveRequest
 
-__all__ = ["ProofJob", "ProverQueue"]
+__all__ = ["ProofJob", "ProverQueue", "n_processors"]
 
 
 class SpawnsWorkers(Protocol):
@@ -83,7 +83,7 @@ class QueueStats:
     workers: list[dict[str, Any]]
 
 
-def _n_processors() -> int:
+def n_processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -98,7 +98,7 @@ class ProverQueue:
     """
 
     def __init__(self, prover: SpawnsWorkers, num_workers: int | None = None):
-        n = num_workers if num_workers is not None else _n_processors()
+        n = num_workers if num_workers is not None else n_processors()
         if n < 1:
             raise ConfigError(f"num_workers is {n}, must be at least 1")
         self._workers = [prover.spawn_worker() for _ in range(n)]

@@ -80,18 +80,24 @@ def verify_many(
 class Verifier:
     """A verification key, checked, with what each verification needs of it computed once.
 
-    ``is_checked``: the key comes from ``read_zkey``, which has checked its points. Raises FormatError if a
-    point of the key is off its curve, outside the subgroup, or (alpha, beta, gamma, delta) infinity.
+    is_checked  the key comes from ``read_zkey``, which has checked its points
+    tables      of a verifier of the same key (``tables()``); computed if there are none
+    Raises FormatError if a point of the key is off its curve, outside the subgroup, or (alpha, beta, gamma,
+    delta) infinity.
     """
 
-    def __init__(self, key: VerificationKey, is_checked: bool = False):
+    def __init__(self, key: VerificationKey, is_checked: bool = False, tables: Sequence[Any] | None = None):
         self.key = key if is_checked else _checked_key(key)
         self._is_fast = is_installed("llvmlite")
         if self._is_fast:
             from evenload.zk.cpu.equations import Equations
 
             k = self.key
-            self._equations = Equations(k.alpha1, k.beta2, k.gamma2, k.delta2, k.ic)
+            self._equations = Equations(k.alpha1, k.beta2, k.gamma2, k.delta2, k.ic, tables)
+
+    def tables(self) -> list[Any]:
+        """What another verifier of this key may be made with; nothing without compiled kernels."""
+        return self._equations.tables() if self._is_fast else []
 
     def why_not(self, public: Sequence[int | str], proof: Proof) -> str | None:
         """None if the proof is valid, else the reason it is not. Never raises, whatever it is given."""

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from evenload.gpu.wgsl.context import Context
-from evenload.gpu.wgsl.field import Variant
-from evenload.gpu.wgsl.queue import KernelPace, Queue
+if TYPE_CHECKING:
+    from evenload.gpu.wgsl.context import Context
+    from evenload.gpu.wgsl.field import Variant
+    from evenload.gpu.wgsl.queue import Queue
 
 __all__ = ["WgslDevice"]
 
@@ -22,8 +23,11 @@ class WgslDevice:
     """
 
     def __init__(
-        self, adapter: str | None = None, variant: Variant | None = None, context: Context | None = None
+        self, adapter: str | None = None, variant: "Variant | None" = None, context: "Context | None" = None
     ):
+        from evenload.gpu.wgsl.context import Context
+        from evenload.gpu.wgsl.queue import KernelPace
+
         self.context = context or Context(adapter)
         self._is_own = context is None
         self.variant: Variant = variant or ("u64" if self.context.has_int64 else "limb13")
@@ -35,7 +39,9 @@ class WgslDevice:
         with self._lock:
             return self.context.run(work)
 
-    def queue(self) -> Queue:
+    def queue(self) -> "Queue":
+        from evenload.gpu.wgsl.queue import Queue
+
         return Queue(self.context, self.pace)
 
     def close(self) -> None:

@@ -121,10 +121,20 @@ class StageTimer:
 
 class ProofWorker:
     """A worker that proves with one loaded key, on the calling thread or a pool's, with its own buffers. Not
-    for two threads at once."""
+    for two threads at once.
 
-    def __init__(self, key: ProvingKey, reference: Callable[[], CpuKey], run: ParallelMap = map):
+    reference  loads the key anew, for the plain kernels; ``distrust`` is called if only these made a proof
+    """
+
+    def __init__(
+        self,
+        key: ProvingKey,
+        reference: Callable[[], CpuKey],
+        run: ParallelMap = map,
+        distrust: Callable[[], None] | None = None,
+    ):
         self.key, self.stats = key, ProverStats()
+        self._distrust = distrust
         self._reference, self._run = reference, run
         self._buffers = threading.local()
 
@@ -177,6 +187,8 @@ class ProofWorker:
             proof = prove_unverified(self._reference(), values, map, threading.local(), StageTimer())
             still = self.key.verifier.why_not(public, proof)
         if still is None:
+            if self._distrust:
+                self._distrust()
             return proof
         raise InvalidProof(
             f"the proof does not verify under {self.key.name}: {still}",

@@ -47,8 +47,9 @@ class WorkerArenas:
     own: tuple[int, int]
 
 
-def limit_from(limit: int | str) -> int:
-    """Read a limit as bytes: a number of them, or text such as "2 GiB", "500MB", "25%" of the memory.
+def limit_from(limit: int | str, name: str = "shared_memory_limit") -> int:
+    """Read the setting ``name`` as bytes: a number of them, or text such as "2 GiB", "500MB" or "25%" of
+    the memory.
 
     Raises ConfigError.
     """
@@ -62,7 +63,7 @@ def limit_from(limit: int | str) -> int:
     if match and unit:
         return int(float(match[1]) * unit)
     raise ConfigError(
-        f"shared_memory_limit={quoted(limit)} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
+        f"{name}={quoted(limit)} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
     )
 
 

@@ -1,6 +1,7 @@
 """Programs of kernels from LLVM IR: shipped, or compiled once and kept, and loaded from then on."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError
-from evenload.native import machine, objects
-from evenload.native.code_hash import hash_of_files
+from evenload.native import machine, objects, store
 
-__all__ = ["Program", "Recipe", "load", "sources"]
+__all__ = ["Program", "Recipe", "load", "remembered_hash", "sources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Recipe:
     needs: frozenset[str] = frozenset()
 
     def code_hash(self) -> str:
-        return hash_of_files(self.sources)
+        """Of the sources; of a program that is shipped, it is remembered until one of them is changed."""
+        return remembered_hash(self.sources) if self.baselines else _hash_of(self.sources)
 
     def compile_for(self, target: Any) -> bytes:
         return machine.compile_ir(self.build(), target)
@@ -53,6 +54,19 @@ class Program:
             return self.kernels[name]
         except KeyError:
             raise AttributeError(f"program {self.name!r} has no kernel {name!r}") from None
+
+
+def remembered_hash(paths: tuple[str, ...]) -> str:
+    """The hash of the code in these files, which are only read if one was changed since the last time."""
+    found = [(path, os.stat(path)) for path in paths]
+    facts = repr([(path, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for path, one in found])
+    return store.remembered("sources", facts, lambda: _hash_of(paths))
+
+
+def _hash_of(paths: tuple[str, ...]) -> str:
+    from evenload.native.code_hash import hash_of_files
+
+    return hash_of_files(paths)
 
 
 def sources(*modules: str) -> tuple[str, ...]:

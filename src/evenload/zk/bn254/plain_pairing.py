@@ -23,6 +23,7 @@ __all__ = [
     "pairing",
     "power",
     "power2",
+    "xi_powers",
 ]
 
 Q, R = FQ.modulus, FR.modulus
@@ -65,9 +66,25 @@ def frobenius_point(point: Any, n: int) -> Any:
     return fq2_multiply(x, of_x), fq2_multiply(y, of_y)
 
 
-@functools.cache
 def _frobenius_factors(n: int) -> tuple[Fq2, Fq2]:
-    return power2(XI, (Q**n - 1) // 3), power2(XI, (Q**n - 1) // 2)
+    powers = xi_powers(n)
+    return powers[2], powers[3]
+
+
+@functools.cache
+def xi_powers(n: int) -> tuple[Fq2, ...]:
+    """XI^(k * (q^n - 1) / 6) for k = 0..5.
+
+    (q^n - 1) / 6 is (q - 1) / 6 times 1 + q + ... + q^(n - 1), and the power q of an element its conjugate.
+    """
+    first = power2(XI, (Q - 1) // 6)
+    base = ONE2
+    for i in range(n):
+        base = fq2_multiply(base, (first[0], -first[1] % Q) if i % 2 else first)
+    powers = [ONE2]
+    for _ in range(5):
+        powers.append(fq2_multiply(powers[-1], base))
+    return tuple(powers)
 
 
 def power2(a: Fq2, exponent: int) -> Fq2:

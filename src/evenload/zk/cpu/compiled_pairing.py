@@ -81,8 +81,7 @@ def miller_loop(given: np.ndarray, lines: Sequence[Lines]) -> np.ndarray:
 @functools.cache
 def _frobenius_factors(n: int) -> np.ndarray:
     """(9 + u)^(k * (q^n - 1) / 6) for k = 0..5, in Montgomery form."""
-    factors = [oracle.power2(oracle.XI, k * (FQ.modulus**n - 1) // 6) for k in range(6)]
-    return rows.from_integers([FQ.montgomery(c) for factor in factors for c in factor])
+    return rows.from_integers([FQ.montgomery(c) for factor in oracle.xi_powers(n) for c in factor])
 
 
 def _frobenius(a: np.ndarray, n: int) -> np.ndarray:

@@ -30,10 +30,16 @@ class Statement:
 class Equations:
     """The equation e(a, b) = e(alpha, beta) * e(ic, gamma) * e(c, delta) of a key, for statements."""
 
-    def __init__(self, alpha1: Any, beta2: Any, gamma2: Any, delta2: Any, ic: Sequence[Any]):
-        """Takes the points of a checked key."""
+    def __init__(self, alpha1: Any, beta2: Any, gamma2: Any, delta2: Any, ic: Sequence[Any],
+                 tables: Sequence[np.ndarray] | None = None):  # fmt: skip
+        """Takes the points of a checked key; ``tables`` of lines if they are known."""
         self._alpha1, self._ic = g1_row(alpha1), np.concatenate([g1_row(point) for point in ic])
-        self._lines = Lines.of_each([beta2, gamma2, delta2])
+        fixed = [beta2, gamma2, delta2]
+        self._lines = Lines.of_each(fixed) if tables is None else [Lines(table) for table in tables]
+
+    def tables(self) -> list[np.ndarray]:
+        """The lines of beta, gamma and delta."""
+        return [lines.table for lines in self._lines]
 
     def unequal(self, statements: Sequence[Statement]) -> list[int]:
         """The indices of those whose equation does not hold.

@@ -251,5 +251,5 @@ def sum_groups(bases: Bases, index: np.ndarray, start: np.ndarray) -> np.ndarray
 def _chunks(start: np.ndarray) -> Sequence[tuple[int, int]]:
     """Ranges of buckets with about ``_CHUNK_POINTS`` points each; a bucket is never split."""
     marks = np.arange(_CHUNK_POINTS, start[-1], _CHUNK_POINTS)
-    cuts = np.unique(np.concatenate([[0], np.searchsorted(start, marks), [len(start) - 1]]))
-    return [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+    cuts = sorted({0, *np.searchsorted(start, marks).tolist(), len(start) - 1})
+    return list(itertools.pairwise(cuts))

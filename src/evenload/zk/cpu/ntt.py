@@ -1,7 +1,7 @@
 """The domain of a key: roots of unity, tables, and the step from values on the domain to values on its odd
 coset."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ __all__ = ["MAX_LOG_SIZE", "Domain", "bit_reversal"]
 
 MAX_LOG_SIZE = 27
 """Fr has roots of order 2^28, and the odd coset of a domain of n needs one of order 2n."""
+TABLES = ("groups", "tiles", "twiddles", "roots", "coset")
 
 
 def bit_reversal(n_bits: int) -> np.ndarray:
@@ -29,10 +30,11 @@ class Domain:
     """The domain of ``size`` (a power of two) at one level, with its tables; shared by threads, never
     changed.
 
-    ``level`` falls back to word64 for domains smaller than a tile of 64.
+    level   falls back to word64 for domains smaller than a tile of 64
+    tables  of a domain that is equal (``tables()``); computed if there are none
     """
 
-    def __init__(self, size: int, level: str):
+    def __init__(self, size: int, level: str, tables: Mapping[str, np.ndarray] | None = None):
         log_size = size.bit_length() - 1
         if not 1 <= log_size <= MAX_LOG_SIZE or size != 1 << log_size:
             raise ConfigError(f"a domain of {size}: must be a power of two from 2 to 2^{MAX_LOG_SIZE}")
@@ -42,9 +44,14 @@ class Domain:
         self.lanes, self._block_bytes, self._bits = kind.lanes, kind.block_bytes, kind.radix_bits
         self.n_blocks = size // self.lanes
         self._kernels = programs.bulk(self.level)
-        self._scatter_tables()
-        self._gather_tables()
-        self._coset_table()
+        if tables is None:
+            self._scatter_tables()
+            self._gather_tables()
+            self._coset_table()
+        else:
+            self._groups, self._tiles, self._twiddles, self._roots, self._coset = (
+                tables[name] for name in TABLES
+            )
 
     # --- tables ---------------------------------------------------------------------------------
     def _powers(self, base: int, n: int, start: int = 1) -> np.ndarray:
@@ -106,9 +113,14 @@ class Domain:
             position = (position & ~63) | ((position & 7) << 3) | (position >> 3 & 7)
         self._coset = self._blocks(table[bit_reversal(self.log_size)[position]])
 
+    def tables(self) -> dict[str, np.ndarray]:
+        """What another ``Domain`` of this size and level may be made with."""
+        found = (self._groups, self._tiles, self._twiddles, self._roots, self._coset)
+        return dict(zip(TABLES, found, strict=True))
+
     @property
     def n_bytes(self) -> int:
-        return sum(t.nbytes for t in (self._groups, self._tiles, self._twiddles, self._roots, self._coset))
+        return sum(table.nbytes for table in self.tables().values())
 
     # --- work -----------------------------------------------------------------------------------
     def to_odd_coset(self, values: np.ndarray) -> np.ndarray:

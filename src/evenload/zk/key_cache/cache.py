@@ -1,0 +1,105 @@
+"""The private cache of checked keys: entries by content of the key, kernels and code; the oldest go first."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from evenload._private_files import own_folder
+from evenload._terminal import log_of
+from evenload.gpu.llvm import programs
+from evenload.native import store
+from evenload.zk.key import CpuKey
+from evenload.zk.key_cache import entry
+from evenload.zk.key_cache.array_file import map_arrays, write_arrays
+from evenload.zk.key_cache.file_digest import file_digest
+
+__all__ = ["forget", "kept_key"]
+
+WHAT = "checked proving keys"
+log = log_of(__name__)
+
+
+def kept_key(path: Path, level: str, load: Callable[[], CpuKey]) -> CpuKey:
+    """The key of the file ``path`` for kernels of ``level``: mapped if it was kept, else loaded, then kept.
+
+    Of several processes that miss the same key one loads it, and the others wait for it. A damaged entry is
+    made anew, and a disk that is full costs the next process time, and this one nothing.
+    Raises ConfigError if others may write the cache; OSError, and what ``load`` raises.
+    """
+    digest = file_digest(path)
+    at = _entry_path(digest, level)
+    if at is None:
+        return load()
+    found = _found(at, digest, path.name)
+    if found is not None:
+        return found
+    with store.alone(at):
+        found = _found(at, digest, path.name)  # another process may have been first
+        if found is None:
+            found = load()
+            if found.sha256 == digest:  # the file was not exchanged meanwhile
+                _write(at, found)
+    return found
+
+
+def forget(sha256: str, level: str) -> None:
+    """Remove the entry of a key whose proofs were wrong."""
+    at = _entry_path(sha256, level)
+    if at is not None:
+        with contextlib.suppress(OSError):
+            at.unlink()
+
+
+def _entry_path(digest: str, level: str) -> Path | None:
+    """None where there is no place for a cache. Raises ConfigError if others may write there."""
+    try:
+        folder = own_folder(own_folder(store.cache_directory(), WHAT) / "keys", WHAT)
+    except OSError as error:
+        log.warning("keys are checked anew each time: no cache directory (%s)", error)
+        return None
+    code = hashlib.sha256(f"{programs.bulk_recipe(level).code_hash()} {entry.code_hash()}".encode())
+    return folder / f"{digest[:40]}-{level}-{code.hexdigest()[:16]}.key"
+
+
+def _found(at: Path, digest: str, name: str) -> CpuKey | None:
+    found = map_arrays(at, WHAT)
+    key = entry.key_of(*found, name) if found is not None else None
+    if key is None or key.sha256 != digest:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(at)  # used just now: the oldest are removed first
+    return key
+
+
+def _write(at: Path, key: CpuKey) -> None:
+    from evenload.executor.worker.memory import limit_from
+    from evenload.settings import resolve
+
+    limit = limit_from(resolve().key_cache_limit, "key_cache_limit")
+    facts, arrays = entry.parts_of(key)
+    n_bytes = sum(array.nbytes for array in arrays.values())
+    if n_bytes > limit:
+        return
+    try:
+        _make_room(at.parent, limit - n_bytes)
+        write_arrays(at, facts, arrays)
+    except OSError as error:
+        log.warning("%s is checked anew next time: %s", key.name, error)
+
+
+def _make_room(folder: Path, limit: int) -> None:
+    """Remove the entries that were not used for longest until the rest has at most ``limit`` bytes."""
+    entries = []
+    for path in folder.glob("*.key"):
+        with contextlib.suppress(OSError):  # another process removed it
+            facts = path.lstat()
+            entries.append((facts.st_mtime_ns, facts.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()  # a process that has it mapped keeps it
+        total -= size
