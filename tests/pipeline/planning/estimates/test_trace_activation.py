@@ -1,18 +1,18 @@
 """A trace on fake tensors sees the bytes that the real class takes, and needs neither weights nor time."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("diffusers", reason="needs the extra diffusion")
-
 import torch
 
 from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
 from evenload.pipeline.planning.estimates.trace_activation import trace_activation_bytes
 from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 from evenload.pipeline.stages import tiny
+
+pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra diffusion")
 
 CONFIGS = Path(__file__).parents[4] / "examples/edit-and-score/configs/qwen-image-edit"
 GIB = 2**30
