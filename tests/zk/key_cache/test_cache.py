@@ -156,7 +156,7 @@ def test_of_threads_that_miss_a_key_one_loads_it(key):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(100)
     assert len(found) == 3
     assert len(made) == 1
 
