@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload.balance.factors import Factors
 from evenload.report.losses.advice import Advice
-from evenload.report.losses.factors import Factors
 
 __all__ = [
     "DeviceSummary",

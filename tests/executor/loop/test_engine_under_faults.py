@@ -5,12 +5,14 @@ The scheduler alone can be right and the run still wait for ever: if no device a
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from virtual_workers import Clock, VirtualBackend
@@ -18,6 +20,8 @@ from virtual_workers import Clock, VirtualBackend
 from evenload.balance.policy import policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.errors import NoUsableDevice, TaskError, WorkerLost
+from evenload.events import EventLog, RunFinished, RunStarted, StageFinished
+from evenload.executor.decide import record as record_module
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
 from evenload.executor.loop import chunk_sender, engine, membership
@@ -28,8 +32,9 @@ from evenload.executor.run import run as run_module
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.supervisor import supervisor
+from evenload.report.tally import Tally
 
-WITH_CLOCKS = (chunk_sender, engine, membership, run_module, supervisor)
+WITH_CLOCKS = (chunk_sender, engine, membership, record_module, run_module, supervisor)
 POOL = DevicePool([Device(f"cpu:{n}", "cpu", "cpu", "a CPU") for n in range(3)])
 POLICIES = ("measured", "pull", "pull:3", "static", "guided", "factoring")
 
@@ -86,8 +91,52 @@ def test_every_run_comes_to_its_end(
         assert len(dict(one.fates)) == len(one.fates), "an item has two fates"
         assert one.has_no_device or len(one.fates) == len(one.items), "items are lost"
         assert all(isinstance(value, TaskError) or value == 2 * one.items[at] for at, value in one.fates)
+        check_factors(one)
         if not one.run.options.repeatable:
             assert all(backend.begun[item] <= 1 for item in one.items), "it began twice"
+
+
+def check_factors(one: "Begun") -> None:
+    """Every second of a run is useful, or lost to one cause, whatever happened."""
+    summary = one.run.summary
+    assert summary is not None
+    found = summary.factors
+    if found is not None:
+        lost_s = math.fsum(part.lost_s for part in found.parts)
+        assert found.useful_s + lost_s == pytest.approx(summary.wall_s)
+        assert math.prod(part.value or 1.0 for part in found.parts) == pytest.approx(found.share)
+        assert all(part.lost_s >= 0 for part in found.parts)
+
+
+@given(
+    n_items=st.integers(1, 40),
+    policy=st.sampled_from(POLICIES),
+    look_ahead=st.sampled_from((None, 3)),
+    n_devices=st.integers(1, 3),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_run_without_events_tells_the_same_as_its_events(
+    n_items: int, policy: str, look_ahead: int | None, n_devices: int, seed: int
+) -> None:
+    pool = DevicePool(list(POOL)[:n_devices])
+    events: list[Any] = []
+    backend = VirtualBackend(pool, Clock(), seed)
+    runs = [(n_items, policy, MapOptions(look_ahead=look_ahead))]
+    (one,) = run_all(backend, pool, runs, EventLog(events.append, clock=backend.clock.monotonic))
+    own = one.run.summary.factors
+    tally = Tally()
+    tally.add(RunStarted(0.0, "r", 0.0, n_items, pool.facts()))
+    end_s = next(event.t for event in events if isinstance(event, StageFinished))
+    for event in events:
+        if getattr(event, "t", 0.0) <= end_s:  # workers may start, and end, after it
+            tally.add(event)
+    tally.add(RunFinished(end_s, "done"))
+    told = tally.summary().factors
+    assert own is not None
+    assert told is not None
+    for mine, theirs in zip(own.parts, told.parts, strict=True):
+        assert mine.lost_s == pytest.approx(theirs.lost_s, abs=0.02 * own.wall_s), (mine.name, own, told)
 
 
 @given(
@@ -117,12 +166,15 @@ def test_a_lost_machine_is_nobodys_fault_unless_one_item_loses_many(
 
 
 def run_all(
-    backend: VirtualBackend, pool: DevicePool, runs: list[tuple[int, str, MapOptions]]
+    backend: VirtualBackend,
+    pool: DevicePool,
+    runs: list[tuple[int, str, MapOptions]],
+    log: EventLog | None = None,
 ) -> "list[Begun]":
     """Run all side by side to their ends; the items of each are 100 above those of the one before."""
-    record = Record(None, echo=False)
     begun: list[Begun] = []
     with time_of(backend.clock):
+        record = Record(log, echo=False)
         own = Engine(pool, backend, record)
         factory = RunFactory(own, record, CostHistory(own.ceilings, record, is_kept=False), 2)
         for number, (n, policy, options) in enumerate(runs):

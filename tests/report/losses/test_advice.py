@@ -2,9 +2,9 @@
 
 import pytest
 
+from evenload.balance.factors import FACTORS
 from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.report.losses.advice import REMEDIES
-from evenload.report.losses.factors import FACTORS
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.replay import Replay, ReplaySlot
 from evenload.report.tally import summarise

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from random_logs import logs
 
+from evenload.balance.factors import FACTORS
 from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
-from evenload.report.losses.factors import FACTORS
 from evenload.report.tally import summarise
 
 TWO = {"a": {"name": "GPU"}, "b": {"name": "GPU"}}

@@ -1,10 +1,11 @@
 """The summary of a finished run: counts, seconds, and the ratio to the least possible time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evenload.balance.bound import StageWork
+from evenload.balance.bound import Bound, StageWork
+from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance
 
 __all__ = ["DeviceShare", "RunTally", "Summary"]
@@ -34,6 +35,8 @@ class Summary:
     imbalance       most busy seconds of a device over the mean: 1.0 is even
     retries         items that were run again, by cause: died (with a worker), overtime, memory, spoilt
     learned         what the items' times were found to go by; "" if nothing was found, or was looked for
+    factors         where the time went: factors that multiply to the share of ``wall_s`` that was useful
+                    work, in the words of the report; None if none was done
     restored        of the items, those that an earlier run had done: their results came from the journal
     """
 
@@ -53,6 +56,7 @@ class Summary:
     restored: int = 0
     retries: dict[str, int] = field(default_factory=dict)
     learned: str = ""
+    factors: Factors | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -74,6 +78,8 @@ class Summary:
             text += f", {self.restored} of them before"
         if self.startup_s >= 0.01:
             text += f" ({self.startup_s:.2g} s to start)"
+        if self.factors is not None:
+            text += f" · {self.factors.text()}"
         if self.ratio_to_bound is not None:
             text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
         if self.learned:
@@ -119,8 +125,12 @@ class RunTally:
         n_workers_lost: int = 0,
         retries: Mapping[str, int] | None = None,
         learned: str = "",
+        factors: Callable[[Bound], Factors | None] = lambda bound: None,
     ) -> Summary:
-        """Make the summary of a run of ``total`` items in ``wall_s``, of which ``startup_s`` to start."""
+        """Make the summary of a run of ``total`` items in ``wall_s``, of which ``startup_s`` to start.
+
+        factors  makes the factors, given the bound
+        """
         bound, shares = self._work.bound(), self._shares.values()
         return Summary(
             total=total,
@@ -139,6 +149,7 @@ class RunTally:
             restored=n_restored,
             retries=dict(retries or {}),
             learned=learned,
+            factors=factors(bound),
         )
 
     def _device_shares(self, wall_s: float, speeds: Mapping[str, float]) -> dict[str, DeviceShare]:

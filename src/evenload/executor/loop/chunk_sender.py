@@ -92,9 +92,11 @@ class ChunkSender:
             may_copy = may_copy and (most is None or not worker.n_items)  # a copy is as long as its chunk
             instruction = run.deal(slot.id, now, may_copy=may_copy, most=most)
             if isinstance(instruction, Send):
+                run.free(slot.id, now)
                 if self._send(slot, worker, run, instruction, now):
                     return True
                 continue
+            run.free(slot.id, now, instruction.why)
             if slot.rest is None:
                 slot.rest = (instruction.why, now)
             if instruction.until is not None:

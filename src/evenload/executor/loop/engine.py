@@ -270,6 +270,9 @@ class Engine:
         now = time.monotonic()
         message.answer.bound_times(chunk.dealt_s, now)
         self._membership.pool.task_finished(worker.slot, message.answer.busy_s)
+        for other in self.runs:
+            if other is not run:
+                other.worked_elsewhere(worker.slot, message.answer.busy_s)
         if run.task.batch is not None:
             self._sender.remember_ceiling(run.task, worker.slot, message.answer.ceiling)
         if not run.is_over:

@@ -135,8 +135,9 @@ class RunFactory:
         if options.journal is not None and isinstance(sink, Delivery):
             sink = journal = self._journal_before(sink, source, options, fn)
         describer = self._describer(dealer, source, sink, task, options)
+        likes = {device.id: f"{device.name} {device.kind}" if device.name else "" for device in devices}
         return Run(
-            task, source, dealer, scheduler, sink, self._record, options, list(devices.ids),
+            task, source, dealer, scheduler, sink, self._record, options, likes,
             journal=journal, on_over=on_over, size=size, describer=describer,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ All of it belongs to the executor's thread.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Dealer
@@ -46,7 +46,7 @@ LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 class Run:
     """One map, or all submitted calls, from its first item to the end of its results.
 
-    devices   those that take part
+    devices   those that take part; given with what those of one kind share
     journal   its sink, if it has a journal
     on_over   called once, when nothing more will be delivered
     size      of its items, by which costs are remembered; None if they are not to be
@@ -62,7 +62,7 @@ class Run:
         sink: Sink,
         record: Record,
         options: MapOptions,
-        devices: Sequence[str],
+        devices: Mapping[str, str],
         *,
         journal: "JournalSink | None" = None,
         on_over: "Callable[[Run], None]" = lambda run: None,
@@ -227,6 +227,14 @@ class Run:
             self._account.n_duplicates += instruction.duplicate
         return instruction
 
+    def free(self, device: str, now: float, why: str = "") -> None:
+        """``device`` was free: it gets a chunk now, or nothing for the reason ``why``."""
+        self._account.seconds.asked(device, now, why)
+
+    def worked_elsewhere(self, device: str, seconds: float) -> None:
+        """``device`` worked for another run."""
+        self._account.seconds.elsewhere(device, seconds)
+
     def n_more_items(self, n_items: int) -> int | None:
         """How many items a worker may still run that was sent ``n_items``; None if there is no limit."""
         fresh = self.options.fresh
@@ -348,9 +356,9 @@ class Run:
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
-            wall_s, retries = now - self._began_s, self._scheduler.retries
+            began_s, retries = self._began_s, self._scheduler.retries
             self.summary = self._account.close(
-                self._scheduler.settled.n, wall_s, startup_s, retries, str(self.law or "")
+                self._scheduler.settled.n, began_s, now, startup_s, retries, str(self.law or "")
             )
             self._on_over(self)
         finally:

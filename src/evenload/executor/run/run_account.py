@@ -7,6 +7,7 @@ from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.record import Record
+from evenload.executor.decide.run_seconds import RunSeconds
 from evenload.executor.decide.summary import RunTally, Summary
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
@@ -19,24 +20,34 @@ class RunAccount:
 
     n_duplicates  chunks that were sent although another device had their items
     n_failed      items that ended with an error
+    seconds       what the devices' seconds went into
     """
 
-    def __init__(self, record: Record, stage: str, devices: Sequence[str]):
+    def __init__(self, record: Record, stage: str, likes: Mapping[str, str]):
+        """``likes``: of each device, what those share with it that are as fast."""
         self.n_duplicates = self.n_failed = 0
         self._n_restored = self._n_workers_lost = 0
         self._record, self._stage = record, stage
-        self._tally = RunTally(list(devices))
+        self._likes = likes
+        self.seconds = RunSeconds()
+        self._tally = RunTally(list(likes))
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
 
     def close(
-        self, n_items: int, wall_s: float, startup_s: float, retries: Mapping[str, int], learned: str
+        self,
+        n_items: int,
+        began_s: float,
+        end_s: float,
+        startup_s: float,
+        retries: Mapping[str, int],
+        learned: str,
     ) -> Summary:
         """The run is over, and every one of ``n_items`` has its fate."""
         summary = self._tally.summarise(
             n_items,
-            wall_s,
+            end_s - began_s,
             startup_s,
             n_failed=self.n_failed,
             n_restored=self._n_restored,
@@ -44,6 +55,7 @@ class RunAccount:
             n_workers_lost=self._n_workers_lost,
             retries=retries,
             learned=learned,
+            factors=lambda bound: self.seconds.factors(began_s, end_s, bound, self._likes),
         )
         self._record.stage_finished(self._stage, summary.bound_s or None, learned)
         return summary
@@ -57,10 +69,12 @@ class RunAccount:
             self._tally.add(device, answer.busy_s * needed, n_first, cost=cost, is_good=not answer.failures)
         if needed < 1.0:
             self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
+        self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed)
         self._span(chunk, device, answer.start_s, answer.stop_s, answer.busy_s, status)
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
         """``chunk`` has no results: failed | lost | superseded."""
+        self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
         self._span(chunk, device, chunk.dealt_s, now, 0.0, status)
 
     def worker_lost(self) -> None:

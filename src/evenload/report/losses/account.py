@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.balance.bound import Bound
+from evenload.balance.factors import (
+    KINDS,
+    Factors,
+    StageOfFactors,
+    TrackOfFactors,
+    factors_of,
+    kind_of_idle,
+    prices_of,
+    speeds_of,
+)
 from evenload.events import (
     Event,
     Idle,
@@ -18,17 +28,9 @@ from evenload.events import (
 )
 from evenload.report.items import ItemSet
 from evenload.report.losses.advice import Advice, advice_on
-from evenload.report.losses.factors import (
-    Factors,
-    StageOfFactors,
-    TrackOfFactors,
-    factors_of,
-    prices_of,
-    speeds_of,
-)
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.replay import Replay, ReplaySlot
-from evenload.report.losses.track_seconds import KINDS, RunTimes, TrackSeconds, kind_of_idle
+from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["LossAccount"]

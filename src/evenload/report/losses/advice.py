@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evenload.report.losses.factors import DEVICE, FACTORS, Factors
+from evenload.balance.factors import DEVICE, FACTORS, Factors
 from evenload.report.losses.replay import Replay
 
 __all__ = ["REMEDIES", "Advice", "advice_on"]

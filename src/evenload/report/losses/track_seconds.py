@@ -9,21 +9,10 @@ before the first work, between chunks, between stages, after the last work.
 import math
 from dataclasses import dataclass, field
 
+from evenload.balance.factors import KINDS, kind_of_idle
 from evenload.report.losses.free_time import FreeTime
 
-__all__ = ["KINDS", "RunTimes", "TrackSeconds", "kind_of_idle"]
-
-KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")
-# Reasons of idle events by their first words; all others are the policy's reasons not to deal.
-LOADING = ("loads ", "brings ", "has ")
-NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready")
-
-
-def kind_of_idle(why: str) -> str:
-    """Say which loss an idle stretch with the reason ``why`` belongs to, if work follows it."""
-    if why.startswith(LOADING):
-        return "start-up"
-    return "waiting" if why.startswith(NOTHING_THERE) else "balance"
+__all__ = ["RunTimes", "TrackSeconds"]
 
 
 @dataclass(slots=True)

@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 __all__ = [
     "DEVICE",
     "FACTORS",
+    "KINDS",
     "Factor",
     "Factors",
     "StageOfFactors",
     "TrackOfFactors",
     "factors_of",
+    "kind_of_idle",
     "prices_of",
     "speeds_of",
 ]
@@ -42,7 +44,18 @@ FACTORS = {
 """The names of the factors, in the order in which they are taken away, and what each one loses."""
 
 DEVICE = "device efficiency"
+KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")  # what a worker's lost second may be
+# Reasons of idle stretches by their first words; all others are a policy's reasons not to deal.
+LOADING = ("loads ", "brings ", "has ")
+NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready", "results wait to be fetched")
 LEAST_SHARE = 1e-12  # with less useful work than this there is nothing to tell of
+
+
+def kind_of_idle(why: str) -> str:
+    """Say which loss an idle stretch with the reason ``why`` belongs to, if work follows it."""
+    if why.startswith(LOADING):
+        return "start-up"
+    return "waiting" if why.startswith(NOTHING_THERE) else "balance"
 
 
 @dataclass(frozen=True, slots=True)
