@@ -16,7 +16,7 @@ TALP, for devices of unequal speed and for causes that a run's events tell apart
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = [
     "DEVICE",
@@ -26,6 +26,7 @@ __all__ = [
     "Factors",
     "StageOfFactors",
     "TrackOfFactors",
+    "WorkerSeconds",
     "factors_of",
     "kind_of_idle",
     "prices_of",
@@ -69,6 +70,21 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSeconds:
+    """The seconds of one worker slot of a run, and what each is worth.
+
+    price      the prices of all slots sum to 1; 0 for one whose speed nobody knows
+    in_task_s  inside the task, for results that counted
+    lost_s     start-up, balance, waiting, overhead, repeats -> seconds; with ``in_task_s``, the run's
+    """
+
+    name: str
+    price: float
+    in_task_s: float
+    lost_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Factors:
     """The factors of a run.
 
@@ -76,12 +92,14 @@ class Factors:
     useful_s  of them, those that the useful work takes if all devices share it by their speeds
     share     the product of the factors that are known
     parts     one for each of ``FACTORS``, in order
+    workers   of which they are made
     """
 
     wall_s: float
     useful_s: float
     share: float
     parts: tuple[Factor, ...]
+    workers: tuple[WorkerSeconds, ...] = ()
 
     @property
     def largest(self) -> Factor | None:
@@ -153,7 +171,12 @@ def factors_of(
     lost["longest item"] = uncut_s
     lost["balance"] += in_task_s - useful_s - uncut_s
     device = _device_share(tracks, stages, prices)
-    return _multiplied(wall_s, useful_s, {name: max(0.0, s) for name, s in lost.items()}, device)
+    found = _multiplied(wall_s, useful_s, {name: max(0.0, s) for name, s in lost.items()}, device)
+    workers = (
+        WorkerSeconds(name, prices[name], sum(one.useful_s.values()), dict(one.lost_s))
+        for name, one in tracks.items()
+    )
+    return replace(found, workers=tuple(workers))
 
 
 def _multiplied(wall_s: float, useful_s: float, lost: Mapping[str, float], device: float | None) -> Factors:

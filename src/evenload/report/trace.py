@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._version import __version__
+from evenload.balance.factors import kind_of_idle
 from evenload.errors import ConfigError, quoted
 from evenload.events import (
     DeviceSample,
@@ -153,7 +154,9 @@ class TraceWriter:
         if (pid, WAITS_TID) not in self._tids:
             self._tids.add((pid, WAITS_TID))
             self._name("thread_name", pid, WAITS_TID, "waits")
-        self._slice(idle.start_s, idle.stop_s, pid, WAITS_TID, idle.why or "waiting", {}, "grey")
+        kind = kind_of_idle(idle.why)
+        args = {"counts as": kind}
+        self._slice(idle.start_s, idle.stop_s, pid, WAITS_TID, idle.why or kind, args, "grey")
 
     def _on_worker(self, event: WorkerStarted) -> None:
         pid, tid = self._track(event.device, event.worker)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["gantt_lines"]
 
-BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "wait": "·"}
-ASCII = {"work": "#=", "copy": "c", "lost": "x", "wait": "."}
+BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "start": "░", "wait": "·"}
+ASCII = {"work": "#=", "copy": "c", "lost": "x", "start": "s", "wait": "."}
 
 Slice = tuple[float, float, str]
 
@@ -15,7 +15,7 @@ def gantt_lines(
 ) -> list[str]:
     """Lines of a Gantt picture, ``width`` columns wide at the most, with a scale under it.
 
-    rows        device -> slices ``(start_s, stop_s, kind)`` in order of time; kind: work | copy | lost
+    rows        device -> slices ``(start_s, stop_s, kind)`` in order; kind: work | copy | lost | start
     ascii_only  for terminals that have no block letters
 
     Neighbouring chunks of work alternate between two letters; a column shows what fills most of it.

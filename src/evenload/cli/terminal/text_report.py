@@ -17,7 +17,7 @@ __all__ = ["text_report"]
 MAX_ROWS = 64
 MAX_SLICES = 4_000
 MAX_FAILURES = 5
-KINDS = {"ok": "work", "failed": "lost", "lost": "lost", "superseded": "copy"}
+KINDS = {"ok": "work", "failed": "lost", "lost": "lost", "superseded": "copy", "start-up": "start"}
 
 
 def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
@@ -37,8 +37,9 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
     lines += _factor_lines(summary, width, ascii_only)
     picture = gantt_lines(_rows(shown), shown["end_s"], width, ascii_only=ascii_only)
     if picture:
-        letters = "#= chunks, c copy, x failed or lost, . waiting" if ascii_only else ""
-        lines += [letters or "█▓ chunks, ▒ copy, x failed or lost, · waiting", *picture, ""]
+        letters = "#= chunks, s start-up, c copy, x failed or lost, . without work" if ascii_only else ""
+        said = letters or "█▓ chunks, ░ start-up, ▒ copy, x failed or lost, · without work"
+        lines += [said, *picture, ""]
     rows = [
         [
             _plain(one.device),

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evenload.balance.factors import kind_of_idle
 from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["Timeline", "TimelineBar"]
 
-STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up")
-_WAITING, _STARTUP = STATUSES.index("waiting"), STATUSES.index("start-up")
+# What is no chunk has the name of the factor that it counts for.
+STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up", "balance")
+_WAITING, _STARTUP, _BALANCE = (STATUSES.index(one) for one in ("waiting", "start-up", "balance"))
 # A view of the whole run is not wider than this.
 PIXELS = 4000
 MAX_MARKS = 1000
@@ -59,7 +61,7 @@ class Timeline:
         self._n_marks = self._n_moves = 0
         self._n_slices = 0
         self._step_s = 0.0
-        self._end_s = 0.0
+        self._end_s = self._last_deal_s = 0.0
         self._dirty: set[tuple[str, int]] = set()
 
     def add(self, event: Event) -> None:
@@ -87,6 +89,8 @@ class Timeline:
 
     def _add_span(self, span: Span) -> None:
         status = STATUSES.index(span.status) if span.status in STATUSES else 0
+        if span.status not in ("lost", "superseded"):
+            self._last_deal_s = max(self._last_deal_s, span.start_s)
         one = TimelineBar(
             span.start_s,
             max(span.start_s, span.stop_s),
@@ -105,7 +109,7 @@ class Timeline:
             max(event.start_s, event.stop_s),
             0.0,
             -1,
-            _WAITING,
+            STATUSES.index(kind_of_idle(event.why)),
             0,
             0,
             why=self._reason(event.why),
@@ -196,7 +200,10 @@ class Timeline:
             "stages": list(self._stages),
             "statuses": STATUSES,
             "reasons": list(self._reasons),
-            "rows": [{"device": device, "lane": lane, **_columns(row)} for (device, lane), row in rows],
+            "rows": [
+                {"device": device, "lane": lane, **_columns(row, self._last_deal_s)}
+                for (device, lane), row in rows
+            ],
             "marks": self._marks,
             "n_marks": self._n_marks,
             "moves": self._moves,
@@ -244,14 +251,20 @@ def _thinned(
     return kept
 
 
-def _columns(row: list[TimelineBar]) -> dict[str, list[int]]:
+def _columns(row: list[TimelineBar], last_deal_s: float) -> dict[str, list[int]]:
+    """``last_deal_s``: the last chunk that was needed began; who had no item from then on waited for none."""
+    n_waits = next((n for n, one in enumerate(reversed(row)) if one.status != _WAITING), len(row))
+    ends = [
+        _BALANCE if at >= len(row) - n_waits and one.start_s >= last_deal_s else one.status
+        for at, one in enumerate(row)
+    ]
     starts = [round(one.start_s * 1e6) for one in row]
     return {
         "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],
         "length": [max(0, round(one.stop_s * 1e6) - start) for one, start in zip(row, starts, strict=True)],
         "busy": [round(one.busy_s * 1e6) for one in row],
         "stage": [one.stage for one in row],
-        "status": [one.status for one in row],
+        "status": ends,
         "index": [one.index for one in row],
         "n_items": [one.n_items for one in row],
         "n_chunks": [one.n_chunks for one in row],

@@ -53,3 +53,38 @@ function whatTheyAre(factors) {
 function adviceText(summary) {
   return summary.advice ? el("p", { class: "advice" }, summary.advice.text) : null;
 }
+
+const MOST_WORKERS = 64;
+
+// The seconds of each worker, as the timeline draws them, and what they come to: a person can add them up.
+function workerSecondsPart(summary) {
+  const { factors } = summary;
+  const known = factors.workers.filter((one) => one.price > 0);
+  const kinds = factors.parts.map((part) => part.name).filter((name) => known.some((one) => (one.lost_s[name] ?? 0) > 0));
+  const seconds = (s) => (s > 0 ? s.toFixed(factors.wall_s >= 100 ? 1 : factors.wall_s >= 1 ? 2 : 4) : "–");
+  const priced = (of) => known.reduce((sum, one) => sum + one.price * of(one), 0);
+  const inTask = priced((one) => one.in_task_s);
+  const total = { name: "by price", price: 1, in_task_s: inTask, lost_s: Object.fromEntries(kinds.map((name) => [name, priced((one) => one.lost_s[name] ?? 0)])) };
+  const columns = [
+    { label: "Worker", name: true, value: (one) => one.name },
+    { label: "Price", num: true, title: "Its share of the speed of all: what one of its seconds is worth", value: (one) => one.price.toFixed(3) },
+    ...kinds.map((name) => ({ label: name, num: true, title: factors.parts.find((part) => part.name === name).says, value: (one) => seconds(one.lost_s[name] ?? 0) })),
+    { label: "in the task", num: true, title: "For results that counted", value: (one) => seconds(one.in_task_s) },
+    { label: "sum", num: true, value: (one) => seconds(one.in_task_s + Object.values(one.lost_s).reduce((sum, s) => sum + s, 0)) },
+  ];
+  const more = known.length - MOST_WORKERS;
+  return part("seconds", "Seconds of each worker", null, table(columns, [...known.slice(0, MOST_WORKERS), total]), el("p", { class: "small quiet", style: { "margin-top": "12px" } }, movedText(factors, inTask), more > 0 ? ` Not shown: ${plural(more, "worker")}.` : ""));
+}
+
+// What is between the sums of the workers and the factors.
+function movedText(factors, inTask) {
+  const lost = (name) => factors.parts.find((part) => part.name === name).lost_s;
+  const seconds = secondsOf(factors);
+  const useful = factors.useful_s + lost("device efficiency");
+  const slower = inTask - useful;
+  const said = ["Each row sums to the time of the run. The last row is each column times the prices: the seconds of the factors at the top."];
+  if (slower > 5e-5 * factors.wall_s) said.push(`Of the seconds in the task, ${seconds(slower)} would not have been needed had each stage run where it is cheapest: they count as balance.`);
+  if (lost("longest item") > 0) said.push(`Of the balance, ${seconds(lost("longest item"))} are the longest item’s.`);
+  if (lost("device efficiency") > 0) said.push(`Of the useful seconds, ${seconds(lost("device efficiency"))} are the devices’ efficiency.`);
+  return said.join(" ");
+}

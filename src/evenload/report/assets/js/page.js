@@ -30,6 +30,7 @@ class Page {
     const { live } = view;
     const parts = [
       this.part("timeline", [ran, ran || (live && live.run.is_running)], () => part("timeline", "Timeline", ran ? this.tools.nodes : null, this.legendHost, ran ? this.tracksHost : el("p", { class: "empty" }, live && live.run.is_running ? "Workers are starting; nothing has run yet." : "Nothing ran, so there is nothing to draw."))),
+      summary.factors && this.part("seconds", [summary.factors], () => workerSecondsPart(summary)),
       this.part("plan", [view.plan, live && live.run.is_running], () => planPart(view)),
       ran && this.part("load", [], () => part("load", "Over time", null, this.chartsHost)),
       this.part("measures", [view.measures && Object.keys(view.measures)], () => measuresPart(view, this.measuresHost)),
@@ -89,7 +90,7 @@ class Page {
 }
 
 // Parts that are only text and bars are changed in place: a button may be pressed while news come.
-const MORPHED = new Set(["head", "hero", "failures", "devices", "stages", "slowest", "moves", "notes"]);
+const MORPHED = new Set(["head", "hero", "seconds", "failures", "devices", "stages", "slowest", "moves", "notes"]);
 
 // `old` becomes like `fresh`, and stays the node that it is, with its listeners. Nodes of another `data-key`
 // are not the same thing. Returns what is in the page then.
@@ -251,7 +252,7 @@ function legendKinds(view, model) {
 
 function timelineLegend(view, model) {
   const seen = new Set(model.tracks.flatMap((one) => [...new Set(one.status)]));
-  const labels = { failed: "failed", lost: "worker lost", superseded: "duplicate that came second", waiting: "waiting", "start-up": "start-up" };
+  const labels = { failed: "failed", lost: "worker lost", superseded: "duplicate that came second", "start-up": "start-up", waiting: "waiting", balance: "nothing to do (balance)" };
   const stages = view.timeline.stages.map((name, i) => el("span", {}, swatch("", `var(--stage-${i % 6})`), name));
   const others = Object.entries(labels)
     .filter(([status]) => seen.has(view.timeline.statuses.indexOf(status)) || (status === "failed" && view.timeline.n_marks))

@@ -115,7 +115,7 @@ function describe(model, track, i) {
   const status = model.statuses[track.status[i]];
   const length = track.stop[i] - track.start[i];
   const pairs = [["from", `${time(track.start[i])}, for ${time(length)}`]];
-  let title = status;
+  let title = status === "balance" ? "nothing to do (balance)" : status;
   if (track.stage[i] >= 0) {
     const name = track.n_items[i] === 1 && model.names.get(`${model.stages[track.stage[i]]}\n${track.index[i]}`);
     title = `${model.stages[track.stage[i]]} · ${name || itemsText(track.index[i], track.n_chunks[i] > 1 ? 1 : track.n_items[i])}`;

@@ -18,7 +18,7 @@ function devicesPart(summary, live) {
   if (queues && Object.values(queues.queued).some((n) => n > 0)) columns.splice(4, 0, { label: "Queue", num: true, title: "Items dealt to this device that it has not begun", value: (one) => whole(queues.queued[one.device] ?? 0) });
   if (live && live.control) columns.push({ label: "", num: true, value: (one) => deviceButton(one.device, live) });
   if (summary.devices.some((one) => one.memory_peak_bytes)) columns.push({ label: "Memory", num: true, title: "Highest seen", value: (one) => bytes(one.memory_peak_bytes) });
-  const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", "waiting"]];
+  const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", "without work"]];
   if (summary.wasted_s > 0) kinds.splice(1, 0, ["wasted", "at work in vain", "var(--bad)"]);
   const legend = el("div", { class: "legend" }, kinds.map(([kind, label, ink]) => el("span", {}, swatch(kind, ink), label)));
   return part("devices", "Devices", legend, table(columns, summary.devices), waitsList(summary), unmeasuredNote(summary));
@@ -29,7 +29,7 @@ function splitBar(one, whole_s) {
     ["busy", one.busy_s - one.wasted_s, "at work"],
     ["wasted", one.wasted_s, "at work in vain"],
     ["overhead", one.overhead_s, "sending and receiving"],
-    ["waiting", Math.max(0, whole_s - one.busy_s - one.overhead_s), "waiting"],
+    ["waiting", Math.max(0, whole_s - one.busy_s - one.overhead_s), "without work"],
   ];
   const text = parts.filter(([, s]) => s > 0).map(([, s, label]) => `${label} ${time(s)}`).join(", ");
   const bars = parts.map(([kind, s]) => el("i", { class: kind, style: { width: `${(100 * s) / whole_s}%` } }));
@@ -40,7 +40,7 @@ function waitsList(summary) {
   const waits = Object.entries(summary.waits);
   if (!waits.length) return null;
   const text = waits.slice(0, 6).map(([why, s]) => `${why || "no reason given"} ${time(s)}`).join(" · ");
-  return el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "Waiting, by reason: ", text);
+  return el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "Without work, by reason: ", text);
 }
 
 function unmeasuredNote(summary) {

@@ -227,7 +227,8 @@ class TimelineView {
 
   drawLabel(pen, track, i, status, x0, x1, y) {
     let text = "";
-    if (status === "waiting" || status === "start-up") text = status === "waiting" ? "" : status;
+    if (status === "start-up") text = track.why[i] ? this.model.reasons[track.why[i]] : status;
+    else if (status === "waiting" || status === "balance") text = "";
     else if (track.n_chunks[i] === 1 && track.index[i] < 0) text = `${track.n_items[i]} items`;
     else if (track.n_chunks[i] === 1) text = track.n_items[i] > 1 ? `${track.index[i]}–${track.index[i] + track.n_items[i] - 1}` : `${track.index[i]}`;
     if (status === "failed") text = `✕ ${text}`;
@@ -247,7 +248,7 @@ class TimelineView {
     else if (status === "failed") pen.fillStyle = color("bad");
     else if (status === "lost") pen.fillStyle = color("ink");
     else if (status === "start-up") pen.fillStyle = color("rule-strong");
-    else pen.fillStyle = this.patterns.waiting;
+    else pen.fillStyle = this.patterns[status];
   }
 
   // Failures and lost workers: a wedge over the row, wide enough to be seen at every zoom.
@@ -347,6 +348,11 @@ function elide(pen, text, width) {
 }
 
 function makePatterns(pen) {
+  return { waiting: hatched(pen, 1), balance: hatched(pen, -1) };
+}
+
+// `way`: 1 for lines that rise, -1 for lines that fall.
+function hatched(pen, way) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 12;
   const ink = tile.getContext("2d");
@@ -360,7 +366,7 @@ function makePatterns(pen) {
     ink.lineTo(shift + 14, -2);
     ink.stroke();
   }
-  const waiting = pen.createPattern(tile, "repeat");
-  waiting.setTransform(new DOMMatrix().scale(0.66));
-  return { waiting };
+  const pattern = pen.createPattern(tile, "repeat");
+  pattern.setTransform(new DOMMatrix().scale(0.66 * way, 0.66));
+  return pattern;
 }
