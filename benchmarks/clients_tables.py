@@ -1,24 +1,10 @@
-"""Put what the clients' benchmarks measured last into docs/clients.md, between the marks of each table.
+"""The tables of docs/clients.md, for docs_tables.py; some are made of several results."""
 
-    python benchmarks/clients_tables.py
-
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Its result is NAME.json in
-results/, but for those of SOURCES, which say several results in other words. A result that is not there
-leaves its table as it is.
-"""
-
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from record import RESULTS
-
-PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
 STRATEGIES = ("clients_small", "clients_larger", "clients_larger_100", "clients_batch8")
 BATCH = 32  # rows in a step, unless a result says another number
-SOURCES = {"clients_auto": STRATEGIES, "clients_tuning": STRATEGIES}
 StateRow = Mapping[str, Any]
 
 
@@ -124,10 +110,10 @@ def convolutions(pages: list[StateRow]) -> str:
     return table(columns, pages[0]["rows"], 2)
 
 
-TABLES: Mapping[str, Callable[[list[StateRow]], str]] = {
+TABLES: Mapping[str, Any] = {
     "clients_peers": peers,
-    "clients_auto": auto,
-    "clients_tuning": tuning,
+    "clients_auto": (auto, STRATEGIES),
+    "clients_tuning": (tuning, STRATEGIES),
     "clients_small": strategies,
     "clients_larger": strategies,
     "clients_larger_100": strategies,
@@ -136,27 +122,3 @@ TABLES: Mapping[str, Callable[[list[StateRow]], str]] = {
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
 }
-
-
-def filled(text: str) -> str:
-    """The page with every marked table made anew."""
-
-    def fill(match: re.Match[str]) -> str:
-        name = match["name"]
-        paths = [RESULTS / f"{source}.json" for source in SOURCES.get(name, (name,))]
-        pages = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
-        if not pages:
-            return match[0]
-        made = TABLES[name](pages)
-        if made.count("\n") < 2:  # an older result that lacks these figures
-            return match[0]
-        facts = "; ".join(
-            "`{command}` on {machine[cpu]}, {machine[cores]} cores, {date}".format(**page) for page in pages
-        )
-        return f"<!-- table: {name} -->\n{made}\n\n*{facts}*\n<!-- end of table -->"
-
-    return re.sub(r"<!-- table: (?P<name>\w+) -->.*?<!-- end of table -->", fill, text, flags=re.DOTALL)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

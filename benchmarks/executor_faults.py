@@ -1,6 +1,6 @@
 """One bad item beside eleven healthy ones: what becomes of the healthy ones, of the executor, of the machine?
 
-python benchmarks/executor_faults.py [--peers evenload,pebble] [--faults crash,hang] [--ray] [--page PAGE.md]
+python benchmarks/executor_faults.py [--peers evenload,pebble] [--faults crash,hang] [--ray]
 
 Each case runs in an interpreter and session of its own, on two workers. A cell is "ok" if all healthy
 results came, the bad item ended with an error (with its value, if it could succeed), the same executor ran
@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -47,7 +46,6 @@ SIGNALS = {"Ctrl-C": signal.SIGINT, "program killed": signal.SIGKILL}
 SUCCEEDS = ("killed once", "3 GB result")
 TAG = "EXECUTOR_FAULTS_CASE"
 CLOSE_S, LEAVE_S = 2.0, 2.0
-BEGIN, END = "<!-- table: executor_faults -->", "<!-- end -->"
 
 
 def main() -> None:
@@ -55,7 +53,6 @@ def main() -> None:
     parser.add_argument("--peers", help="only these")
     parser.add_argument("--faults", help="only these, separated by semicolons")
     parser.add_argument("--ray", action="store_true", help="with Ray tasks, and evenload on Ray")
-    parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -70,8 +67,6 @@ def main() -> None:
             print(f"{fault:28} {name:22} {row[name]}", file=sys.stderr, flush=True)
         rows.append(row)
     record("executor_faults", rows, n_items=N_ITEMS, limit_s=LIMIT_S)
-    if options.page:
-        write_table(options.page, rows)
 
 
 # --- one case, seen from outside --------------------------------------------------------------------
@@ -260,15 +255,6 @@ def shortcomings(fault: str, seen: dict[str, Any]) -> list[str]:
     elif seen["close_s"] > CLOSE_S:
         faults.append(f"close takes {seen['close_s']:.0f} s")
     return faults
-
-
-def write_table(page: Path, rows: list[dict[str, str]]) -> None:
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row[key] for key in head) + " |" for row in rows]
-    table = "\n".join([BEGIN, "", *lines, "", END])
-    text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: table, text, flags=re.DOTALL), encoding="utf-8")
 
 
 if __name__ == "__main__":

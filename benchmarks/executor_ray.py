@@ -1,6 +1,6 @@
 """evenload over Ray against Ray's own ways to share out work, on this machine.
 
-    python benchmarks/executor_ray.py [--draws 3] [--columns s60,s300] [--peers "Ray tasks"] [--page]
+    python benchmarks/executor_ray.py [--draws 3] [--columns s60,s300] [--peers "Ray tasks"]
 
 first_s: from nothing to a first result of 2 workers, with Ray's own start. empty_us: wall time per empty
 task, in order; evenload at its defaults and one by one, the others as they are. arrays_mb_s: 8 MB arrays in
@@ -25,17 +25,6 @@ from typing import Any
 from unequal_devices import COLUMNS, SPEEDS, WORK, bound_s, costs
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "how-to" / "ray.md"
-HEADINGS = {
-    "peer": ("", None),
-    "first_s": ("first result, s", 1),
-    "empty_us": ("empty task, µs", 1),
-    "empty_cpu_us": ("CPU, µs", 1),
-    "arrays_mb_s": ("8 MB arrays, MB/s", 0),
-    "array_cpu_ms": ("CPU, ms per item", 1),
-    "s60": ("60 unequal items", 2),
-    "s300": ("300 unequal items", 2),
-}
 N_EMPTY, N_ARRAYS, ARRAY_MB = 2000, 24, 8
 LIMIT_S = 900
 
@@ -225,29 +214,11 @@ def in_fresh_interpreter(*one: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def filled(text: str, page: dict) -> str:
-    """The document with the table of this result in its place."""
-    lines = [
-        "| " + " | ".join(heading for heading, _ in HEADINGS.values()) + " |",
-        "|---|" + "--:|" * (len(HEADINGS) - 1),
-    ]
-    for row in page["rows"]:
-        cells = [str(row[key]) if n is None else f"{row[key]:,.{n}f}" for key, (_, n) in HEADINGS.items()]
-        lines.append("| " + " | ".join(cells) + " |")
-    machine = page["machine"]
-    where = f"{machine['cpu']}, {machine['cores']} cores, load average {page['load']:.1f}, Ray {page['ray']}"
-    table = "\n".join([*lines, "", f"{where}, {page['date']}: `{page['command']}`"])
-    begin, end = "<!-- table: executor_ray -->\n", "\n<!-- end -->"
-    before, _, rest = text.partition(begin)
-    return before + begin + table + end + rest.partition(end)[2]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--columns", default="s60,s300")
     parser.add_argument("--peers", default="")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/how-to/ray.md")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -270,9 +241,7 @@ def main() -> None:
     if given.peers or given.columns != parser.get_default("columns"):
         print_table(rows)
     else:
-        path = record("executor_ray", rows, draws=given.draws, ray=version("ray"), load=os.getloadavg()[0])
-        if given.page:
-            PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), json.loads(path.read_text())))
+        record("executor_ray", rows, draws=given.draws, ray=version("ray"))
 
 
 if __name__ == "__main__":

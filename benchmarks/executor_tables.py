@@ -1,19 +1,12 @@
-"""Writes the tables of docs/explanation/executor-speed.md from benchmarks/results.
+"""The tables of docs/explanation/executor-speed.md, faults.md and docs/how-to/ray.md, for docs_tables.py."""
 
-    python benchmarks/executor_tables.py
-
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``, NAME being that of its result. A result
-that is not there leaves its table as it is.
-"""
-
-import json
-import re
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "explanation" / "executor-speed.md"
-RESULTS = ROOT / "benchmarks" / "results"
+from policy_tables import markdown
+from result_files import Page
+
+__all__ = ["FAULTS", "RAY", "SPEED"]
 
 COLUMNS = {  # by result: key, heading, decimals
     "executor_overhead": (
@@ -40,6 +33,16 @@ COLUMNS = {  # by result: key, heading, decimals
         ("torch_first_ms", "first result with torch, ms", 0),
         ("torch_replace_ms", "replaced with torch, ms", 0),
     ),
+    "executor_ray": (
+        ("peer", "", None),
+        ("first_s", "first result, s", 1),
+        ("empty_us", "empty task, µs", 1),
+        ("empty_cpu_us", "CPU, µs", 1),
+        ("arrays_mb_s", "8 MB arrays, MB/s", 0),
+        ("array_cpu_ms", "CPU, ms per item", 1),
+        ("s60", "60 unequal items", 2),
+        ("s300", "300 unequal items", 2),
+    ),
     "executor_memory": (
         ("peer", "", None),
         ("stream growth_mb", "tiny items, MB", 0),
@@ -49,18 +52,17 @@ COLUMNS = {  # by result: key, heading, decimals
 }
 
 
-def table(name: str) -> str:
-    page = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    columns = COLUMNS[name]
-    lines = [
-        "| " + " | ".join(heading for _, heading, _ in columns) + " |",
-        "|---|" + "--:|" * (len(columns) - 1),
-        *("| " + " | ".join(cell(row.get(key), n) for key, _, n in columns) + " |" for row in page["rows"]),
-    ]
-    load = f", load average {page['load_average']:.1f}" if "load_average" in page else ""
-    machine = page["machine"]
-    lines += ["", f"{machine['cpu']}, {machine['cores']} cores{load}, {page['date']}: `{page['command']}`"]
-    return "\n".join(lines)
+def figures(pages: Sequence[Page]) -> str:
+    """The table of a result by its ``COLUMNS``."""
+    columns = COLUMNS[pages[0]["name"]]
+    rows = [[cell(row.get(key), n) for key, _, n in columns] for row in pages[0]["rows"]]
+    return markdown([heading for _, heading, _ in columns], rows)
+
+
+def faults(pages: Sequence[Page]) -> str:
+    """What became of each fault, in words."""
+    rows = pages[0]["rows"]
+    return markdown(list(rows[0]), [[str(row[key]) for key in rows[0]] for row in rows], len(rows[0]))
 
 
 def cell(value: Any, decimals: int | None) -> str:
@@ -69,18 +71,6 @@ def cell(value: Any, decimals: int | None) -> str:
     return str(value) if decimals is None else f"{value:,.{decimals}f}"
 
 
-def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for name in COLUMNS:
-        if (RESULTS / f"{name}.json").exists():
-            pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-            filled = table(name)
-            text, n = re.subn(
-                pattern, lambda found, new=filled: f"{found[1]}{new}\n{found[2]}", text, flags=re.S
-            )
-            assert n == 1, f"{name} has {n} places on the page"
-    PAGE.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+SPEED = {name: figures for name in COLUMNS if name != "executor_ray"}
+RAY = {"executor_ray": figures}
+FAULTS = {"executor_faults": faults}

@@ -1,66 +1,55 @@
-"""Writes the tables of docs/merkle.md from benchmarks/results, so that no figure is typed by hand.
+"""The tables of docs/merkle.md, for docs_tables.py."""
 
-python benchmarks/merkle_tables.py
-"""
-
-import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from zk_tables import rewritten, table
+from result_files import Page
+from zk_tables import table
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "merkle.md"
 Row = dict[str, Any]
 BY = ("AVX-512", "SHA-NI", "AVX2", "SSE", "hashlib")
-
-
-def rows_of(name: str) -> list[Row]:
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
 
 
 def ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
 
 
-def by_scheme(leaves: int) -> dict[str, dict[str, Row]]:
+def by_scheme(pages: Sequence[Page], leaves: int) -> dict[str, dict[str, Row]]:
     """scheme -> who hashed -> row, of the rows with so many leaves; WGSL under that name."""
     found: dict[str, dict[str, Row]] = {}
-    for row in rows_of("merkle"):
+    for row in pages[0]["rows"]:
         if row["leaves"] == leaves:
             found.setdefault(row["scheme"], {})[row["by"].partition(",")[0]] = row
     return found
 
 
-def trees() -> str | None:
+def trees(pages: Sequence[Page]) -> str:
     lines = []
-    for scheme, by in by_scheme(100_000).items():
+    for scheme, by in by_scheme(pages, 100_000).items():
         cpu = {name: by[name]["cpu_ms"] for name in BY if name in by}
         faster = [f"{cpu['hashlib'] / cpu[n]:.1f}×" if n in cpu else "–" for n in ("AVX-512", "AVX2")]
         lines.append([f"`{scheme}`", *(ms(cpu.get(name)) for name in BY), *faster])
     head = ["scheme", *BY, "AVX-512 over hashlib", "AVX2 over hashlib"]
-    return table(head, lines) if lines else None
+    return table(head, lines)
 
 
-def poseidon() -> str | None:
-    by = by_scheme(1 << 14).get("poseidon", {})
+def poseidon(pages: Sequence[Page]) -> str:
+    by = by_scheme(pages, 1 << 14).get("poseidon", {})
     lines = [[name, ms(row["cpu_ms"]), f"{row['ns_per_leaf'] / 1e3:.1f} µs"] for name, row in by.items()]
-    return table(["16,384 leaves", "CPU time", "per leaf"], lines) if lines else None
+    return table(["16,384 leaves", "CPU time", "per leaf"], lines)
 
 
-def wgsl() -> str | None:
+def wgsl(pages: Sequence[Page]) -> str:
     lines = []
-    for scheme, by in by_scheme(1 << 17).items():
+    for scheme, by in by_scheme(pages, 1 << 17).items():
         ours, peer = by["WGSL"], by["hashlib"]
         cells = [ours["cpu_ms"], ours["wall_ms"], peer["cpu_ms"], peer["wall_ms"]]
         lines.append([f"`{scheme}`", *map(ms, cells), f"{peer['cpu_ms'] / ours['cpu_ms']:.1f}×"])
     head = ["scheme", "WGSL, CPU", "WGSL, wall", "hashlib, CPU", "hashlib, wall", "by CPU"]
-    return table(head, lines) if lines else None
+    return table(head, lines)
 
 
-def devices() -> str | None:
+def devices(pages: Sequence[Page]) -> str:
     lines = [
         [
             f"`{row['scheme']}`",
@@ -72,18 +61,15 @@ def devices() -> str | None:
             f"{row['ratio_to_bound']:.2f}",
             *(f"{row[name]:.2f}×" for name in ("by_cpu", "by_wall", "amdahl")),
         ]
-        for row in rows_of("merkle_devices")
+        for row in pages[0]["rows"]
     ]
     head = ["scheme", "strategy", "workers", "busiest worker, CPU", "parent, CPU", "wall", "ratio to bound"]
-    return table([*head, "by CPU", "by wall", "Amdahl"], lines) if lines else None
+    return table([*head, "by CPU", "by wall", "Amdahl"], lines)
 
 
-TABLES: dict[str, Callable[[], str | None]] = {
+TABLES = {
     "merkle": trees,
-    "merkle_poseidon": poseidon,
-    "merkle_wgsl": wgsl,
+    "merkle_poseidon": (poseidon, ("merkle",)),
+    "merkle_wgsl": (wgsl, ("merkle",)),
     "merkle_devices": devices,
 }
-
-if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), TABLES), encoding="utf-8")

@@ -111,6 +111,7 @@ def main():
     record(
         "moe_dispatch",
         [measure(*shape, n_tokens, given.layers, given.batches) for shape in SHAPES for n_tokens in TOKENS],
+        is_of_speed=False,
     )
 
 

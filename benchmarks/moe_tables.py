@@ -1,20 +1,10 @@
-"""Put what the MoE benchmarks measured last into their pages, between the marks of each table.
+"""The tables of docs/moe.md and docs/how-to/moe-in-engines.md, for docs_tables.py."""
 
-    python benchmarks/moe_tables.py
-
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; NAME is a file in results/.
-"""
-
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from record import RESULTS
+from result_files import Page
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = DOCS / "moe.md", DOCS / "how-to" / "moe-in-engines.md"
 Row = Mapping[str, Any]
 
 
@@ -108,27 +98,44 @@ def engines(rows: list[Row]) -> str:
     return table(columns | {head: figure(name, 3) for name, head in heads.items()}, rows)
 
 
+def dispatch(rows: list[Row]) -> str:
+    columns = {
+        "slots on ranks": lambda r: f"{r['slots']} on {r['ranks']}",
+        "tokens a rank": words("tokens a rank"),
+        "whole tokens": figure("whole tokens %", 3),
+        "intervals": figure("intervals %", 3),
+        "dithered sums": figure("dithered %", 2),
+        "sampled": figure("sampled %", 2),
+        "rounded by each rank": figure("floored %", 2),
+        "equal odds": figure("equal %", 2),
+    }
+    return table(columns, rows)
+
+
+def planner(rows: list[Row]) -> str:
+    columns = {
+        "experts, slots, ranks": lambda r: f"{r['experts']}, {r['slots']}, {r['ranks']}",
+        "tokens, ids": lambda r: f"{r['tokens']}, {r['ids']}",
+        "µs a call": figure("us a call", 1),
+        "with a counter for each slot": figure("us with counter", 1),
+        "million tokens/s": figure("million tokens/s", 1),
+        "million ids/s": figure("million ids/s", 1),
+    }
+    return table(columns, rows)
+
+
+def of_rows(make: Callable[[list[Row]], str]) -> Callable[[Sequence[Page]], str]:
+    """``make`` of the rows of the only result."""
+    return lambda pages: make(list(pages[0]["rows"]))
+
+
+ENGINES = {"moe_engines": of_rows(engines)}
 TABLES = {
-    "moe_engines": engines,
-    "moe_routing": routing,
-    "moe_placement_policy": policy,
-    "moe_placement_search": search,
-    "moe_placement_nodes": nodes,
-    "moe_placement_moves": moves,
+    "moe_routing": of_rows(routing),
+    "moe_placement_policy": of_rows(policy),
+    "moe_placement_search": of_rows(search),
+    "moe_placement_nodes": of_rows(nodes),
+    "moe_placement_moves": of_rows(moves),
+    "moe_dispatch": of_rows(dispatch),
+    "moe_planner": of_rows(planner),
 }
-
-
-def filled(text: str) -> str:
-    """The page with every marked table made anew."""
-
-    def fill(match: re.Match[str]) -> str:
-        name = match["name"]
-        rows = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        return f"<!-- table: {name} -->\n{TABLES[name](rows)}\n<!-- end of table -->"
-
-    return re.sub(r"<!-- table: (?P<name>\w+) -->.*?<!-- end of table -->", fill, text, flags=re.DOTALL)
-
-
-if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from result_files import MOST_OF_OTHERS, RESULTS
 
 from evenload.cli.bench.measure.machine import cpu_flags, cpu_model, package_versions
 from evenload.cli.terminal.table import format_table
-
-RESULTS = Path(__file__).parent / "results"
-MOST_OF_OTHERS = 0.05  # of the processors, from the import of this module to ``record``
+from evenload.errors import EvenloadError
 
 
 def _clocks() -> tuple[float, float, float]:
@@ -53,6 +52,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         "machine": {
             "cpu": cpu_model(),
             "flags": cpu_flags(),
+            "kernels": kernels_here(),
             "cores": os.cpu_count(),
             "system": f"{platform.system()} {platform.machine()}",
         },
@@ -61,6 +61,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
             "after": round(os.getloadavg()[0], 2),
             "share_of_others": round(others, 3),
         },
+        "is_of_speed": is_of_speed,
         "versions": package_versions("evenload", "numpy", "click", "numba", "scipy", "torch"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
@@ -75,6 +76,17 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         )
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def kernels_here() -> str:
+    """The kind of processor whose kernels run here, and the extensions that kernels look for."""
+    try:
+        from evenload.native import machine
+
+        found = [f"+{name}" for name in ("sha", "avx512ifma") if name in machine.host_features()]
+        return "".join([next(iter(machine.baselines_here()), "plain"), *found])
+    except EvenloadError:  # without llvmlite there are none
+        return ""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,34 +1,254 @@
-"""Run the benchmarks one after the other: ``python benchmarks/run_all.py [NAME ...]``.
+"""Run benchmarks, each several times, and put what was measured with nothing else running into the docs.
 
-Each runs in a process of its own, prints its table and writes ``benchmarks/results/<name>.json``. One that
-fails is named at the end and does not stop the others. All of them take the better part of an hour.
+    python benchmarks/run_all.py [--only moe_routing,merkle] [--stale] [--runs 3] [--minutes 30] [--list]
+
+Every run is a process of its own with a time limit. A run during which other programs took more than 5 % of
+the processors is waited for and made again, a few times; if it never was quiet, the result is written beside
+the others as NAME.disturbed.json, and no table reads it. Of several runs each number is the median, and the
+result says how far they differ. One that fails does not stop the others. In the end it is said what became of
+each, and docs_tables.py makes the pages' tables anew.
 """
 
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent
-SHARED = {"run_all", "record", "peers", "tasks", "moe_workloads"}
+import psutil
+from result_files import COMMITTED, MOST_OF_OTHERS, ROOT, Page, combined, is_quiet, read
+
+TRIES = 3  # of a run that others disturb
+QUIET_WITHIN_S = 300.0  # so long a run waits until nothing else runs
+LOOK_S = 5.0  # of the processors, to see whether anything runs
+LEAST_LIMIT_S = 600.0
+SLOWER = 4.0  # than its minutes a run may be
 
 
-def main(wanted: list[str]) -> int:
-    known = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
-    unknown = sorted(set(wanted) - set(known))
+@dataclass(frozen=True)
+class Benchmark:
+    """A command that makes results.
+
+    command  below benchmarks/, without the interpreter
+    minutes  that one run takes, about, on two cores with nothing else running
+    results  that it writes
+    needs    what it needs that a checkout does not bring: it is run only if it is named
+    """
+
+    command: str
+    minutes: float
+    results: tuple[str, ...]
+    needs: str = ""
+
+    @property
+    def limit_s(self) -> float:
+        return max(LEAST_LIMIT_S, SLOWER * 60 * self.minutes)
+
+
+STRATEGIES = "clients_strategies.py LeNet-5"
+LARGER = f"{STRATEGIES} GRU transformer --clients"
+BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:10 rules-compiled:20 auto"
+HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' 'threads*2/fused-compiled:10' auto"
+BENCHMARKS = (
+    Benchmark("clients_adapters.py", 5, ("clients_adapters",)),
+    Benchmark(f"{STRATEGIES} --batch 8 --cores 1 --repeats 5 --name clients_batch8 --strategies {BATCH8}", 4,
+              ("clients_batch8",)),
+    Benchmark("clients_cold_warm.py", 3, ("clients_cold_warm",)),
+    Benchmark("clients_convolutions.py", 2, ("clients_convolutions",)),
+    Benchmark("clients_digits.py", 3, ("clients_digits",)),
+    Benchmark(f"{LARGER} 20 --rounds 1000 --repeats 4", 10, ("clients_larger",)),
+    Benchmark(f"{LARGER} 100 --repeats 2 --name clients_larger_100 --strategies {HUNDRED}", 8,
+              ("clients_larger_100",)),
+    Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON", 8, ("clients_peers",),
+              needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
+    Benchmark("clients_strategies.py 64-32-10 784-128-10 --rounds 3000 --repeats 9", 10, ("clients_small",)),
+    Benchmark("executor_faults.py", 8, ("executor_faults",)),
+    Benchmark("executor_memory.py", 4, ("executor_memory",)),
+    Benchmark("executor_overhead.py", 4, ("executor_overhead",)),
+    Benchmark("executor_ray.py", 8, ("executor_ray",)),
+    Benchmark("executor_startup.py", 2, ("executor_startup",)),
+    Benchmark("executor_transport.py", 3, ("executor_transport",)),
+    Benchmark("merkle.py trees", 3, ("merkle",)),
+    Benchmark("merkle.py devices", 2, ("merkle_devices",)),
+    Benchmark("moe_clones.py", 5, ("moe_clones",)),
+    Benchmark("moe_dispatch.py", 2, ("moe_dispatch",)),
+    Benchmark("moe_engines.py", 5, ("moe_engines",)),
+    Benchmark("moe_placement.py moves", 3, ("moe_placement_moves",)),
+    Benchmark("moe_placement.py policy nodes", 3, ("moe_placement_policy", "moe_placement_nodes")),
+    Benchmark("moe_placement.py search", 5, ("moe_placement_search",)),
+    Benchmark("moe_planner.py", 1, ("moe_planner",)),
+    Benchmark("moe_routing.py", 3, ("moe_routing",)),
+    Benchmark("pipeline_planner.py", 8, ("pipeline_planner",)),
+    Benchmark("pipeline_planner.py --large", 2, ("pipeline_planner_large",)),
+    Benchmark("pipeline_prediction.py --items 40 --steps 4", 2, ("pipeline_prediction",)),
+    Benchmark("pipeline_reuse.py", 2, ("pipeline_reuse",)),
+    Benchmark("pipeline_run.py --draws 2", 5, ("pipeline_run",)),
+    Benchmark("schedule_simulation.py", 2, ("schedule_simulation",)),
+    Benchmark("schedule_simulation.py --learned", 1, ("schedule_simulation_learned",)),
+    Benchmark("startup.py --runs 9", 3, ("startup",)),
+    Benchmark("unequal_devices.py --at-once 7 --first-modes", 5, ("unequal_devices",)),
+    Benchmark("unequal_devices.py --peers evenload --name unequal_devices_alone", 2,
+              ("unequal_devices_alone",)),
+    Benchmark("zk_batch.py", 4, ("zk_batch",)),
+    Benchmark("zk_kernels.py", 2, ("zk_kernels_ifma52", "zk_kernels_word64")),
+    Benchmark("zk_prove.py", 8, ("zk_prove",), needs="snarkjs and rapidsnark, for the columns of peers"),
+    Benchmark("zk_prove.py --large --only 1M", 5, ("zk_prove_1M",),
+              needs="snarkjs and rapidsnark, for the columns of peers"),
+    Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",), needs="snarkjs, for the columns of peers"),
+    Benchmark("zk_verify.py --runs 9", 2, ("zk_verify",)),
+)  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """What became of a benchmark, and how long it took."""
+
+    benchmark: Benchmark
+    said: str
+    seconds: float
+
+
+def is_stale(name: str) -> bool:
+    """Whether nobody knows that nothing else ran when ``name`` was measured, or how far its runs differ."""
+    try:
+        page = read(name)
+    except FileNotFoundError:
+        return False
+    return not is_quiet(page) or (page.get("is_of_speed") is not False and page.get("runs", 1) < 2)
+
+
+def chosen(only: Sequence[str], stale: bool) -> list[Benchmark]:
+    """The benchmarks that were asked for. Raises SystemExit for a name that there is not."""
+    known = {name for benchmark in BENCHMARKS for name in benchmark.results}
+    unknown = sorted(set(only) - known)
     if unknown:
-        print(f"unknown benchmark: {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)
-        return 2
-    failed = []
-    for name in wanted or known:
-        print(f"\n=== {name}", flush=True)
-        if subprocess.run(
-            [sys.executable, str(FOLDER / f"{name}.py")], cwd=FOLDER.parent, check=False
-        ).returncode:
-            failed.append(name)
-    if failed:
-        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+        raise SystemExit(f"no benchmark writes {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    if only:
+        return [one for one in BENCHMARKS if set(only) & set(one.results)]
+    able = [one for one in BENCHMARKS if not one.needs]
+    return [one for one in able if any(map(is_stale, one.results))] if stale else able
+
+
+def share_at_work(seconds: float) -> float:
+    """The share of the processors that is at work, looked at for so long."""
+    return psutil.cpu_percent(interval=seconds) / 100.0
+
+
+def wait_for_quiet(limit_s: float = QUIET_WITHIN_S) -> bool:
+    """Wait until the processors are at rest; False if they are not within the limit."""
+    until = time.monotonic() + limit_s
+    while share_at_work(LOOK_S) > MOST_OF_OTHERS:
+        if time.monotonic() > until:
+            return False
+    return True
+
+
+def run_once(benchmark: Benchmark, folder: Path) -> str:
+    """Run it, with its results in ``folder``; returns what went wrong, "" if nothing did."""
+    command = [sys.executable, *shlex.split(f"benchmarks/{benchmark.command}")]
+    environment = {**os.environ, "EVENLOAD_BENCHMARK_RESULTS": str(folder)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        code = process.wait(benchmark.limit_s)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {benchmark.limit_s / 60:.0f} min"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return f"exit code {code}" if code else ""
+
+
+def measured(benchmark: Benchmark) -> tuple[dict[str, Page], str]:
+    """One run that nothing disturbed, by result, or the last of ``TRIES``; and what went wrong."""
+    pages: dict[str, Page] = {}
+    for number in range(TRIES):
+        wait_for_quiet()
+        with tempfile.TemporaryDirectory() as text:
+            folder = Path(text)
+            wrong = run_once(benchmark, folder)
+            if wrong:
+                return {}, wrong
+            names = {path.name.partition(".")[0]: path for path in folder.glob("*.json")}
+            pages = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in names.items()}
+        if not pages:
+            return {}, "wrote no result"
+        if all(map(is_quiet, pages.values())):
+            return pages, ""
+        print(f"others ran meanwhile; try {number + 1} of {TRIES}", file=sys.stderr, flush=True)
+    return pages, ""
+
+
+def run(benchmark: Benchmark, n_runs: int) -> Outcome:
+    """Run it ``n_runs`` times and write the medians to benchmarks/results."""
+    began, found = time.monotonic(), {}
+    for number in range(n_runs):
+        print(f"\n=== {benchmark.command}, run {number + 1} of {n_runs}", flush=True)
+        pages, wrong = measured(benchmark)
+        if wrong:
+            return Outcome(benchmark, wrong, time.monotonic() - began)
+        for name, page in pages.items():
+            found.setdefault(name, []).append(page)
+        if not all(map(is_quiet, pages.values())):
+            break  # it will not be written into the docs, however often it is run
+        if all(page.get("is_of_speed") is False for page in pages.values()):
+            break  # it would be the same again
+    said = [write(name, combined(pages)) for name, pages in found.items()]
+    return Outcome(benchmark, "; ".join(said), time.monotonic() - began)
+
+
+def write(name: str, page: Page) -> str:
+    """Write the result, beside the others if it was disturbed; returns what was done."""
+    path = COMMITTED / f"{name}{'' if is_quiet(page) else '.disturbed'}.json"
+    path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if not is_quiet(page):
+        return f"DISTURBED, in no table: {path.name}"
+    most = max(page.get("spread", {}).values(), default=0.0)
+    note = "runs have other rows, the last one is taken" if page.get("runs_differ") else ""
+    return f"wrote {path.name}" + (
+        f" ({note or f'runs differ by at most {most:.1%}'})" if note or most else ""
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help="results to make, separated by commas")
+    parser.add_argument(
+        "--stale", action="store_true", help="those not known to be measured quietly, in runs"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of each")
+    parser.add_argument("--minutes", type=float, help="begin none that would end later than this, about")
+    parser.add_argument("--no-docs", action="store_true", help="leave the tables of the docs as they are")
+    parser.add_argument("--list", action="store_true", help="say what would be run, and how long it takes")
+    given = parser.parse_args()
+    wanted = chosen([name for name in given.only.split(",") if name], given.stale)
+    if given.list:
+        for one in wanted:
+            print(f"{one.minutes * given.runs:4.0f} min  {','.join(one.results)}  {one.command}  {one.needs}")
+        print(f"{sum(one.minutes for one in wanted) * given.runs:4.0f} min in all")
+        return 0
+    began, outcomes = time.monotonic(), []
+    for one in wanted:
+        left_s = float("inf") if given.minutes is None else 60 * given.minutes - (time.monotonic() - began)
+        if 60 * one.minutes * given.runs > left_s:
+            outcomes.append(Outcome(one, "not begun: no time left", 0.0))
+            continue
+        outcomes.append(run(one, given.runs))
+    print()
+    for outcome in outcomes:
+        print(f"{outcome.seconds / 60:5.1f} min  {','.join(outcome.benchmark.results)}: {outcome.said}")
+    if not given.no_docs:
+        subprocess.run([sys.executable, str(ROOT / "benchmarks" / "docs_tables.py")], cwd=ROOT, check=True)
+    return 0 if all("wrote" in one.said and "DISTURBED" not in one.said for one in outcomes) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

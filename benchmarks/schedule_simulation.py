@@ -173,7 +173,10 @@ def main() -> None:
     if options.learned:
         learned = list(learned_rows(options.draws))
         print_table(learned)
-        print("written to", record("schedule_simulation_learned", learned, draws=options.draws))
+        print(
+            "written to",
+            record("schedule_simulation_learned", learned, is_of_speed=False, draws=options.draws),
+        )
         return
     workloads = options.workloads.split(",")
     names = options.policies
@@ -192,7 +195,10 @@ def main() -> None:
     if len(names) == len(CONTENDERS) and workloads == list(WORKLOADS):
         fleets = list(fleet_rows(options.draws))
         print_table(fleets)
-        print("written to", record("schedule_simulation", rows, fleets=fleets, draws=options.draws))
+        print(
+            "written to",
+            record("schedule_simulation", rows, is_of_speed=False, fleets=fleets, draws=options.draws),
+        )
 
 
 def fleet_rows(draws: int) -> Iterator[dict[str, object]]:

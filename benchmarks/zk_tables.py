@@ -1,31 +1,18 @@
-"""Writes the tables of docs/zk.md from benchmarks/results, so that no figure is typed by hand.
+"""The tables of docs/zk.md, for docs_tables.py."""
 
-    python benchmarks/zk_tables.py
-
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; a result that is not there leaves its
-table as it is.
-"""
-
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "zk.md"
-RESULTS = ROOT / "benchmarks" / "results"
+from result_files import Page
+
 Row = dict[str, Any]
 
 
-def results(*names: str) -> list[Row]:
-    """The rows of several results; of two for one circuit, the later name's."""
+def joined(pages: Sequence[Page]) -> list[Row]:
+    """The rows of several results; of two for one circuit, the later one's."""
     found: dict[str, Row] = {}
-    for name in names:
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-            found |= {row.get("circuit", f"{name} {k}"): row for k, row in enumerate(rows)}
+    for page in pages:
+        found |= {row.get("circuit", f"{page['name']} {k}"): row for k, row in enumerate(page["rows"])}
     return list(found.values())
 
 
@@ -48,8 +35,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def prove() -> str | None:
-    rows = results("zk_prove", "zk_prove_1M")
+def prove(pages: Sequence[Page]) -> str:
+    rows = joined(pages)
     peers = "rapidsnark,÷ proof,÷ (load + first),snarkjs,÷ proof,÷ (load + first)"
     head = f"circuit,domain,key load,first proof,proof,memory,{peers}"
     lines = [
@@ -67,11 +54,11 @@ def prove() -> str | None:
         ]
         for row in rows
     ]
-    return table(head.split(","), lines) if rows else None
+    return table(head.split(","), lines)
 
 
-def wgsl() -> str | None:
-    rows = results("zk_wgsl")
+def wgsl(pages: Sequence[Page]) -> str:
+    rows = joined(pages)
     head = "circuit,domain,key load,first proof,proof,wall,longest submission,snarkjs,÷ proof"
     lines = [
         [
@@ -84,11 +71,11 @@ def wgsl() -> str | None:
         ]
         for row in rows
     ]
-    return table(head.split(","), lines) if rows else None
+    return table(head.split(","), lines)
 
 
-def batch() -> str | None:
-    rows = results("zk_batch")
+def batch(pages: Sequence[Page]) -> str:
+    rows = joined(pages)
     head = "devices,start and key load,16 proofs,latency of one,proofs/s,ratio to bound,"
     head += "speed-up,efficiency,spread of utilisation,with start,Amdahl"
     lines = [
@@ -102,56 +89,28 @@ def batch() -> str | None:
         ]
         for row in rows
     ]
-    return table(head.split(","), lines) if rows else None
+    return table(head.split(","), lines)
 
 
-def kernels() -> str | None:
-    rows = results("zk_kernels_ifma52")
+def kernels(pages: Sequence[Page]) -> str:
+    rows = joined(pages)
     lines = [
         [row["kernel"], "1 proof" if row["size"] == 1 else power(row["size"]), f"{row['ms']:.1f}"]
         for row in rows
     ]
-    return table(["kernel (ifma52)", "size", "CPU ms"], lines) if rows else None
+    return table(["kernel (ifma52)", "size", "CPU ms"], lines)
 
 
-def verify() -> str | None:
-    rows = results("zk_verify")
+def verify(pages: Sequence[Page]) -> str:
+    rows = joined(pages)
     lines = [[row["how"], f"{row['cpu_ms']:.2f}", f"{row['times']:.1f}×"] for row in rows]
-    return table(["verification", "CPU ms a proof", "one by one over it"], lines) if rows else None
+    return table(["verification", "CPU ms a proof", "one by one over it"], lines)
 
 
-def shared(name: str) -> str:
-    """Says so if the machine had other work while a result with wall times was measured."""
-    path = RESULTS / f"{name}.json"
-    page = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    load, cores = page.get("load_average"), page.get("machine", {}).get("cores", 1)
-    if load is None or load <= cores:
-        return ""
-    return f"\nOther work was running at the same time: a load of {load:.0f} on {cores} cores.\n"
-
-
-TABLES: dict[str, Callable[[], str | None]] = {
-    "zk_prove": prove,
+TABLES = {
+    "zk_prove": (prove, ("zk_prove", "zk_prove_1M")),
     "zk_wgsl": wgsl,
     "zk_batch": batch,
     "zk_kernels_ifma52": kernels,
     "zk_verify": verify,
 }
-
-
-def rewritten(page: str, tables: Mapping[str, Callable[[], str | None]] = TABLES) -> str:
-    """``page`` with every table made anew. Raises SystemExit for a mark that has no table."""
-
-    def fresh(match: re.Match[str]) -> str:
-        if match["name"] not in tables:
-            raise SystemExit(f"no table is called {match['name']}")
-        made = tables[match["name"]]()
-        if made is None:
-            return match[0]
-        return f"<!-- table: {match['name']} -->\n\n{made}\n{shared(match['name'])}\n<!-- end -->"
-
-    return re.sub(r"<!-- table: (?P<name>\w+) -->.*?<!-- end -->", fresh, page, flags=re.DOTALL)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

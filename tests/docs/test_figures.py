@@ -1,0 +1,130 @@
+"""Every table of measured figures in the docs is made of a committed result, and names the machine."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+FIGURE = re.compile(r"[~<≤≥+−-]?\*{0,2}\d[\d.,]*(?:[ –x×%µa-zA-Z/()]{0,12}[\d.,]*)*\*{0,2}")
+FEW = 0.2  # of the cells are figures in a table that is none of figures
+
+# Tables of figures that nobody measured, by how they begin.
+NOT_MEASURED = {
+    "explanation/bounds.md": "| | gpu:0 × 0.4 |",  # worked out by hand, and by the program below it
+    "how-to/moe-in-engines.md": "| engine | tested with",  # versions
+}
+# Results from before what else ran was noted: `python benchmarks/run_all.py --stale` measures them again.
+# Nothing may be added here.
+NOT_NOTED = {
+    *("clients_batch8", "clients_cold_warm", "clients_convolutions", "clients_digits", "clients_larger"),
+    *("clients_larger_100", "clients_peers", "clients_small", "executor_faults", "executor_memory"),
+    *("executor_overhead", "executor_ray", "executor_startup", "executor_transport", "merkle"),
+    *("merkle_devices", "moe_placement_nodes", "moe_placement_policy", "moe_placement_search", "moe_planner"),
+    *("moe_routing", "pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
+    *("zk_prove_1M", "zk_wgsl"),
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The modules of benchmarks/ that make the tables."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    yield importlib.import_module("docs_tables"), importlib.import_module("result_files")
+    sys.path.remove(str(ROOT / "benchmarks"))
+    for name in set(sys.modules) - before:
+        if "benchmarks" in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def is_of_figures(table: str) -> bool:
+    cells = [cell.strip() for row in table.strip().split("\n")[2:] for cell in row.strip("|").split("|")[1:]]
+    n = sum(bool(FIGURE.fullmatch(cell)) for cell in cells)
+    return n >= 2 and n > FEW * len(cells)
+
+
+def test_a_table_of_figures_has_a_result_behind_it(made):
+    docs_tables, _ = made
+    found = {}
+    for path in sorted(DOCS.rglob("*.md")):
+        text = docs_tables.MARKED.sub("", FENCED.sub("", path.read_text(encoding="utf-8")))
+        for table in filter(is_of_figures, TABLE.findall(text)):
+            found.setdefault(path.relative_to(DOCS).as_posix(), []).append(table.split("\n")[0])
+    typed = {
+        page: [head for head in heads if not head.startswith(NOT_MEASURED.get(page, "\0"))]
+        for page, heads in found.items()
+    }
+    assert not {page: heads for page, heads in typed.items() if heads}, (
+        "have benchmarks/docs_tables.py make them of a result"
+    )
+    assert set(NOT_MEASURED) <= set(found)
+
+
+def test_the_pages_show_what_was_measured_last(made):
+    docs_tables, result_files = made
+    for page, tables in docs_tables.PAGES.items():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        marked = [match["name"] for match in docs_tables.MARKED.finditer(text)]
+        assert sorted(marked) == sorted(tables), page
+        assert docs_tables.filled(page, text) == text, "run: python benchmarks/docs_tables.py"
+        for match in docs_tables.MARKED.finditer(text):
+            for source in docs_tables.sources(page, match["name"]):
+                result = result_files.read(source)
+                assert result_files.origin(result) in match[0]
+                assert result["machine"]["cpu"] in match[0]
+
+
+def test_no_table_is_made_of_what_was_measured_while_others_ran(made):
+    docs_tables, result_files = made
+    names = {
+        name
+        for page, tables in docs_tables.PAGES.items()
+        for table in tables
+        for name in docs_tables.sources(page, table)
+    }
+    quiet = {name: result_files.is_quiet(result_files.read(name)) for name in names}
+    assert [name for name, known in quiet.items() if known is False] == []
+    assert {name for name, known in quiet.items() if known is None} == NOT_NOTED & names
+    assert names >= NOT_NOTED, "measured again: take them out"
+
+
+def test_a_mark_without_a_table_is_an_error(made):
+    with pytest.raises(KeyError, match="wishes"):
+        made[0].filled("zk.md", "<!-- table: wishes -->\n<!-- end of table -->")
+
+
+def page_of(share, *rows, **more):
+    load = {"before": 0.1, "after": 0.1, "share_of_others": share}
+    return {"name": "x", "rows": list(rows), "load": load, "machine": {"cpu": "A", "cores": 2}, **more}
+
+
+def test_runs_become_their_medians_and_say_how_far_they_differ(made):
+    _, result_files = made
+    runs = [page_of(0.01 * n, {"what": "a", "ms": ms, "n": 3}, {"what": "b", "ms": 0.0, "n": 4})
+            for n, ms in enumerate((2.0, 2.2, 1.9))]  # fmt: skip
+    found = result_files.combined(runs)
+    assert found["rows"] == [{"what": "a", "ms": 2.0, "n": 3}, {"what": "b", "ms": 0.0, "n": 4}]
+    assert found["spread"] == {"ms": pytest.approx(0.15), "n": 0.0}
+    assert (found["runs"], found["load"]["share_of_others"]) == (3, 0.02)
+    line = result_files.origin({**found, "date": "2026-01-01", "command": "python x.py"})
+    assert line == (
+        "*A, 2 cores; nothing else running; medians of 3 runs, which differ by at most: ms 15 %; "
+        "2026-01-01: `python x.py`*"
+    )
+    other = page_of(0.0, {"what": "a"})
+    assert result_files.combined([runs[0], other])["rows"] == other["rows"]
+    assert result_files.combined([runs[0], other])["runs_differ"]
+
+
+def test_what_others_disturbed_is_known(made):
+    _, result_files = made
+    assert result_files.is_quiet(page_of(0.04))
+    assert result_files.is_quiet(page_of(0.06)) is False
+    assert result_files.is_quiet(page_of(0.06, is_of_speed=False))
+    assert result_files.is_quiet({"load_average": 7.0}) is None
