@@ -14,7 +14,8 @@ import torch
 from record import record
 
 from evenload.clients.fused.engine import _settle_allocator
-from evenload.clients.step.image_kernels import operations as image_kernels
+from evenload.clients.step.image_kernels import layout as image_layout
+from evenload.clients.step.image_kernels import operations  # noqa: F401  (called by name)
 
 CLIENTS, REPEATS = 4, 25
 CASES = {  # in, out, height and width, kernel, padding, samples
@@ -27,7 +28,11 @@ CASES = {  # in, out, height and width, kernel, padding, samples
     "3 to 32 channels, batch 10": (3, 32, 32, 3, 0, 10),
     "32 to 64 channels, batch 10": (32, 64, 30, 3, 0, 10),
 }
-POOLED = {"LeNet-5, first pooling": (6, 28, 32), "LeNet-5, second pooling": (16, 10, 32)}
+POOLED = {
+    "LeNet-5, first pooling": (6, 28, 32),
+    "LeNet-5, second pooling": (16, 10, 32),
+    "64 channels, batch 10, pooling": (64, 28, 10),
+}
 
 
 def best(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -45,9 +50,11 @@ def best(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
 def convolution(case: str) -> dict:
     c_in, c_out, side, k, pad, n = CASES[case]
     out = side + 2 * pad - k + 1
-    x = image_kernels.samples_last(torch.randn(CLIENTS, n, c_in, side, side))
+    x = torch.randn(CLIENTS, n, c_in, side, side)
     weight, bias = torch.randn(CLIENTS, c_out, c_in, k, k) * 0.1, torch.randn(CLIENTS, c_out)
-    grad = image_kernels.samples_last(torch.randn(CLIENTS, n, c_out, out, out))
+    geometry = image_layout.geometry_of(x, weight, (pad, pad))
+    order = image_layout.layout_for(geometry, n, x.element_size())
+    x, grad = (image_layout.laid_out(t, order) for t in (x, torch.randn(CLIENTS, n, c_out, out, out)))
     ours, aten, pads = torch.ops.evenload, torch.ops.aten, (pad, pad)
     shape = ([1, 1], [pad, pad], [1, 1], False, [0, 0], 1)
     rows = list(zip(x.contiguous(), weight, bias, grad.contiguous(), strict=True))
@@ -66,20 +73,23 @@ def convolution(case: str) -> dict:
         }
     )
     flops = 2 * CLIENTS * n * c_out * out * out * c_in * k * k
-    geometry = image_kernels.geometry_of(x, weight, pads)
-    is_used = image_kernels.is_worth_it(geometry, n, x.element_size())
-    return {"layer": case, "used": is_used, **{name: flops / s / 1e9 for name, s in least.items()}}
+    is_used = image_layout.usable_layout(geometry, n, x.element_size()) is not None
+    return {
+        "layer": case,
+        "vectors": order,
+        "used": is_used,
+        **{name: flops / s / 1e9 for name, s in least.items()},
+    }
 
 
 def pooling(case: str) -> dict:
     channels, side, n = POOLED[case]
-    x = image_kernels.samples_last(torch.randn(CLIENTS, n, channels, side, side))
-    rows = list(x.contiguous())
+    order = "channels" if n % 16 else "samples"
+    x = image_layout.laid_out(torch.randn(CLIENTS, n, channels, side, side), order)
+    rows, is_channels = list(x.contiguous()), order == "channels"
     ours, aten = torch.ops.evenload, torch.ops.aten
-    places, grad = (
-        ours.pool(x, 2)[1],
-        image_kernels.samples_last(torch.randn(*x.shape[:3], side // 2, side // 2)),
-    )
+    places = ours.pool(x, 2, is_channels)[1]
+    grad = image_layout.laid_out(torch.randn(*x.shape[:3], side // 2, side // 2), order)
     window = ([2, 2], [2, 2], [0, 0], [1, 1], False)
     known = [
         (g, row, aten.max_pool2d_with_indices(row, *window)[1])
@@ -87,15 +97,20 @@ def pooling(case: str) -> dict:
     ]
     least = best(
         {
-            "forward": lambda: ours.pool(x, 2),
+            "forward": lambda: ours.pool(x, 2, is_channels),
             "forward, torch": lambda: [aten.max_pool2d_with_indices(row, *window) for row in rows],
-            "inputs": lambda: ours.pool_gradient(grad, places, 2, side, side),
+            "inputs": lambda: ours.pool_gradient(grad, places, 2, side, side, is_channels),
             "inputs, torch": lambda: [
                 aten.max_pool2d_with_indices_backward(g, row, *window, at) for g, row, at in known
             ],
         }
     )
-    return {"layer": case, "used": True, **{name: x.numel() / s / 1e6 for name, s in least.items()}}
+    return {
+        "layer": case,
+        "vectors": order,
+        "used": True,
+        **{name: x.numel() / s / 1e6 for name, s in least.items()},
+    }
 
 
 def main() -> None:

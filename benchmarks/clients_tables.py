@@ -104,10 +104,11 @@ def peers(pages: list[StateRow]) -> str:
 
 
 def convolutions(pages: list[StateRow]) -> str:
-    columns = {"layer": words("layer"), "used": lambda row: "yes" if row["used"] else "no"}
+    columns = {"layer": words("layer"), "vectors of": lambda row: row.get("vectors", "samples")}
+    columns |= {"used": lambda row: "yes" if row["used"] else "no"}
     kinds = ("forward", "inputs", "weights")
     columns |= {name: figure(name, 0) for kind in kinds for name in (kind, f"{kind}, torch")}
-    return table(columns, pages[0]["rows"], 2)
+    return table(columns, pages[0]["rows"], 3)
 
 
 TABLES: Mapping[str, Any] = {

@@ -8,7 +8,7 @@ from torch.func import grad, vmap
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.step.image_kernels import operations
+from evenload.clients.step.image_kernels import layout
 from evenload.clients.step.image_kernels.pooling import KernelMaxPool
 from evenload.clients.step.pooling import MaxPoolByViews, PoolingRule
 
@@ -19,7 +19,7 @@ def rule(request, monkeypatch) -> type:
     if request.param == "kernels":
         pytest.importorskip("llvmlite")
         return KernelMaxPool
-    monkeypatch.setattr(operations, "has_kernels", lambda: False)
+    monkeypatch.setattr(layout, "has_kernels", lambda: False)
     return MaxPoolByViews
 
 

@@ -9,7 +9,7 @@ from evenload.clients import SGD, Adam, Recipe, train
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.convolution import is_plain
-from evenload.clients.step.image_kernels import operations
+from evenload.clients.step.image_kernels import layout
 from evenload.clients.step.image_kernels.convolution import KernelConvolution
 
 pytest.importorskip("llvmlite")
@@ -35,7 +35,24 @@ class Lines(nn.Module):
         return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))).mean(-1))
 
 
-CASES = {"pictures": (Pictures, (2, 8, 8), 4), "lines": (Lines, (3, 11), 3)}
+class Colours(nn.Module):
+    """Channels fill vectors; a batch of ten does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 24, 3, padding=1)
+        self.drop, self.out = nn.Dropout(0.25), nn.Linear(24 * 3 * 3, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        return self.out(self.drop(torch.max_pool2d(x, 2)).flatten(1))
+
+
+CASES = {
+    "pictures": (Pictures, (2, 8, 8), 4),
+    "lines": (Lines, (3, 11), 3),
+    "colours": (Colours, (3, 8, 8), 4),
+}
 
 
 def clients_of(shape, n_classes, sizes):
@@ -113,7 +130,9 @@ def test_kernels_inside_a_compiled_step(case):
         (nn.Conv2d(2, 3, 3), (2, 6, 6), False),
         (nn.Conv2d(2, 3, 3).double(), (8, 2, 6, 6), True),
         (nn.Conv2d(2, 3, 3).bfloat16(), (8, 2, 6, 6), False),
-        (nn.Conv2d(32, 32, 3), (16, 32, 40, 40), False),
+        (nn.Conv2d(32, 32, 3), (16, 32, 40, 40), True),
+        (nn.Conv2d(256, 256, 3), (2, 256, 4, 4), False),  # weights that leave a core
+        (nn.Conv2d(3, 4, 3), (3, 3, 6, 6), False),  # fills no vector, of samples or of channels
         (nn.Conv3d(2, 3, 2), (8, 2, 4, 4, 4), False),
         (nn.Conv1d(2, 3, 40), (8, 2, 50), False),  # would take long to compile
     ],
@@ -153,13 +172,13 @@ def test_an_operation_says_its_shape_before_it_runs():
     opcheck(ops.convolve.default, (x, weight, bias, 1, 0), test_utils=tests)
     opcheck(ops.convolve_input_gradient.default, (grad, weight, 6, 5, 1, 0), test_utils=tests)
     opcheck(ops.convolve_weight_gradient.default, (x, grad, 3, 2, 1, 0), test_utils=tests)
-    opcheck(ops.pool.default, (x, 2), test_utils=tests)
-    places = torch.ops.evenload.pool(x, 2)[1]
-    opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 2, 6, 5), test_utils=tests)
+    opcheck(ops.pool.default, (x, 2, False), test_utils=tests)
+    places = torch.ops.evenload.pool(x, 2, False)[1]
+    opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 2, 6, 5, False), test_utils=tests)
 
 
 def test_without_kernels_it_is_a_loop(monkeypatch, calls):
-    monkeypatch.setattr(operations, "has_kernels", lambda: False)
+    monkeypatch.setattr(layout, "has_kernels", lambda: False)
     model, shape, n_classes = CASES["pictures"]
     data = clients_of(shape, n_classes, (16, 9))
     recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)

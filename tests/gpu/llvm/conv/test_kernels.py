@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from evenload.gpu.llvm.conv.channel_kernels import channel_program
+from evenload.gpu.llvm.conv.geometry import channel_run, channel_scratch_bytes, channel_tile, n_registers
 from evenload.gpu.llvm.conv.kernels import Geometry, conv_program, scratch_bytes
 from evenload.gpu.llvm.field.floats import lanes_for
 
@@ -15,6 +17,13 @@ GEOMETRIES = [  # in, out, height, width, kernel, padding; clients, samples, dty
     ((2, 7, 5, 6, 3, 2, 2, 1), 1, 17, np.float64),
     ((4, 3, 1, 13, 1, 4, 0, 2), 2, 5, np.float64),
     ((2, 2, 4, 4, 4, 4, 0, 0), 2, 1, np.float32),
+]
+CHANNEL_GEOMETRIES = [
+    *GEOMETRIES,
+    ((3, 19, 6, 7, 3, 3, 1, 1), 2, 3, np.float32),  # a vector that channels do not fill
+    ((16, 32, 5, 9, 3, 2, 0, 1), 1, 2, np.float32),
+    ((17, 9, 4, 5, 2, 3, 1, 0), 2, 2, np.float64),
+    ((40, 48, 3, 30, 1, 3, 0, 1), 1, 1, np.float32),  # rows longer than a tile
 ]
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
 
@@ -69,22 +78,37 @@ def last(x):
     return np.moveaxis(x, 1, -1)
 
 
-@pytest.mark.parametrize(("numbers", "clients", "samples", "dtype"), GEOMETRIES)
-def test_the_kernels_are_the_loop_over_taps(numbers, clients, samples, dtype):
-    g = Geometry(*numbers)
-    n_bytes = np.dtype(dtype).itemsize
+def channels_last(x):
+    return np.moveaxis(x, 2, -1)
+
+
+def by_samples(g, samples, n_bytes):
     lanes = lanes_for(samples, n_bytes)
+    return last, conv_program(g, lanes, n_bytes), scratch_bytes(g, lanes, n_bytes)
+
+
+def by_channels(g, samples, n_bytes):
+    lanes = lanes_for(1 << 20, n_bytes)
+    return channels_last, channel_program(g, lanes, n_bytes), channel_scratch_bytes(g, lanes, n_bytes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "clients", "samples", "dtype"),
+    [(by_samples, *case) for case in GEOMETRIES] + [(by_channels, *case) for case in CHANNEL_GEOMETRIES],
+)
+def test_the_kernels_are_the_loop_over_taps(kind, numbers, clients, samples, dtype):
+    g = Geometry(*numbers)
+    order, program, size = kind(g, samples, np.dtype(dtype).itemsize)
     rng, arena = np.random.default_rng(0), Arena(dtype)
     x = rng.normal(size=(clients, samples, g.c_in, g.height, g.width))
     weight, bias = (
         rng.normal(size=(clients, g.c_out, *rest)) for rest in ((g.c_in, g.k_height, g.k_width), ())
     )
     grad = rng.normal(size=(clients, samples, g.c_out, g.out_height, g.out_width))
-    own_x, own_grad, own_weight, own_bias = map(arena.put, (last(x), last(grad), weight, bias))
-    y, dx = arena.put(np.full_like(last(grad), np.nan)), arena.put(np.full_like(last(x), np.nan))
+    own_x, own_grad, own_weight, own_bias = map(arena.put, (order(x), order(grad), weight, bias))
+    y, dx = arena.put(np.full_like(order(grad), np.nan)), arena.put(np.full_like(order(x), np.nan))
     dweight, dbias = arena.put(np.full_like(weight, np.nan)), arena.put(np.full_like(bias, np.nan))
-    scratch = arena.put(np.full(scratch_bytes(g, lanes, n_bytes) // n_bytes, np.nan))
-    program = conv_program(g, lanes, n_bytes)
+    scratch = arena.put(np.full(size // np.dtype(dtype).itemsize, np.nan))
 
     def at(*arrays):
         return [a.ctypes.data for a in arrays]
@@ -99,22 +123,32 @@ def test_the_kernels_are_the_loop_over_taps(numbers, clients, samples, dtype):
     slow = slow_gradients(x, weight, grad, g)
     for found, expected in zip(
         (y, dx, dweight, dbias),
-        (last(slow_forward(x, weight, bias, g)), last(slow[0]), *slow[1:]),
+        (order(slow_forward(x, weight, bias, g)), order(slow[0]), *slow[1:]),
         strict=True,
     ):
         np.testing.assert_allclose(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
-def test_a_sample_that_is_not_a_number_stays_with_its_client():
+@pytest.mark.parametrize("total", [1, 3, 7, 16, 27, 30, 95, 200])
+@pytest.mark.parametrize("n_vectors", [1, 2, 3, 4, 5, 16])
+def test_a_tile_fits_into_the_registers_and_its_vectors_divide_the_channels(n_vectors, total):
+    for vectors, places in (channel_tile(n_vectors, total), channel_run(n_vectors, total)):
+        assert n_vectors % vectors == 0
+        assert 1 <= places <= total
+        assert vectors * places + vectors + 1 <= n_registers()
+
+
+@pytest.mark.parametrize("kind", [by_samples, by_channels])
+def test_a_sample_that_is_not_a_number_stays_with_its_client(kind):
     g, clients, samples = Geometry(3, 5, 7, 11, 3, 3, 0, 0), 3, 10
-    rng, program = np.random.default_rng(1), conv_program(g, lanes_for(samples, 4), 4)
-    x = rng.normal(size=(clients, g.c_in, g.height, g.width, samples)).astype(np.float32)
-    grad = rng.normal(size=(clients, g.c_out, g.out_height, g.out_width, samples)).astype(np.float32)
-    x[1], grad[1, ..., -1] = np.nan, np.inf
+    order, program, size = kind(g, samples, 4)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(clients, samples, g.c_in, g.height, g.width)).astype(np.float32)
+    grad = rng.normal(size=(clients, samples, g.c_out, g.out_height, g.out_width)).astype(np.float32)
+    x[1], grad[1, -1] = np.nan, np.inf
     dweight = np.zeros((clients, g.c_out, g.c_in, 3, 3), np.float32)
     dbias = np.zeros((clients, g.c_out), np.float32)
-    scratch = np.zeros(scratch_bytes(g, lanes_for(samples, 4), 4), np.uint8)
-    arrays = (x, grad, dweight, dbias, scratch)
+    arrays = (*(np.ascontiguousarray(order(t)) for t in (x, grad)), dweight, dbias, np.zeros(size, np.uint8))
     program.weight_gradient(*(a.ctypes.data for a in arrays), clients, samples)
     assert np.isfinite(dweight[[0, 2]]).all()
     assert np.isfinite(dbias[[0, 2]]).all()

@@ -3,12 +3,8 @@
 import torch
 from torch import Tensor
 
-from evenload.clients.step.image_kernels.operations import (
-    KERNEL_DTYPES,
-    geometry_of,
-    is_worth_it,
-    samples_last,
-)
+from evenload.clients.step.image_kernels import operations  # noqa: F401  (its operations are used by name)
+from evenload.clients.step.image_kernels.layout import KERNEL_DTYPES, geometry_of, laid_out, usable_layout
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
 __all__ = ["convolve"]
@@ -23,10 +19,11 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int,
         return None
     if not (x.device.type == "cpu" and x.dtype == weight.dtype in KERNEL_DTYPES):
         return None
-    if not is_worth_it(geometry_of(x, weight, padding), len(x), x.element_size()):
+    layout = usable_layout(geometry_of(x, weight, padding), len(x), x.element_size())
+    if layout is None:
         return None
     bias = weight.new_zeros(len(weight)) if bias is None else bias
-    return KernelConvolution.apply(samples_last(x), weight, bias, padding)
+    return KernelConvolution.apply(laid_out(x, layout), weight, bias, padding)
 
 
 class KernelConvolution(torch.autograd.Function):

@@ -1,96 +1,29 @@
 """Convolutions and pooling of stacked clients as torch operations, computed by kernels of our own on a CPU.
 
-    convolve, convolve_input_gradient, convolve_weight_gradient      ``gpu.llvm.conv.kernels``
+    convolve, convolve_input_gradient, convolve_weight_gradient      ``gpu.llvm.conv``
     pool, pool_gradient                                              ``gpu.llvm.conv.pooling``
 
-Images are [clients, samples, channels, height, width] in any order of memory; results have their samples
-innermost, and images that come so are not copied. As operations of torch's registry they can be traced and
-be part of a compiled graph.
+Images are [clients, samples, channels, height, width] in any order of memory; results come in the order that
+``layout`` names, and images that come so are not copied. As operations of torch's registry they can be traced
+and be part of a compiled graph.
 """
-
-import functools
-import sys
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from evenload._optional import is_installed
-from evenload._terminal import log_of
-from evenload.errors import EvenloadError
-from evenload.gpu.llvm.conv.geometry import Geometry, scratch_bytes
-from evenload.gpu.llvm.conv.kernels import conv_program
+from evenload.clients.step.image_kernels.layout import (
+    Layout,
+    empty_images,
+    geometry_of,
+    laid_out,
+    lanes_of,
+    layout_for,
+    prepared,
+)
+from evenload.gpu.llvm.conv.geometry import Geometry
 from evenload.gpu.llvm.conv.pooling import pool_program
 
-__all__ = ["KERNEL_DTYPES", "can_pool", "geometry_of", "is_worth_it", "samples_last"]
-
-KERNEL_DTYPES = (torch.float32, torch.float64)
-MOST_SCRATCH = 3 << 20  # bytes: a block of padded images stays near a core
-LEAST_FILLED = 0.6  # of a vector's lanes, below which torch's own convolution is as fast
-# Rows of taps and windows are written out in full: larger ones would take seconds to compile.
-WIDEST_KERNEL = 32
-LARGEST_WINDOW = 8
-
-log = log_of(__name__)
-
-
-@functools.cache
-def has_kernels() -> bool:
-    return sys.byteorder == "little" and is_installed("llvmlite")
-
-
-def geometry_of(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Geometry:
-    """The geometry of x [..., channels, height, width] and weight [..., out, in, k_height, k_width]."""
-    (height, width), (k_height, k_width) = x.shape[-2:], weight.shape[-2:]
-    return Geometry(x.shape[-3], weight.shape[-4], height, width, k_height, k_width, *padding)
-
-
-def is_worth_it(g: Geometry, samples: int, n_bytes: int) -> bool:
-    """Can the kernels do it, and faster than torch?"""
-    if not (has_kernels() and g.is_possible and samples and g.k_width <= WIDEST_KERNEL):
-        return False
-    lanes = _lanes(samples, n_bytes)
-    filled = samples / (-(-samples // lanes) * lanes)
-    is_fast = filled >= LEAST_FILLED and scratch_bytes(g, lanes, n_bytes) <= MOST_SCRATCH
-    return is_fast and _is_ready(conv_program, g, lanes, n_bytes)
-
-
-def can_pool(x: Tensor, size: int) -> bool:
-    """Are there kernels for x [..., samples, channels, height, width] and windows ``size`` x ``size``?"""
-    if not (has_kernels() and x.numel() and size <= min(LARGEST_WINDOW, *x.shape[-2:])):
-        return False
-    n_bytes = x.element_size()
-    return _is_ready(pool_program, *x.shape[-2:], size, _lanes(x.shape[-4], n_bytes), n_bytes)
-
-
-@functools.cache
-def _is_ready(program: Callable[..., Any], *of: Any) -> bool:
-    """Can this program be had? Not if its cache folder is open to others: then the step is slower."""
-    try:
-        program(*of)
-    except EvenloadError as error:
-        _warn(f"convolutions and pooling are left to torch, which is slower: {error}")
-        return False
-    return True
-
-
-@functools.cache
-def _warn(text: str) -> None:
-    """Log a warning, once for each text."""
-    log.warning(text)
-
-
-def _lanes(samples: int, n_bytes: int) -> int:
-    from evenload.gpu.llvm.field.floats import lanes_for
-
-    return lanes_for(samples, n_bytes)
-
-
-def samples_last(x: Tensor) -> Tensor:
-    """The same images [..., samples, channels, height, width], their samples innermost in memory."""
-    return x.movedim(-4, -1).contiguous().movedim(-1, -4)
-
+__all__: list[str] = []
 
 _LIBRARY = torch.library.Library("evenload", "DEF")
 _PADS = "int pad_height, int pad_width"
@@ -101,21 +34,22 @@ _LIBRARY.define(
 _LIBRARY.define(
     f"convolve_weight_gradient(Tensor x, Tensor grad, int k_height, int k_width, {_PADS}) -> (Tensor, Tensor)"
 )
-_LIBRARY.define("pool(Tensor x, int size) -> (Tensor, Tensor)")
-_LIBRARY.define("pool_gradient(Tensor grad, Tensor places, int size, int height, int width) -> Tensor")
+_LIBRARY.define("pool(Tensor x, int size, bool is_channels) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    "pool_gradient(Tensor grad, Tensor places, int size, int height, int width, bool is_channels) -> Tensor"
+)
 
 
-def _empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty tensor [clients, samples, channels, height, width], the samples innermost."""
-    clients, samples, *image = shape
-    return like.new_empty((clients, *image, samples), dtype=dtype).movedim(-1, 1)
+def _layout(g: Geometry, x: Tensor) -> Layout:
+    return layout_for(g, x.shape[1], x.element_size())
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor, pad_height: int, pad_width: int) -> Tensor:
     g = geometry_of(x, weight, (pad_height, pad_width))
-    y = _empty((*x.shape[:2], g.c_out, g.out_height, g.out_width), x)
-    x, weight, bias = samples_last(x), weight.contiguous(), bias.contiguous()
-    program, scratch, sizes = _prepared(g, x)
+    layout = _layout(g, x)
+    y = empty_images((*x.shape[:2], g.c_out, g.out_height, g.out_width), x, layout)
+    x, weight, bias = laid_out(x, layout), weight.contiguous(), bias.contiguous()
+    program, scratch, sizes = prepared(g, x, layout)
     program.forward(*map(Tensor.data_ptr, (x, weight, bias, y, scratch)), *sizes)
     return y
 
@@ -123,12 +57,20 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor, pad_height: int, pad_widt
 def _convolve_input_gradient(
     grad: Tensor, weight: Tensor, height: int, width: int, pad_height: int, pad_width: int
 ) -> Tensor:
-    dx = _empty((*grad.shape[:2], weight.shape[-3], height, width), grad)
-    g = geometry_of(dx, weight, (pad_height, pad_width))
-    grad, weight = samples_last(grad), weight.contiguous()
-    program, scratch, sizes = _prepared(g, grad)
+    dx, g, layout = _input_gradient_shape(grad, weight, height, width, pad_height, pad_width)
+    grad, weight = laid_out(grad, layout), weight.contiguous()
+    program, scratch, sizes = prepared(g, grad, layout)
     program.input_gradient(*map(Tensor.data_ptr, (grad, weight, dx, scratch)), *sizes)
     return dx
+
+
+def _input_gradient_shape(
+    grad: Tensor, weight: Tensor, height: int, width: int, pad_height: int, pad_width: int
+) -> tuple[Tensor, Geometry, Layout]:
+    c_out, c_in, k_height, k_width = weight.shape[-4:]
+    g = Geometry(c_in, c_out, height, width, k_height, k_width, pad_height, pad_width)
+    layout = _layout(g, grad)
+    return empty_images((*grad.shape[:2], c_in, height, width), grad, layout), g, layout
 
 
 def _convolve_weight_gradient(
@@ -137,59 +79,67 @@ def _convolve_weight_gradient(
     dweight = x.new_empty((len(x), grad.shape[2], x.shape[2], k_height, k_width))
     dbias = x.new_empty(dweight.shape[:2])
     g = geometry_of(x, dweight, (pad_height, pad_width))
-    x, grad = samples_last(x), samples_last(grad)
-    program, scratch, sizes = _prepared(g, x)
+    layout = _layout(g, x)
+    x, grad = laid_out(x, layout), laid_out(grad, layout)
+    program, scratch, sizes = prepared(g, x, layout)
     program.weight_gradient(*map(Tensor.data_ptr, (x, grad, dweight, dbias, scratch)), *sizes)
     return dweight, dbias
 
 
-def _prepared(g: Geometry, x: Tensor):
-    """The program, its scratch, and the numbers of clients and samples."""
-    lanes = _lanes(x.shape[1], x.element_size())
-    scratch = torch.empty(scratch_bytes(g, lanes, x.element_size()), dtype=torch.uint8)
-    return conv_program(g, lanes, x.element_size()), scratch, x.shape[:2]
-
-
-def _pool(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    largest, places = _pool_shapes(x, size)
-    x = samples_last(x)
-    clients, samples, channels, height, width = x.shape
-    program = _pool_program(height, width, size, x)
-    program.forward(*map(Tensor.data_ptr, (x, largest, places)), clients * channels, samples)
+def _pool(x: Tensor, size: int, is_channels: bool) -> tuple[Tensor, Tensor]:
+    layout = _named(is_channels)
+    largest, places = _pool_shapes(x, size, is_channels)
+    x = laid_out(x, layout)
+    program, sizes = _pool_program(x, size, layout)
+    program.forward(*map(Tensor.data_ptr, (x, largest, places)), *sizes)
     return largest, places
 
 
-def _pool_shapes(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    shape = (*x.shape[:3], x.shape[3] // size, x.shape[4] // size)
-    return _empty(shape, x), _empty(shape, x, torch.int32 if x.element_size() == 4 else torch.int64)
+def _named(is_channels: bool) -> Layout:
+    return "channels" if is_channels else "samples"
 
 
-def _pool_program(height: int, width: int, size: int, x: Tensor):
-    return pool_program(height, width, size, _lanes(x.shape[1], x.element_size()), x.element_size())
+def _pool_shapes(x: Tensor, size: int, is_channels: bool) -> tuple[Tensor, Tensor]:
+    shape, layout = (*x.shape[:3], x.shape[3] // size, x.shape[4] // size), _named(is_channels)
+    whole = torch.int32 if x.element_size() == 4 else torch.int64
+    return empty_images(shape, x, layout), empty_images(shape, x, layout, whole)
 
 
-def _pool_gradient(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
-    dx = _pool_gradient_shape(grad, places, size, height, width)
-    clients, samples, channels = grad.shape[:3]
-    program = _pool_program(height, width, size, grad)
-    grad, places = samples_last(grad), samples_last(places)
-    program.backward(*map(Tensor.data_ptr, (grad, places, dx)), clients * channels, samples)
+def _pool_program(x: Tensor, size: int, layout: Layout):
+    """The program for x as it is, and its planes and how many numbers lie at each place of one."""
+    clients, samples, channels, height, width = x.shape
+    planes, innermost = (channels, samples) if layout == "samples" else (samples, channels)
+    n_bytes = x.element_size()
+    program = pool_program(height, width, size, lanes_of(innermost, n_bytes), n_bytes)
+    return program, (clients * planes, innermost)
+
+
+def _pool_gradient(
+    grad: Tensor, places: Tensor, size: int, height: int, width: int, is_channels: bool
+) -> Tensor:
+    layout = _named(is_channels)
+    dx = _pool_gradient_shape(grad, places, size, height, width, is_channels)
+    program, sizes = _pool_program(dx, size, layout)
+    grad, places = laid_out(grad, layout), laid_out(places, layout)
+    program.backward(*map(Tensor.data_ptr, (grad, places, dx)), *sizes)
     return dx
 
 
-def _pool_gradient_shape(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
-    return _empty((*grad.shape[:3], height, width), grad)
+def _pool_gradient_shape(
+    grad: Tensor, places: Tensor, size: int, height: int, width: int, is_channels: bool
+) -> Tensor:
+    return empty_images((*grad.shape[:3], height, width), grad, _named(is_channels))
 
 
 @torch.library.register_fake("evenload::convolve", lib=_LIBRARY)
 def _(x: Tensor, weight: Tensor, bias: Tensor, pad_height: int, pad_width: int) -> Tensor:
     g = geometry_of(x, weight, (pad_height, pad_width))
-    return _empty((*x.shape[:2], g.c_out, g.out_height, g.out_width), x)
+    return empty_images((*x.shape[:2], g.c_out, g.out_height, g.out_width), x, _layout(g, x))
 
 
 @torch.library.register_fake("evenload::convolve_input_gradient", lib=_LIBRARY)
 def _(grad: Tensor, weight: Tensor, height: int, width: int, pad_height: int, pad_width: int) -> Tensor:
-    return _empty((*grad.shape[:2], weight.shape[-3], height, width), grad)
+    return _input_gradient_shape(grad, weight, height, width, pad_height, pad_width)[0]
 
 
 @torch.library.register_fake("evenload::convolve_weight_gradient", lib=_LIBRARY)

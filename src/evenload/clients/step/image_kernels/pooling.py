@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from evenload.clients.step.image_kernels.operations import KERNEL_DTYPES, can_pool, samples_last
+from evenload.clients.step.image_kernels import operations  # noqa: F401  (its operations are used by name)
+from evenload.clients.step.image_kernels.layout import KERNEL_DTYPES, can_pool, layout_of
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
 __all__ = ["max_pool"]
@@ -19,7 +20,7 @@ def max_pool(x: Tensor, size: int) -> Tensor | None:
     images = x if x.dim() == 4 else x[None]
     if not can_pool(images, size):
         return None
-    found = KernelMaxPool.apply(samples_last(images), size)[0]
+    found = KernelMaxPool.apply(images, size)[0]
     return found if x.dim() == 4 else found[0]
 
 
@@ -31,7 +32,7 @@ class KernelMaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        largest, places = torch.ops.evenload.pool(x[None], size)
+        largest, places = _pooled(x[None], size)
         return largest[0], places[0]
 
     @staticmethod
@@ -47,7 +48,7 @@ class KernelMaxPool(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, *args):
         x, size = args
-        return torch.ops.evenload.pool(x.movedim(in_dims[0], 0), size), (0, 0)
+        return _pooled(x.movedim(in_dims[0], 0), size), (0, 0)
 
 
 class _KernelMaxPoolGradient(FirstDerivative):
@@ -55,10 +56,20 @@ class _KernelMaxPoolGradient(FirstDerivative):
 
     @staticmethod
     def forward(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
-        return torch.ops.evenload.pool_gradient(grad[None], places[None], size, height, width)[0]
+        return _gradient(grad[None], places[None], size, height, width)[0]
 
     @staticmethod
     def vmap(info, in_dims, *args):
         grad, places, *sizes = args
-        parts = clients_first((grad, places), in_dims, info.batch_size)
-        return torch.ops.evenload.pool_gradient(*parts, *sizes), 0
+        grad, places = clients_first((grad, places), in_dims, info.batch_size)
+        return _gradient(grad, places, *sizes), 0
+
+
+def _pooled(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    return torch.ops.evenload.pool(x, size, layout_of(x) == "channels")
+
+
+def _gradient(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
+    return torch.ops.evenload.pool_gradient(
+        grad, places, size, height, width, layout_of(places) == "channels"
+    )

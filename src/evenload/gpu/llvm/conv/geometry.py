@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 from evenload.native import machine
 
-__all__ = ["Geometry", "blocks", "scratch_bytes", "tile", "widest"]
+__all__ = [
+    "Geometry", "blocks", "channel_run", "channel_scratch_bytes", "channel_tile", "n_registers",
+    "scratch_bytes", "tile", "widest",
+]  # fmt: skip
 
 WIDEST_TILE = 8  # output channels, or places
+WIDEST_RUN = 28  # neighbouring places, or taps, that share a vector of channels
+LEAST_SUMS = 10  # that hide how long one product takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,15 @@ def scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
     return n_bytes * (lanes * images + g.c_in * g.c_out * g.taps) + 256
 
 
+def channel_scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
+    """The same where vectors hold channels: one padded image, and a client's weights in whole vectors."""
+    images = max(
+        f.c_in * f.padded[0] * f.padded[1] for f in (g, g.turned()) if f.pad_height or f.pad_width or f is g
+    )
+    tables = max((g.taps * f.c_in + 1) * -(-f.c_out // lanes) * lanes for f in (g, g.turned()))
+    return n_bytes * (images + tables) + 256
+
+
 def tile(channels: int, width: int) -> tuple[int, int]:
     """Output channels and places of a tile, for the fewest loads per product and little work done twice."""
 
@@ -81,6 +95,45 @@ def tile(channels: int, width: int) -> tuple[int, int]:
         if o * x <= most_sums() and channels % o == 0
     ]
     return min(options, key=cost)
+
+
+def channel_tile(n_vectors: int, width: int) -> tuple[int, int]:
+    """Vectors of output channels and places of a tile, for few loads and little work done twice."""
+
+    def cost(size: tuple[int, int]) -> float:
+        v, x = size
+        twice = -(-width // x) * x / width
+        return twice * (1 + (v + x) / (v * x) / 2) * max(1, LEAST_SUMS / (v * x))
+
+    options = [
+        (v, x)
+        for v in range(1, min(n_vectors, WIDEST_RUN) + 1)
+        for x in range(1, min(width, WIDEST_RUN) + 1)
+        if v * x + v + 1 <= n_registers() and n_vectors % v == 0
+    ]
+    return min(options, key=cost)
+
+
+def channel_run(n_vectors: int, total: int) -> tuple[int, int]:
+    """Vectors and neighbouring taps of a tile of sums of weights, of which there are ``total`` in a row."""
+
+    def cost(size: tuple[int, int]) -> float:
+        v, t = size
+        return (1 + (v + t) / (v * t) / 2) * max(1, LEAST_SUMS / (v * t)) + (
+            -(-total // t) * t - total
+        ) / total
+
+    options = [
+        (v, t)
+        for v in range(1, min(n_vectors, WIDEST_RUN) + 1)
+        for t in range(1, min(total, WIDEST_RUN) + 1)
+        if v * t + v + 1 <= n_registers() and n_vectors % v == 0
+    ]
+    return min(options, key=cost)
+
+
+def n_registers() -> int:
+    return 32 if "avx512f" in machine.host_features() else 16
 
 
 def most_sums() -> int:

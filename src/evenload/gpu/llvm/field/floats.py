@@ -120,5 +120,11 @@ class Sums:
                 slot = self._slots[i * len(b) + j]
                 slot.set(self._floats.multiply_add(left, right, slot.get()))
 
+    def add_product(self, a: Sequence[Any], b: Any, j: int, n: int) -> None:
+        """sum[i * n + j] += a[i] * b"""
+        for i, left in enumerate(a):
+            slot = self._slots[i * n + j]
+            slot.set(self._floats.multiply_add(left, b, slot.get()))
+
     def get(self) -> list[Any]:
         return [slot.get() for slot in self._slots]
