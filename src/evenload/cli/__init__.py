@@ -17,6 +17,7 @@ from evenload.errors import EvenloadError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
+    "audit": ("evenload.cli.audit:audit", "Say where devices' time went in a trace of anybody's run."),
     "clients": ("evenload.cli.clients.group:clients", "Train many small models at once: federated rounds."),
     "bench": (
         "evenload.cli.bench.command:bench",

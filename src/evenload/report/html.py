@@ -48,7 +48,7 @@ SCHEMA = 1
 MAX_NOTES = 200
 SCRIPTS = (
     *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
-    *("factors", "plan", "live", "compare", "bench", "page"),
+    *("factors", "plan", "live", "compare", "bench", "audit", "page"),
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 

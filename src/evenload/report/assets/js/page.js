@@ -303,11 +303,11 @@ function plain(value) {
 
 function footPart(view) {
   if (view.live) return el("footer", {}, el("span", {}, `evenload ${view.version}, from the run's events.`), el("span", {}, "This page watches: it never slows the run, and sends nothing anywhere."));
-  return el("footer", {}, el("span", {}, `Made by evenload ${view.version}${view.trials ? "" : " from the run's events"}.`), el("span", {}, "This file is complete: it loads nothing and sends nothing."));
+  return el("footer", {}, el("span", {}, `Made by evenload ${view.version}${view.trials ? "" : view.audit ? " from the trace" : " from the run's events"}.`), el("span", {}, "This file is complete: it loads nothing and sends nothing."));
 }
 
 startTheme();
 const embedded = document.getElementById("view");
 const whole_run = embedded && JSON.parse(embedded.textContent);
-if (whole_run) (whole_run.runs ? renderPair : whole_run.trials ? renderBench : render)(whole_run);
+if (whole_run) (whole_run.runs ? renderPair : whole_run.trials ? renderBench : whole_run.audit ? renderAudit : render)(whole_run);
 window.evenload = { render };

@@ -119,7 +119,8 @@ function describe(model, track, i) {
   if (track.stage[i] >= 0) {
     const name = track.n_items[i] === 1 && model.names.get(`${model.stages[track.stage[i]]}\n${track.index[i]}`);
     title = `${model.stages[track.stage[i]]} · ${name || itemsText(track.index[i], track.n_chunks[i] > 1 ? 1 : track.n_items[i])}`;
-    if (track.n_chunks[i] > 1) {
+    if (!track.n_items[i]) title = model.stages[track.stage[i]];
+    else if (track.n_chunks[i] > 1) {
       title = model.stages[track.stage[i]];
       pairs.push(["merged", `${plural(track.n_chunks[i], "chunk")}, ${plural(track.n_items[i], "item")}`]);
     }

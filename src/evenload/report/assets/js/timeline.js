@@ -229,6 +229,7 @@ class TimelineView {
     let text = "";
     if (status === "start-up") text = track.why[i] ? this.model.reasons[track.why[i]] : status;
     else if (status === "waiting" || status === "balance") text = "";
+    else if (track.n_chunks[i] === 1 && !track.n_items[i]) text = this.model.stages[track.stage[i]] ?? "";
     else if (track.n_chunks[i] === 1 && track.index[i] < 0) text = `${track.n_items[i]} items`;
     else if (track.n_chunks[i] === 1) text = track.n_items[i] > 1 ? `${track.index[i]}–${track.index[i] + track.n_items[i] - 1}` : `${track.index[i]}`;
     if (status === "failed") text = `✕ ${text}`;

@@ -1,0 +1,241 @@
+"""``Audit``: where the time of a recording's devices went, its bound, and what would have helped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.audit.losses import CAUSES, Activity, Gap, device_losses, narrow_stretches
+from evenload.audit.occupancy import occupancy_of, spans_by_device
+from evenload.audit.pieces import Pieces, bound_of, phases_of, pieces_of, speeds_of
+from evenload.audit.recording import WORK, Recording, shown_name
+from evenload.audit.what_if import MOST_PIECES, MOST_SIMULATED_DEVICES, WhatIf, what_ifs
+from evenload.errors import ConfigError, FormatError
+
+__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording"]
+
+MOST_GAPS = 12
+CLEAR_IMBALANCE = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedDevice:
+    """One device of an audit: seconds of work, seconds lost by cause, and its speed beside the others.
+
+    The work and the losses sum to the seconds of the run.
+    """
+
+    name: str
+    work_s: float
+    lost_s: dict[str, float]
+    n_spans: int
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedGap:
+    """A stretch in which at most one device worked, in seconds from the start; "" if it was none."""
+
+    start_s: float
+    stop_s: float
+    device: str
+    span: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result of an audit; ``lost_ns`` and ``work_ns`` are of all devices, and sum to their time exactly.
+
+    bound_s   seconds below which no plan for this work on these devices could have come
+    overhead  seconds of launch gaps, exchange and repeats beside each second of work
+    """
+
+    source: str
+    wall_ns: int
+    work_ns: int
+    lost_ns: dict[str, int]
+    devices: tuple[AuditedDevice, ...]
+    gaps: tuple[AuditedGap, ...]
+    bound_s: float
+    overhead: float
+    what_ifs: tuple[WhatIf, ...]
+    n_spans: int
+    gap_s: float
+    findings: tuple[str, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def wall_s(self) -> float:
+        return self.wall_ns / 1e9
+
+    @property
+    def share(self) -> float:
+        """The share of the devices' time that was work."""
+        return self.work_ns / (self.wall_ns * len(self.devices))
+
+    @property
+    def largest(self) -> str | None:
+        """The cause that took most; None if nothing was lost."""
+        cause = max(self.lost_ns, key=lambda one: self.lost_ns[one])
+        return cause if self.lost_ns[cause] else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A value of JSON; seconds but for ``_h``, which are device-hours."""
+        causes = {
+            name: {"lost_h": ns / 3.6e12, "factor": CAUSES[name].factor, "says": CAUSES[name].says}
+            for name, ns in self.lost_ns.items()
+        }
+        return {
+            "schema": 1,
+            "source": self.source,
+            "n_spans": self.n_spans,
+            "n_devices": len(self.devices),
+            "wall_s": self.wall_s,
+            "work_h": self.work_ns / 3.6e12,
+            "lost_h": sum(self.lost_ns.values()) / 3.6e12,
+            "share": self.share,
+            "causes": causes,
+            "bound_s": self.bound_s,
+            "what_ifs": [asdict(one) for one in self.what_ifs],
+            "devices": [asdict(one) for one in self.devices],
+            "gaps": [asdict(one) for one in self.gaps],
+            "gap_s": self.gap_s,
+            "findings": list(self.findings),
+            "faults": list(self.faults),
+        }
+
+
+class AuditParts:
+    """The steps of an audit, kept for whoever draws them: occupancy by device, and the window."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.window_ns = _window(recording)
+        self.rows = spans_by_device(recording)
+        self.occupancy = [occupancy_of(recording, rows, self.window_ns) for rows in self.rows]
+        busy = [one.busy for one in self.occupancy]
+        activity = Activity(busy, recording.gap_ns)
+        self.lost = [device_losses(one, self.window_ns, recording.gap_ns, activity) for one in self.occupancy]
+        self.narrow = narrow_stretches(activity, recording.gap_ns, MOST_GAPS)
+
+
+def audit_recording(recording: Recording, *, n_devices: int = 0) -> Audit:
+    """Audit a recording.
+
+    n_devices  how many devices there were, if the trace does not show those that did nothing
+    Raises FormatError for a recording without spans, ConfigError for fewer devices than it has.
+    """
+    return audit_of(AuditParts(with_devices(recording, n_devices)))
+
+
+def with_devices(recording: Recording, n_devices: int) -> Recording:
+    """The recording with as many devices; those that it does not know did nothing."""
+    n_known = len(recording.devices)
+    if n_devices and n_devices < n_known:
+        raise ConfigError(f"the trace has {n_known} devices, not {n_devices}", hint="leave --devices out")
+    more = tuple(f"not in the trace ({at})" for at in range(1, n_devices - n_known + 1))
+    return replace(recording, devices=recording.devices + more)
+
+
+def audit_of(parts: AuditParts) -> Audit:
+    """The audit of a recording whose parts are there."""
+    recording = parts.recording
+    speeds = speeds_of(recording) if recording.has_items else [1.0] * len(recording.devices)
+    pieces = pieces_of(recording, parts.rows)
+    devices = tuple(
+        AuditedDevice(name, one.kind_ns[WORK] / 1e9, _seconds(lost), len(rows), speed)
+        for name, one, lost, rows, speed in zip(
+            recording.devices, parts.occupancy, parts.lost, parts.rows, speeds, strict=True
+        )
+    )
+    wall_ns = parts.window_ns[1] - parts.window_ns[0]
+    work_ns = sum(one.kind_ns[WORK] for one in parts.occupancy)
+    lost_ns = {cause: sum(one[cause] for one in parts.lost) for cause in CAUSES}
+    overhead_ns = sum(lost_ns[cause] for cause in ("exchange", "repeats", "launch gaps", "within samples"))
+    overhead = overhead_ns / work_ns if work_ns else 0.0
+    others, why_none = _what_ifs(parts, pieces, speeds, overhead)
+    return Audit(
+        recording.source,
+        wall_ns,
+        work_ns,
+        lost_ns,
+        devices,
+        tuple(_told(gap, parts) for gap in parts.narrow),
+        bound_of(pieces, speeds),
+        overhead,
+        tuple(others),
+        recording.n_spans,
+        recording.gap_ns / 1e9,
+        tuple(_findings(devices)),
+        (*recording.faults, *why_none),
+    )
+
+
+def _window(recording: Recording) -> tuple[int, int]:
+    if not recording.n_spans and recording.window_ns is None:
+        raise FormatError(
+            f"{recording.source}: no device did anything in it",
+            hint="see that the trace has device activity, such as ProfilerActivity.CUDA",
+        )
+    times = recording.window_ns or (int(recording.start_ns.min()), int(recording.stop_ns.max()))
+    if times[1] <= times[0]:
+        raise FormatError(f"{recording.source}: all of it happens in no time", hint="record a longer run")
+    if recording.n_spans and recording.window_ns:
+        times = min(times[0], int(recording.start_ns.min())), max(times[1], int(recording.stop_ns.max()))
+    return times
+
+
+def _seconds(lost: dict[str, int]) -> dict[str, float]:
+    return {cause: ns / 1e9 for cause, ns in lost.items()}
+
+
+def _what_ifs(
+    parts: AuditParts, pieces: Pieces, speeds: Sequence[float], overhead: float
+) -> tuple[list[WhatIf], list[str]]:
+    """The ways to deal the work again, or why there are none."""
+    n_devices = len(speeds)
+    if not parts.recording.has_items or not len(pieces.start_ns):
+        return [], ["Samples are no pieces of work: what other dealing would have reached is not known."]
+    if n_devices > MOST_SIMULATED_DEVICES:
+        said = f"Other dealing is simulated for at most {MOST_SIMULATED_DEVICES} devices, not {n_devices}."
+        return [], [said]
+    busy = [one.busy for one in parts.occupancy]
+    phases, idle_ns = phases_of(pieces, busy, parts.recording.gap_ns, MOST_PIECES)
+    first = min(int(one.start_ns[0]) for one in busy if len(one.start_ns))
+    last = max(int(one.stop_ns[-1]) for one in busy if len(one.start_ns))
+    outside_ns = parts.window_ns[1] - last + first - parts.window_ns[0]
+    late_ns = [lost["start-up"] - (first - parts.window_ns[0]) for lost in parts.lost if not lost["not used"]]
+    fixed_ns = idle_ns + outside_ns + max(0, sum(late_ns)) // n_devices
+    return what_ifs(phases, fixed_ns / 1e9, overhead, speeds), []
+
+
+def _told(gap: Gap, parts: AuditParts) -> AuditedGap:
+    begin = parts.window_ns[0]
+    device, span = "", ""
+    if gap.device >= 0:
+        device = parts.recording.devices[gap.device]
+        span = _longest_span(parts.recording, parts.rows[gap.device], gap)
+    return AuditedGap((gap.start_ns - begin) / 1e9, (gap.stop_ns - begin) / 1e9, device, span)
+
+
+def _longest_span(recording: Recording, rows: NDArray[np.int64], gap: Gap) -> str:
+    """The name of the span that fills most of a gap."""
+    within = np.minimum(recording.stop_ns[rows], gap.stop_ns)
+    within -= np.maximum(recording.start_ns[rows], gap.start_ns)
+    return shown_name(recording.names[recording.name[rows[int(np.argmax(within))]]])
+
+
+def _findings(devices: Sequence[AuditedDevice]) -> list[str]:
+    """Sentences on devices that were slower than others, or had more to do."""
+    said = [
+        f"{one.name} took {1 / one.speed:.2f}× as long as the others for spans of the same names."
+        for one in sorted(devices, key=lambda one: one.speed)
+        if one.speed < 1
+    ][:5]
+    mean_s = sum(one.work_s for one in devices) / len(devices)
+    most = max(devices, key=lambda one: one.work_s)
+    if len(devices) > 1 and mean_s > 0 and most.work_s > CLEAR_IMBALANCE * mean_s:
+        said.append(f"{most.name} worked {most.work_s / mean_s:.2f}× as long as devices did on average.")
+    return said

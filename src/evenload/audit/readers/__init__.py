@@ -1,0 +1,1 @@
+"""One file for each format of traces; each makes a ``Recording``."""

@@ -1,0 +1,195 @@
+"""Chrome traces as recordings: of torch's profiler (Kineto), of Ray's timeline, of JAX, Perfetto and others.
+
+    events ──► columns, one row for each (process, thread, category) ──► what is a device, by who wrote it
+
+Which rows are devices, and what their spans are:
+
+    GPUs       kernels, copies and sets of torch's profiler: a GPU's streams are one device
+    processes  operators of torch's profiler where no GPU was recorded: a process with its threads is one
+    workers    tasks of Ray's timeline
+    threads    spans of any other trace
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.audit.readers.chrome_event import ChromeEvent, event_shape, number_of
+from evenload.audit.readers.chrome_rows import RowRule, rule_of
+from evenload.audit.readers.json_elements import JsonElements
+from evenload.audit.readers.numbering import Numbering
+from evenload.audit.readers.trace_file import TraceFile
+from evenload.audit.recording import MOST_DEVICES, MOST_NAME, Recording, SpanColumns
+from evenload.errors import FormatError, quoted
+
+__all__ = ["MOST_NAMES", "MOST_ROWS", "read_chrome"]
+
+MOST_NAMES = 100_000  # distinct ones; the others are "other names"
+MOST_ROWS = 50_000
+MOST_SPANS = 200_000_000
+MOST_OPEN = 1000  # begun spans of one row
+ENDS = {"B", "E"}
+
+
+@dataclass(slots=True)
+class _Tables:
+    """What the columns count: rows, names, and what rows are called."""
+
+    rows: Numbering
+    names: Numbering
+    processes: dict[Any, str]
+    labels: dict[Any, str]
+    threads: dict[Any, str]
+
+
+class _Collector:
+    """Columns of the spans of a trace, filled block by block."""
+
+    def __init__(self) -> None:
+        self.columns = SpanColumns()
+        self.tables = _Tables(Numbering(MOST_ROWS, -1), Numbering(MOST_NAMES, 0, [""]), {}, {}, {})
+        self.open: dict[Any, list[ChromeEvent]] = {}
+        self.n_spans = self.n_unpaired = 0
+
+    def add(self, events: list[ChromeEvent]) -> None:
+        """Take a block of events: spans, begins and ends, and what rows are called."""
+        spans = [one for one in events if one.ph == "X"]
+        if len(spans) < len(events):
+            for one in events:
+                if one.ph == "M":
+                    self._name(one)
+                elif one.ph in ENDS:
+                    spans += self._paired(one)
+        if not spans:
+            return
+        n = len(spans)
+        self.n_spans += n
+        if self.n_spans > MOST_SPANS:
+            raise FormatError(f"more than {MOST_SPANS:,} spans", hint="cut the trace")
+        rows, names = self.tables.rows, self.tables.names
+        self.columns.add(
+            np.fromiter((one.ts for one in spans), np.float64, n) * 1e3,
+            np.fromiter((one.dur for one in spans), np.float64, n) * 1e3,
+            np.fromiter((rows[one.pid, one.tid, one.cat] for one in spans), np.int32, n),
+            0,
+            np.fromiter((names[one.name] for one in spans), np.int32, n),
+        )
+
+    def _name(self, one: ChromeEvent) -> None:
+        tables = self.tables
+        found = {"process_name": tables.processes, "process_labels": tables.labels}.get(one.name)
+        key: Any = one.pid
+        if one.name == "thread_name":
+            found, key = tables.threads, (one.pid, one.tid)
+        text = one.args.labels if one.name == "process_labels" else one.args.name
+        if found is not None and isinstance(text, str) and len(found) < MOST_ROWS:
+            found[key] = text[: 4 * MOST_NAME]
+
+    def _paired(self, one: ChromeEvent) -> Iterator[ChromeEvent]:
+        """Yield the span that an end event closes."""
+        key = (one.pid, one.tid)
+        stack = self.open.get(key)
+        if stack is None:
+            stack = self.open[key] = [] if len(self.open) < MOST_ROWS else [one] * MOST_OPEN
+        if one.ph == "B" and len(stack) < MOST_OPEN:
+            stack.append(one)
+        elif one.ph == "E" and stack:
+            begun = stack.pop()
+            yield ChromeEvent("X", begun.name, begun.cat, begun.ts, one.ts - begun.ts, one.pid, one.tid)
+        else:
+            self.n_unpaired += 1
+
+    def faults(self) -> Iterator[str]:
+        """Yield sentences on what was left out."""
+        yield from self.columns.faults()
+        n_open = self.n_unpaired + sum(len(stack) for stack in self.open.values())
+        if n_open:
+            yield f"{n_open} × a span that was begun and never ended, or the other way round: left out."
+        if self.tables.rows.n_others:
+            yield f"{self.tables.rows.n_others} spans were left out: of more than {MOST_ROWS} rows."
+
+
+def read_chrome(file: TraceFile, *, rows: str = "auto") -> Recording:
+    """The recording of a Chrome trace. ``rows``: auto, thread or process, what a device is where no GPU is.
+
+    Raises FormatError for a file that is no trace.
+    """
+    elements = JsonElements(file, event_shape(), "traceEvents")
+    collector = _Collector()
+    for block in elements.blocks():
+        collector.add(block)
+    start, stop, row, _, name = collector.columns.take()
+    tables = collector.tables
+    rule = rule_of(tables.rows.known, rows)
+    device_of, kind_of, devices = _devices(rule, tables, _rank(elements.head))
+    own, kind = device_of[row], kind_of[row]
+    kind = rule.kind_by_name(kind, name, tables.names.known)
+    name = rule.name_by_frame(start, stop, own, kind, name)
+    kept = (own >= 0) & (kind >= 0)
+    base = _base_ns(elements.head)
+    faults = [*file.faults(), *collector.faults(), *_faults_of(elements, file)]
+    return Recording(
+        rule.source,
+        tuple(devices),
+        start[kept] + base,
+        stop[kept] + base,
+        own[kept].astype(np.int32),
+        kind[kept].astype(np.int8),
+        name[kept],
+        tuple(tables.names.known),
+        rule.gap_ns,
+        faults=tuple(faults),
+    )
+
+
+def _devices(rule: RowRule, tables: _Tables, rank: str) -> tuple[NDArray, NDArray, list[str]]:
+    """The device and the kind of each row (-1 for none), and the devices' names."""
+    device_of = np.full(len(tables.rows.known) + 1, -1, np.int64)  # the last is for rows that were left out
+    kind_of = np.full(len(tables.rows.known) + 1, -1, np.int64)
+    numbers: dict[Any, int] = {}
+    names: list[str] = []
+    for at, (pid, tid, category) in enumerate(tables.rows.known):
+        kind = rule.kind(category, tid)
+        if kind is None:
+            continue
+        key = rule.key(pid, tid)
+        if key not in numbers:
+            if len(numbers) >= MOST_DEVICES:
+                raise FormatError(f"more than {MOST_DEVICES} rows with spans", hint="use --rows process")
+            numbers[key] = len(numbers)
+            names.append(rank + rule.name(pid, tid, tables.processes, tables.threads))
+        device_of[at], kind_of[at] = numbers[key], kind
+    order = sorted(range(len(names)), key=lambda at: _natural(names[at]))
+    place = np.empty(len(names) + 1, np.int64)
+    place[-1] = -1
+    place[order] = np.arange(len(names))
+    return place[device_of], kind_of, [names[at] for at in order]
+
+
+def _natural(name: str) -> list[Any]:
+    """Sort key with gpu:2 before gpu:10."""
+    words = name.replace(":", " ").split()
+    return [(0, int(one), "") if one.isdecimal() and len(one) < 19 else (1, 0, one) for one in words]
+
+
+def _rank(head: dict[str, Any]) -> str:
+    found = head.get("distributedInfo")
+    rank = found.get("rank") if isinstance(found, dict) else None
+    return f"rank {rank} " if isinstance(rank, int) and 0 <= rank < 1 << 31 else ""
+
+
+def _base_ns(head: dict[str, Any]) -> int:
+    base = number_of(head.get("baseTimeNanoseconds"))
+    return int(base) if 0 <= base < 4e18 else 0
+
+
+def _faults_of(elements: JsonElements[Any], file: TraceFile) -> Iterator[str]:
+    name = quoted(file.path.name)
+    if elements.n_damaged:
+        events = "event was" if elements.n_damaged == 1 else "events were"
+        yield f"{name}: {elements.n_damaged} {events} damaged, and left out."
+    if not elements.is_whole and not file.is_cut:
+        yield f"{name} ends before its list of events does; what it has was read."

@@ -1,0 +1,61 @@
+"""evenload's own runs as recordings: a run folder, or its events.jsonl."""
+
+from pathlib import Path
+
+import numpy as np
+
+from evenload.audit.readers.numbering import Numbering
+from evenload.audit.recording import LOADING, MOST_DEVICES, REPEAT, WORK, Recording, SpanColumns
+from evenload.errors import FormatError
+from evenload.events import RunFinished, RunStarted, Span, WorkerStarted
+from evenload.report.source import open_run
+
+__all__ = ["read_own_run"]
+
+GAP_NS = 10_000_000
+MOST_NAMES = 10_000
+N_ROWS = 10_000
+
+
+def read_own_run(path: Path) -> Recording:
+    """The recording of a run. Raises ConfigError if there is none, FormatError for too many devices."""
+    run = open_run(path)
+    devices, names = Numbering(MOST_DEVICES, -1), Numbering(MOST_NAMES, 0, [""])
+    columns = SpanColumns()
+    waiting: list[tuple[float, float, int, int, int]] = []
+    end_s = 0.0
+    for event in run:
+        if isinstance(event, RunStarted):
+            for device in event.devices:
+                devices[device]
+        elif isinstance(event, Span):
+            kind = WORK if event.status in ("ok", "failed") else REPEAT
+            waiting.append((event.start_s, event.stop_s, devices[event.device], kind, names[event.stage]))
+        elif isinstance(event, WorkerStarted):
+            at = devices[event.device]
+            waiting.append((event.t - event.startup_s, event.t, at, LOADING, names["start of a worker"]))
+        elif isinstance(event, RunFinished):
+            end_s = max(end_s, event.t)
+        if len(waiting) >= N_ROWS:
+            _move(waiting, columns)
+    _move(waiting, columns)
+    if devices.n_others:
+        raise FormatError(f"more than {MOST_DEVICES} devices")
+    start, stop, device, kind, name = columns.take()
+    return Recording(
+        "evenload run",
+        tuple(devices.known),
+        *(start, stop, device, kind, name),
+        names=tuple(names.known),
+        gap_ns=GAP_NS,
+        window_ns=(0, round(end_s * 1e9)) if end_s > 0 else None,
+        faults=(*run.faults(), *columns.faults()),
+    )
+
+
+def _move(rows: list[tuple[float, float, int, int, int]], columns: SpanColumns) -> None:
+    """Move rows of start_s, stop_s, device, kind and name to the columns."""
+    if rows:
+        start, stop, device, kind, name = (np.array(column) for column in zip(*rows, strict=True))
+        columns.add(start * 1e9, (stop - start) * 1e9, device, kind, name)
+        rows.clear()

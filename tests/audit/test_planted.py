@@ -1,0 +1,146 @@
+"""Idleness that was planted is found, in every format, by its cause."""
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from planted_traces import FORMATS, KNOWS_UNUSED, TELLS_EXCHANGE, Schedule, expected_losses, spans
+
+from evenload.audit.audit import audit_recording
+from evenload.audit.losses import CAUSES
+from evenload.audit.recording import EXCHANGE, LOADING, PARTLY, REPEAT, WORK, Recording
+from evenload.audit.traces import AuditOptions, audit_traces
+
+WITHIN = 0.02
+
+
+@st.composite
+def schedules(draw: st.DrawFn, kinds: tuple[int, ...] = (WORK, EXCHANGE)) -> Schedule:
+    """One to five devices over up to forty ticks, in stretches; at least one of them does something."""
+    n_ticks = draw(st.integers(1, 40))
+    rows = []
+    for _ in range(draw(st.integers(1, 5))):
+        row: list[int | None] = []
+        while len(row) < n_ticks:
+            row += [draw(st.sampled_from([None, *kinds]))] * draw(st.integers(1, 7))
+        rows.append(row[:n_ticks])
+    if all(kind is None for row in rows for kind in row):
+        rows[0][0] = WORK
+    return rows
+
+
+def used(schedule: Schedule) -> Schedule:
+    """The devices of a schedule that did something."""
+    return [row for row in schedule if any(kind is not None for kind in row)]
+
+
+def recorded(schedule: Schedule) -> Recording:
+    """The recording of a schedule: a tick is 40 ns, and shorter gaps than 100 ns are launch gaps."""
+    columns = np.array(spans(schedule), np.int64)
+    device, start, stop, kind = columns.T
+    names = np.zeros(len(start), np.int32)
+    devices = tuple(f"d{at}" for at in range(len(schedule)))
+    return Recording(
+        "planted",
+        devices,
+        start * 40,
+        stop * 40,
+        device.astype(np.int32),
+        kind.astype(np.int8),
+        names,
+        gap_ns=100,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_every_lost_nanosecond_has_its_cause(schedule: Schedule) -> None:
+    """As the slow twin finds, tick by tick; and work and losses sum to the devices' time exactly."""
+    found = audit_recording(recorded(schedule))
+    assert found.lost_ns == {cause: 40 * n for cause, n in expected_losses(schedule).items()}
+    assert found.work_ns + sum(found.lost_ns.values()) == found.wall_ns * len(schedule)
+
+
+overlapping = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(-50, 300),
+        st.integers(0, 120),
+        st.sampled_from([WORK, WORK, EXCHANGE, REPEAT, LOADING, PARTLY]),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(overlapping, st.integers(0, 40), st.none() | st.tuples(st.integers(-80, 0), st.integers(1, 500)))
+def test_spans_that_overlap_are_counted_once(
+    rows: list[tuple[int, int, int, int, int]], gap_ns: int, window: tuple[int, int] | None
+) -> None:
+    """Whatever overlaps, nests or has no length: the sums hold, and each tick of work counts."""
+    device, start, length, kind, name = np.array(rows, np.int64).T
+    if int(start.min()) == int((start + length).max()) and window is None:
+        length = length + 1
+    found = audit_recording(
+        Recording(
+            "any",
+            ("a", "b", "c", "d"),
+            *(start, start + length, device.astype(np.int32), kind.astype(np.int8), name.astype(np.int32)),
+            names=("x", "y", "z"),
+            gap_ns=gap_ns,
+            window_ns=window,
+        )
+    )
+    begin, end = int(start.min()), int((start + length).max())
+    if window is not None:
+        begin, end = min(begin, window[0]), max(end, window[1])
+    assert found.wall_ns == end - begin
+    assert found.work_ns + sum(found.lost_ns.values()) == found.wall_ns * 4
+    ticks = {
+        (d, t)
+        for d, a, n, k in zip(device.tolist(), start.tolist(), length.tolist(), kind.tolist(), strict=True)
+        if k == WORK
+        for t in range(a, a + n)
+    }
+    assert found.work_ns == len(ticks)
+    assert 0 <= found.bound_s <= found.wall_s * (1 + 1e-9)
+    assert all(one.wall_s >= found.bound_s * (1 - 1e-9) for one in found.what_ifs)
+    for one in found.devices:
+        assert one.work_s + sum(one.lost_s.values()) == pytest.approx(found.wall_s)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=8, deadline=None)
+@given(chosen=st.data())
+def test_planted_idleness_is_found_in_every_format(
+    name: str, chosen: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kinds = (WORK, EXCHANGE) if name in TELLS_EXCHANGE else (WORK,)
+    schedule = chosen.draw(schedules(kinds))
+    if name not in KNOWS_UNUSED:
+        schedule = used(schedule)
+    path = tmp_path_factory.mktemp("planted") / name
+    tick_s = FORMATS[name](schedule, path)
+    expected = expected_losses(schedule, short=0 if name == "load.csv" else 2)
+    found = audit_traces([path])
+    assert len(found.devices) == len(schedule)
+    whole_s = sum(expected.values()) * tick_s
+    for cause in CAUSES:
+        assert found.lost_ns[cause] / 1e9 == pytest.approx(
+            expected[cause] * tick_s, abs=WITHIN * whole_s + 1e-9
+        ), cause
+
+
+def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    FORMATS["cpu.json"]([[WORK] * 10, [WORK] * 10], path)
+    found = audit_traces([path], AuditOptions(n_devices=4))
+    assert found.share == pytest.approx(0.5)
+    assert found.lost_ns["not used"] == 2 * found.wall_ns
+    assert [one.wall_s for one in found.what_ifs] == pytest.approx(
+        [found.wall_s] * 3
+    )  # two pieces, as they were
