@@ -1,10 +1,11 @@
 """Every code block of the README and the docs runs, in order, and prints what the page says it prints.
 
-A page's blocks share one folder and one Python namespace. A ``text`` block right after a ``python`` or ``sh``
-block is its output; ``...`` in it stands for anything. A ``yaml`` block that begins with ``# name.yaml`` is
-written to that file. A block behind ``<!-- not run: reason -->`` is left out.
+A page's blocks share one folder, its Python blocks one program. A ``text`` block right after a ``python``
+or ``sh`` block is its output; ``...`` in it stands for anything. A ``yaml`` block that begins with
+``# name.yaml`` is written to that file. A block behind ``<!-- not run: reason -->`` is left out.
 """
 
+import contextlib
 import doctest
 import functools
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,21 +82,58 @@ def test_page_runs(page: Path, folder: Path) -> None:
 
 
 def run_in_order(blocks: list[Block], page: Path, folder: Path) -> None:
-    """Shell blocks run one by one; each run of Python blocks between them is one script."""
-    at = 0
-    python: list[Block] = []
-    while at < len(blocks):
-        if blocks[at].language == "sh":
-            printed = run_shell(blocks[at], page, folder)
-            compare(blocks[at], printed, page)
-            at += 1
-            continue
-        while at < len(blocks) and blocks[at].language == "python":
-            python.append(blocks[at])
-            at += 1
-        printed_parts = run_python(python, page, folder)
-        for block, printed in zip(python, printed_parts[-len(python) :], strict=True):
+    """Shell blocks run one by one; all Python blocks are one program, which waits while shell blocks run."""
+    after_shell = {b.line for a, b in pairwise(blocks) if a.language == "sh"}
+    with Script([b for b in blocks if b.language == "python"], after_shell, page, folder) as script:
+        for block in blocks:
+            printed = run_shell(block, page, folder) if block.language == "sh" else script.run(block)
             compare(block, printed, page)
+
+
+class Script:
+    """A page's Python blocks, run as one program that waits for a line before those at ``pauses``."""
+
+    def __init__(self, blocks: list[Block], pauses: set[int], page: Path, folder: Path):
+        self._page = page.relative_to(ROOT)
+        self._pauses = pauses
+        path = folder / f"{page.stem.replace('-', '_')}_blocks.py"
+        path.write_text("\n".join(map(self._piece, blocks)))
+        # Not a pipe, which would be full while we read the other.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the program
+        self._program = subprocess.Popen(
+            [sys.executable, path.name], cwd=folder, env=environment(), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+        )  # fmt: skip
+
+    def _piece(self, block: Block) -> str:
+        wait = "input()\n" if block.line in self._pauses else ""
+        return f"{wait}{block.body}\nprint({MARK.format(block.line)!r}, flush=True)\n"
+
+    def __enter__(self) -> "Script":
+        return self
+
+    def run(self, block: Block) -> str:
+        """Let the program go on to the end of ``block``, and return what it prints there."""
+        if block.line in self._pauses:
+            with contextlib.suppress(BrokenPipeError):  # it has ended; why is seen below
+                self._program.stdin.write("\n")
+                self._program.stdin.flush()
+        printed = []
+        for line in self._program.stdout:
+            if line == MARK.format(block.line) + "\n":
+                return "".join(printed)
+            printed.append(line)
+        self._program.wait(timeout=1100)
+        self._errors.seek(0)
+        raise AssertionError(f"{self._page}:{block.line} failed\n{''.join(printed)}\n{self._errors.read()}")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._errors, self._program as program:
+            if kind is not None:
+                program.kill()
+            program.communicate(timeout=1100)
+            self._errors.seek(0)
+            assert kind or program.returncode == 0, f"{self._page}: its script fails\n{self._errors.read()}"
 
 
 @functools.cache
@@ -113,26 +152,6 @@ def environment() -> dict[str, str]:
         "COLUMNS": "110",
         "PYTHONWARNINGS": "error",
     }
-
-
-def run_python(blocks: list[Block], page: Path, folder: Path) -> list[str]:
-    script = folder / f"{page.stem.replace('-', '_')}_blocks.py"
-    pieces = [f"{block.body}\nprint({MARK.format(at)!r}, flush=True)\n" for at, block in enumerate(blocks)]
-    script.write_text("\n".join(pieces))
-    done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=1100,
-    )
-    assert done.returncode == 0, (
-        f"{page.relative_to(ROOT)}: a Python block failed\n{done.stdout}\n{done.stderr}"
-    )
-    return re.split("|".join(re.escape(MARK.format(at) + "\n") for at in range(len(blocks))), done.stdout)[
-        :-1
-    ]
 
 
 def run_shell(block: Block, page: Path, folder: Path) -> str:

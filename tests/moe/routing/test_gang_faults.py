@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,22 +16,18 @@ N_RANKS = 4
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    script = Path(__file__).with_name("gang_faults.py")
+    script = Path(__file__).with_name("forked_ranks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), str(N_RANKS), folder / "store", folder / f"{rank}.json", "7"],
-            env=environment, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(N_RANKS)
-    ]  # fmt: skip
+    ranks = subprocess.Popen(
+        [sys.executable, script, "gang_faults", str(N_RANKS), folder, "7"],
+        env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
     try:
-        errors = [rank.communicate(timeout=550)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait(timeout=500)
-    assert [rank.returncode for rank in ranks] == [0] * N_RANKS, "\n".join(errors)
+        errors = ranks.communicate(timeout=550)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(ranks.pid, signal.SIGKILL)
+        raise
+    assert ranks.returncode == 0, errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(N_RANKS)]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -217,31 +218,18 @@ def test_importing_planner_and_dispatcher_imports_nothing_heavy():
 def gang(tmp_path_factory):
     """What four processes found, rank by rank."""
     folder = tmp_path_factory.mktemp("gang")
-    script = Path(__file__).with_name("gang_rank.py")
+    script = Path(__file__).with_name("forked_ranks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(script),
-                str(rank),
-                "4",
-                str(folder / "store"),
-                str(folder / f"{rank}.json"),
-            ],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
+    ranks = subprocess.Popen(
+        [sys.executable, script, "gang_rank", "4", folder],
+        env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
     try:
-        errors = [rank.communicate(timeout=550)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait(timeout=500)
-    assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(errors)
+        errors = ranks.communicate(timeout=550)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(ranks.pid, signal.SIGKILL)
+        raise
+    assert ranks.returncode == 0, errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
 
