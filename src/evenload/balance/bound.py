@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from evenload.balance.metrics import sorted_prefix_bound
 
-__all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together"]
+__all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together", "work_prices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +146,33 @@ def bound_of_spans(spans: Iterable[tuple[str, float, int]], devices: Iterable[st
 def bound_together(stages: Iterable[StageWork]) -> float:
     """Seconds that no plan could go below for stages that run at the same time, on shared devices.
 
-    Any price list over devices that sums to 1 gives a bound (linear-programming duality): each stage buys its
-    work where it is cheapest. Used is each device's share of the work of a balanced run, which is exact when
-    the devices' speed ratios are the same in all stages. And no stage alone ends sooner than its own bound.
+    Any prices of work give a bound (linear-programming duality): all work is worth what it costs, and no
+    device earns more in a second than with the work that pays it best. And no stage alone ends sooner than
+    its own bound.
     """
     stages = list(stages)
     alone = max((stage.bound().bound_s for stage in stages), default=0.0)
+    loads, prices = [stage.work() for stage in stages], work_prices(stages)
+    earned: dict[str, float] = {}
+    for (speeds, _), price in zip(loads, prices, strict=True):
+        for name, speed in speeds.items():
+            earned[name] = max(earned.get(name, 0.0), price * speed)
+    worth = sum(price * sum(work.values()) for (_, work), price in zip(loads, prices, strict=True))
+    return max(alone, worth / sum(earned.values())) if worth > 0 else alone
+
+
+def work_prices(stages: Iterable[StageWork]) -> list[float]:
+    """The price of a unit of each stage's work at which ``bound_together`` proves its bound.
+
+    A second of a device costs its share of the work of a balanced run, and work what it costs where that is
+    cheapest: exact when the devices' speed ratios are the same in all stages. 0 where nothing was measured.
+    """
     loads = [stage.work() for stage in stages]
     price: dict[str, float] = {}
     for speeds, work in loads:
         whole_s = sum(work.values()) / sum(speeds.values()) if speeds else 0.0
         for name, speed in speeds.items():
             price[name] = price.get(name, 0.0) + whole_s * speed / sum(speeds.values())
-    total = sum(price.values())
-    if total <= 0:
-        return alone
-    bought = sum(
-        sum(work.values()) * min(price[name] / total / speed for name, speed in speeds.items())
-        for speeds, work in loads
-        if speeds
-    )
-    return max(alone, bought)
+    total = sum(price.values()) or 1.0
+    seconds = {name: share / total for name, share in price.items()}
+    return [min((seconds[d] / speed for d, speed in speeds.items()), default=0.0) for speeds, _ in loads]

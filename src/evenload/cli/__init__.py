@@ -19,6 +19,7 @@ __all__ = ["main"]
 COMMANDS = {
     "audit": ("evenload.cli.audit:audit", "Say where devices' time went in a trace of anybody's run."),
     "clients": ("evenload.cli.clients.group:clients", "Train many small models at once: federated rounds."),
+    "certify": ("evenload.cli.certify:certify", "Prove how close to the best possible a run came."),
     "bench": (
         "evenload.cli.bench.command:bench",
         "Measure how work scales over this machine's devices.",

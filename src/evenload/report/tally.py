@@ -254,11 +254,17 @@ class Tally:
 
     def _times(self) -> tuple[float, float, float]:
         """Seconds until work began, of work, and the bound of it; stages that overlap share a stretch."""
-        stretches = groups(self._stages)
+        stretches = self.stretches()
         begun_s = min((start_s for start_s, _, _ in stretches), default=0.0)
         work_s = sum(stop_s - start_s for start_s, stop_s, _ in stretches)
-        bound_s = sum(bound_together(stage.work for stage in stages) for _, _, stages in stretches)
+        bound_s = sum(bound_together(stages.values()) for _, _, stages in stretches)
         return begun_s, work_s, bound_s
+
+    def stretches(self) -> list[tuple[float, float, dict[str, StageWork]]]:
+        """``(start_s, stop_s, work of each stage)`` of each time in which stages overlapped, in order."""
+        names = {id(stage): name for name, stage in self._stages.items()}
+        found = groups(self._stages)
+        return [(start, stop, {names[id(one)]: one.work for one in some}) for start, stop, some in found]
 
     def _bounds(self) -> dict[str, tuple[int, Bound]]:
         """stage -> the number of its stretch of time, and its bound."""

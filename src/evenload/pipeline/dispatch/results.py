@@ -172,6 +172,16 @@ class PipelineResult:
         counts = {"items": self.item_counts, "samples": self.sample_counts, "attempts": n_attempts}
         return {**counts, "parts": self.part_counts} if self.part_counts["total"] else counts
 
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the run, for ``json.dumps``: what it did, and the proof of its bound.
+
+        ``python -m evenload.certificate`` checks it. Raises ConfigError if nothing was measured.
+        """
+        from evenload.report.certificates.run_certificate import run_certificate
+        from evenload.report.source import open_run
+
+        return run_certificate(open_run(self.folder))
+
     @property
     def exit_code(self) -> int:
         code = {"done": 0, "interrupted": 130}.get(self.status, 1)

@@ -1,0 +1,1 @@
+../src/evenload/certificate.py

@@ -1,0 +1,118 @@
+"""``evenload certify RUN``: a proof of how close to the best possible it came, which anyone can check."""
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evenload.cli.options import FILE, PATH, json_option, passed_as
+from evenload.errors import FormatError, printable
+
+__all__ = ["certify"]
+
+
+@dataclass(frozen=True, slots=True)
+class CertifyRequest:
+    """The options of ``evenload certify``."""
+
+    source: Path
+    output: Path | None
+    require: float | None
+    badge: Path | None
+    as_json: bool
+
+
+@click.command()
+@click.argument("source", metavar="RUN", type=PATH)
+@click.option("-o", "--output", type=FILE, help="Where to write the certificate.")
+@click.option(
+    "--require",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say.",
+)
+@click.option("--badge", type=FILE, help="Also write a badge (SVG) that says the share.")
+@json_option
+@passed_as(CertifyRequest)
+def certify(request: CertifyRequest) -> int:
+    """Certify RUN, a run folder or its events.jsonl: what it did, and the proof of what no plan could beat.
+
+    Or check RUN, a certificate (.json).
+
+    Without -o it writes run.cert.json into the run folder and prints its path. Anyone can check that file
+    with scripts/check_certificate.py alone, which is also `python -m evenload.certificate`.
+
+    \b
+    evenload certify runs/restore --require 0.95 --badge balance.svg
+    evenload certify run.cert.json
+    """
+    from evenload.certificate import Refused, check, load
+
+    is_certificate = request.source.is_file() and request.source.suffix == ".json"
+    target = request.source if is_certificate else _certify_run(request)
+    try:
+        page: Any = load(target)
+        achieved, bound, note = check(page)
+    except Refused as error:
+        raise FormatError(
+            f"{printable(str(target))} proves nothing: {printable(str(error))}",
+            hint="give a certificate as evenload wrote it, or a run folder to certify",
+        ) from None
+    share = Fraction(bound, achieved)
+    if request.badge is not None:
+        from evenload.report.certificates.badge import badge
+        from evenload.report.html import write_whole
+
+        write_whole(request.badge, badge(share), "--badge")
+    _print(request, target, page, share, note)
+    if request.require is not None and share < Fraction(str(request.require)):
+        least = f"{100 * request.require:g} %"
+        click.echo(f"error: {_percent(share)} of the best possible, less than the {least} required", err=True)
+        return 1
+    return 0
+
+
+def _certify_run(request: CertifyRequest) -> Path:
+    """Write the certificate of the run, and say which part of its log could not be read."""
+    from evenload.balance.claim import text_of
+    from evenload.report.certificates.run_certificate import run_certificate
+    from evenload.report.html import write_whole
+    from evenload.report.source import open_run
+
+    reading = open_run(request.source)
+    page = run_certificate(reading)
+    target = request.output or (reading.folder or Path()) / "run.cert.json"
+    write_whole(target, text_of(page))
+    for fault in reading.faults():
+        click.echo(f"note: {fault}", err=True)
+    return target
+
+
+def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction, note: str) -> None:
+    kind, numbers = page["kind"], page["claim"]
+    if request.as_json:
+        facts = {"schema": 1, "kind": kind, "name": page["name"], "share": float(share)}
+        facts |= {name: float(numbers[name]) for name in ("achieved", "bound", "ratio")}
+        files = [str(path) for path in (target, request.badge) if path is not None]
+        unit = "ns" if _unit(kind)[0] == "s" else "load"
+        click.echo(json.dumps({**facts, "unit": unit, "files": files}))
+        return
+    unit, scale = _unit(kind)
+    reached, least = (f"{float(numbers[name]) / scale:.4g} {unit}" for name in ("achieved", "bound"))
+    name = printable(str(page["name"]))
+    close = f"{_percent(share)} of the best possible{note}"
+    click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
+    for path in (target, request.badge):
+        if path is not None:
+            click.echo(path)
+
+
+def _unit(kind: str) -> tuple[str, float]:
+    return ("s", 1e9) if kind in ("run", "plan") else ("load", 1.0)
+
+
+def _percent(share: Fraction) -> str:
+    return f"{int(share * 1000) / 10:g} %"

@@ -1,0 +1,248 @@
+"""What a certificate claims, found out in another and slower way; and random edits of certificates."""
+
+import copy
+import json
+import random
+from fractions import Fraction
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from evenload.balance.bound import StageWork
+
+SLACK = 1e-6
+
+
+def is_true(page: dict[str, Any]) -> bool:
+    """Whether the claim follows from the evidence. ``page`` is read with floats."""
+    achieved, bound, ratio = (page["claim"][name] for name in ("achieved", "bound", "ratio"))
+    slow = {"run": times, "plan": times, "routing": split, "placement": split}[page["kind"]]
+    true_achieved, best = slow(page["evidence"], page["kind"])
+    is_near = achieved >= true_achieved * (1 - SLACK) and bound <= best * (1 + SLACK) + 5
+    return is_near and bound > 0 and achieved <= ratio * bound * (1 + SLACK)
+
+
+def times(run: dict[str, Any], kind: str) -> tuple[float, float]:
+    """Time of the stretches, and the least that a linear program says, or the longest items."""
+    devices, stages = run["devices"], run["stages"]
+    rows = []
+    for stage in stages:
+        chunks = [row[:3] for row in stage["chunks"]] + stage["loads"]
+        for d, start, stop in chunks:
+            rows += [(part, start, stop, d, devices[d]["lanes"]) for part in devices[d]["parts"] or [d]]
+        done = [i for row in stage["chunks"] for first, n in pairs(row[4]) for i in range(first, first + n)]
+        assert len(set(done)) == stage["items"]
+        assert len(done) - len(set(done)) == stage["repeats"]
+        assert all(0 <= row[3] <= row[2] - row[1] for row in stage["chunks"])
+    for part, start, _, who, lanes in rows:
+        others = [row for row in rows if row[0] == part and row[1] <= start < row[2]]
+        assert {row[3] for row in others} <= {who}
+        assert len(others) <= lanes
+    achieved = sum(one["stop"] - one["start"] for one in run["stretches"])
+    assert sorted(s for one in run["stretches"] for s in one["stages"]) == list(range(len(stages)))
+    best = 0.0
+    for one in run["stretches"]:
+        some = [stages[s] for s in one["stages"]]
+        for stage in some:
+            assert all(one["start"] <= row[1] and row[2] <= one["stop"] for row in stage["chunks"])
+        best += least(some, devices, kind)
+    if kind == "plan":
+        assert len(run["stretches"]) == 1
+        in_order(stages)
+    return achieved, best
+
+
+def in_order(stages: list[dict[str, Any]]) -> None:
+    """A task begins no sooner than its share of what comes before is done."""
+    for stage in stages:
+        for p in stage["needs"]:
+            before = stages[p]["chunks"]
+            for row in stage["chunks"]:
+                n_begun = sum(other[1] <= row[1] for other in stage["chunks"])
+                n_done = sum(other[2] <= row[1] for other in before)
+                assert n_begun * len(before) <= n_done * len(stage["chunks"])
+
+
+def pairs(items: list[int]) -> list[tuple[int, int]]:
+    return list(zip(items[::2], items[1::2], strict=True))
+
+
+def least(stages: list[dict[str, Any]], devices: list[dict[str, Any]], kind: str) -> float:
+    work, speeds, longest = [], [], 0.0
+    for stage in stages:
+        rate = {d: s for d, s in enumerate(stage["speeds"]) if s is not None}
+        one = StageWork()
+        for d, _, _, busy, items, cost, is_good in stage["chunks"]:
+            n = sum(n for _, n in pairs(items))
+            one.add(str(d), busy / 1e9, n, cost=cost, is_good=is_good)
+        if kind == "run":
+            found = one.bound().speeds
+            assert {str(d) for d in rate} == set(found)
+            assert all(abs(found[str(d)] / rate[d] - 1) < SLACK for d in rate)
+            lanes = sorted((rate[d] for d in rate for _ in range(devices[d]["lanes"])), reverse=True)
+            sizes = [
+                row[3] * rate[row[0]] / sum(n for _, n in pairs(row[4]))
+                for row in stage["chunks"]
+                if row[0] in rate
+                for _ in range(min(len(lanes), sum(n for _, n in pairs(row[4]))))
+            ]
+            sizes.sort(reverse=True)
+            prefixes = (sum(sizes[:k]) / sum(lanes[:k]) for k in range(1, len(lanes) + 1))
+            longest = max([longest, *prefixes])
+            work.append(sum(row[3] * rate[row[0]] for row in stage["chunks"] if row[0] in rate))
+        else:
+            for d, start, stop in stage["loads"]:
+                assert stop - start >= max(stage["load"][p] for p in devices[d]["parts"] or [d])
+            for d, start, _, busy, _, _, _ in stage["chunks"]:
+                some = devices[d]["parts"] or [d]
+                assert busy * sum(rate[p] for p in set(some)) >= devices[d]["lanes"] * 1e9 * (1 - 1e-12)
+                assert not any(stage["load"][p] for p in some) or any(
+                    row[0] == d and row[2] <= start for row in stage["loads"]
+                )
+            work.append(len(stage["chunks"]) * 1e9)
+        speeds.append(rate)
+    return max(longest, by_program(stages, devices, work, speeds))
+
+
+def by_program(stages: Any, devices: Any, work: list[float], speeds: list[dict[int, float]]) -> float:
+    """The least T at which shares of the devices' time, each less one load of what it does, are enough."""
+    ways = [(s, d) for s, rate in enumerate(speeds) for d in rate if work[s] > 0]
+    if not ways:
+        return 0.0
+    if not any(any(stage["load"]) for stage in stages):
+        return ends_at(ways, devices, work, speeds)
+    low, high = 0.0, 1e18
+    while high - low > 1e-8 * high:
+        middle = (low + high) / 2 if low > 0 else high / 8
+        windows = {(s, d): max(1e-3, middle - stages[s]["load"][d]) / middle for s, d in ways}
+        slower = [{d: rate[d] * windows.get((s, d), 1.0) for d in rate} for s, rate in enumerate(speeds)]
+        low, high = (middle, high) if ends_at(ways, devices, work, slower) > middle else (low, middle)
+    return high
+
+
+def ends_at(ways: Any, devices: Any, work: list[float], speeds: list[dict[int, float]]) -> float:
+    """When all work is done, however its stages are shared out: a linear program over seconds, and the end."""
+    open_ = sorted({s for s, _ in ways})
+    unit = max(work)
+    equal, most = np.zeros((len(open_), len(ways) + 1)), np.zeros((len(devices), len(ways) + 1))
+    for k, (s, d) in enumerate(ways):
+        equal[open_.index(s), k] = speeds[s][d]
+        most[d, k] = 1.0
+    most[:, -1] = [-one["lanes"] for one in devices]
+    found = linprog(
+        [0.0] * len(ways) + [1.0], A_ub=most, b_ub=np.zeros(len(devices)), A_eq=equal,
+        b_eq=[work[s] / unit for s in open_],
+    )  # fmt: skip
+    assert found.status == 0, found.message
+    return float(found.fun) * unit
+
+
+def split(page: dict[str, Any], kind: str) -> tuple[float, float]:
+    """Load of the busiest GPU of each layer, and the least by trying every set of GPUs."""
+    fastest = max(page["speeds"])
+    speeds = [Fraction(str(one)) / Fraction(str(fastest)) for one in page["speeds"]]
+    gpus, achieved, best = page["slot2gpu"], 0.0, 0.0
+    for layer in page["layers"]:
+        loads = [Fraction(0)] * len(speeds)
+        served = [Fraction(0)] * len(layer["demand"])
+        for gpu, expert, quota in zip(gpus, layer["phy2log"], layer["quotas"], strict=True):
+            if expert is not None:
+                loads[gpu] += Fraction(str(quota))
+                served[expert] += Fraction(str(quota))
+        assert served == [Fraction(str(one)) for one in layer["demand"]]
+        achieved += float(
+            max((one / speed for one, speed in zip(loads, speeds, strict=True) if one), default=0)
+        )
+        holders = [
+            {gpu for gpu, one in zip(gpus, layer["phy2log"], strict=True) if one == expert and speeds[gpu]}
+            for expert in range(len(layer["demand"]))
+        ]
+        if kind == "routing":
+            best += peak_of_tokens(layer["demand"], holders, speeds)
+        else:
+            best += any_placement(layer["demand"], sum(speeds[gpu] > 0 for gpu in gpus), speeds)
+    return achieved, best
+
+
+def peak_of_tokens(demand: list[int], holders: list[set[int]], speeds: list[Fraction]) -> float:
+    """The least peak of whole tokens: for every set of GPUs, what only they can serve must fit in."""
+    levels = sorted({Fraction(k) / s for s in speeds if s for k in range(int(sum(demand)) + 1)})
+    sets = [set(some) for k in range(1, len(speeds) + 1) for some in combinations(range(len(speeds)), k)]
+    forced = [
+        (some, sum(n for n, where in zip(demand, holders, strict=True) if where <= some)) for some in sets
+    ]
+    for level in levels:
+        if all(sum(int(level * speeds[gpu]) for gpu in some) >= load for some, load in forced):
+            return float(level)
+    raise AssertionError("nowhere to go")
+
+
+def any_placement(demand: list[float], n_slots: int, speeds: list[Fraction]) -> float:
+    living = [gpu for gpu, speed in enumerate(speeds) if speed]
+    sets = [set(some) for k in range(1, len(living) + 1) for some in combinations(living, k)]
+    best = float("inf")
+    for chosen in product(sets, repeat=len(demand)):
+        if sum(map(len, chosen)) <= n_slots:
+            peak = max(
+                sum(n for n, where in zip(demand, chosen, strict=True) if where <= some)
+                / float(sum(speeds[gpu] for gpu in some))
+                for some in sets
+            )
+            best = min(best, peak)
+    return best
+
+
+# --- random edits ---------------------------------------------------------------------------------------
+
+
+NUMBERS = (0, 1, 2, -1, 10**6, 10**17, 10**30, 0.5, 1e-9, 1.0, 1e300, True, None, "1", [], {})
+TEXTS = (
+    lambda text, chance: text[: chance.randrange(len(text))],
+    lambda text, chance: text.replace("0", "NaN", 1),
+    lambda text, chance: text.replace(":1", ":1e999999999", 1),
+    lambda text, chance: text.replace("[", "[" * 100_000, 1),
+    lambda text, chance: text.replace('{"', '{"kind":"run","', 1),
+    lambda text, chance: "\ufeff" + text,
+    lambda text, chance: text.replace("1", "-1", 1),
+    lambda text, chance: text.replace("}", "", 1),
+)
+
+
+def edited(page: dict[str, Any], chance: random.Random) -> bytes:
+    """The file of a certificate after a random edit: of a number, a key, a list, a type, or of the text."""
+    if chance.random() < 0.1:
+        return chance.choice(TEXTS)(json.dumps(page, separators=(",", ":")), chance).encode()
+    if chance.random() < 0.02:
+        return json.dumps(page).encode(chance.choice(["utf-16", "utf-32", "utf-8-sig"]))
+    page = copy.deepcopy(page)
+    for _ in range(chance.choice([1, 1, 2])):
+        edit(page, chance)
+    return json.dumps(page).encode()
+
+
+def edit(page: Any, chance: random.Random) -> None:
+    where = page
+    while True:
+        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        if not keys:
+            return
+        key = chance.choice(keys)
+        inner = where[key]
+        if not isinstance(inner, dict | list) or not inner or chance.random() < 0.12:
+            break
+        where = inner
+    what, value = chance.randrange(6), where[key]
+    if what == 0:
+        del where[key]
+    elif what == 1:
+        other = chance.choice(keys)
+        where[key], where[other] = where[other], where[key]
+    elif what == 2 and isinstance(where, list):
+        where.insert(key, copy.deepcopy(value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        by = chance.choice([value + 1, max(0, value - 1), value * 2, value // 2, value * 1.01, value * 0.99])
+        where[key] = by if chance.random() < 0.7 else chance.choice(NUMBERS)
+    else:
+        where[key] = chance.choice(NUMBERS)

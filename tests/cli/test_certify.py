@@ -1,0 +1,74 @@
+"""``evenload certify``: a certificate where it was asked for, a badge, and an exit code that fails a job."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import main
+from evenload.cli.certify import certify
+from evenload.events import EventFile, RunFinished, RunStarted, Span
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with EventFile(folder / "events.jsonl") as sink:
+        sink(RunStarted(0.0, "three items", 0.0, 3, {"a": {}, "b": {}}))
+        sink(Span("map", "a", "a", 0, 2, 0.0, 2.0))
+        sink(Span("map", "b", "b", 2, 1, 0.0, 1.0))
+        sink(RunFinished(2.0, "done"))
+    return folder
+
+
+def call(*args):
+    return CliRunner().invoke(certify, list(map(str, args)), standalone_mode=False)
+
+
+def test_the_certificate_goes_into_the_run_folder_and_can_be_checked(run):
+    made = call(run)
+    path = run / "run.cert.json"
+    assert (made.return_value, made.stdout.splitlines()) == (0, [str(path)])
+    assert made.stderr == "run three items: 2 s, nobody below 1.5 s: 75 % of the best possible\n"
+    again = call(path)
+    assert (again.return_value, again.stderr) == (0, made.stderr)
+
+
+def test_a_share_that_is_missed_fails_the_job_in_one_sentence(run, tmp_path):
+    target = tmp_path / "x.cert.json"
+    assert call(run, "-o", target, "--require", "0.75").return_value == 0
+    missed = call(target, "--require", "0.95")
+    assert missed.return_value == 1
+    assert missed.stderr.splitlines()[1:] == ["error: 75 % of the best possible, less than the 95 % required"]
+
+
+def test_json_and_a_badge(run, tmp_path):
+    badge = tmp_path / "badge.svg"
+    shown = json.loads(call(run, "--json", "--badge", badge).stdout)
+    assert (shown["schema"], shown["kind"], shown["share"], shown["unit"]) == (1, "run", 0.75, "ns")
+    assert (shown["achieved"], shown["bound"]) == (2e9, 1.5e9)
+    assert shown["files"] == [str(run / "run.cert.json"), str(badge)]
+    assert ">75 % of the best possible<" in badge.read_text()
+
+
+@pytest.mark.parametrize("content", ["{}", "no json", '{"format":"\\u001b[2J"}', "[" * 100_000])
+def test_what_proves_nothing_is_said_and_fails(tmp_path, capsys, content):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(SystemExit) as caught:
+        main(["certify", str(path)])
+    said = capsys.readouterr()
+    assert (caught.value.code, said.out) == (1, "")
+    assert "x.json proves nothing: " in said.err
+    assert "\x1b" not in said.err
+
+
+def test_a_run_without_work_cannot_be_certified(tmp_path, capsys):
+    with EventFile(tmp_path / "events.jsonl") as sink:
+        sink(RunStarted(0.0, "nothing", 0.0, 0, {}))
+    with pytest.raises(SystemExit) as caught:
+        main(["certify", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "nothing was measured" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]

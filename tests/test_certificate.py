@@ -1,0 +1,160 @@
+"""The checker of certificates: what it accepts is true, and what is no certificate is refused in words."""
+
+import ast
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from certificate_truth import edited, is_true
+
+from evenload import certificate
+from evenload.certificate import Refused, check, load, main, parse
+from evenload.events import RunStarted, Span
+from evenload.report.certificates.run_certificate import run_certificate
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "check_certificate.py"
+SPANS = [
+    *(Span("edit", "a", "a", k, 1, float(k), k + 1.0) for k in range(3)),
+    Span("edit", "b", "b", 3, 2, 0.0, 3.5, 3.25),
+    Span("score", "b", "b", 0, 4, 4.0, 6.0, 1.5),
+    Span("score", "a", "a", 4, 1, 4.0, 5.0, 1.0),
+]
+LONGEST = [
+    Span("x", "a", "a", 0, 1, 0.0, 9.0),
+    *(Span("x", "b", "b", k, 1, k + 0.0, k + 1.0) for k in range(1, 4)),
+]
+
+
+def pages():
+    """A certificate of each kind of evidence."""
+    yield run_certificate([RunStarted(0.0, "two stages", 0.0, 5, {"a": {}, "b": {}}), *SPANS])
+    yield run_certificate([RunStarted(0.0, "a long one", 0.0), *LONGEST])
+
+
+def refusal(content: bytes) -> str | None:
+    """Why a file is refused, None if it is not."""
+    try:
+        check(parse(content))
+    except Refused as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def all_pages():
+    return list(pages())
+
+
+def test_random_edits_are_refused_or_still_true(all_pages):
+    chance, n_refused, judged = random.Random(20), 0, {}
+    for k in range(2000):
+        content = edited(all_pages[k % len(all_pages)], chance)
+        if (why_not := refusal(content)) is not None:
+            n_refused += 1
+            assert len(why_not) < 250
+            assert why_not.isprintable()
+            continue
+        page = json.loads(content)
+        key = json.dumps([page["kind"], page["claim"], page["evidence"]], sort_keys=True)
+        if key not in judged:
+            judged[key] = is_true(page)
+        assert judged[key], content[:2000]
+    assert 1000 < n_refused < 2000
+
+
+def test_each_claim_is_as_tight_as_it_can_be(all_pages):
+    """One nanosecond less, or more, is no longer what the evidence says."""
+    for page in all_pages:
+        for name, by in (("achieved", -1), ("bound", page["claim"]["bound"]), ("ratio", -0.01)):
+            worse = json.loads(json.dumps(page))
+            worse["claim"][name] += by
+            with pytest.raises(Refused, match=f"claim.{name}|claim.ratio"):
+                check(parse(json.dumps(worse).encode()))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "no JSON"),
+        (b"[" * 200_000, "no JSON"),
+        (b'{"a":1e999999999}', "too large"),
+        (b'{"a":1e-99999}', "too large"),
+        (b'{"a":' + b"9" * 5000 + b"}", "too large"),
+        (b'{"a":-1}', "below 0"),
+        (b'{"a":NaN}', "number NaN"),
+        (b'{"a":Infinity}', "number Infinity"),
+        (b"\xff\xfe{\x00}\x00", "no JSON"),
+        (b"[" + b"0," * 5_000_000 + b"0]", "entries"),
+        (b" " * 49_000_000, "bytes"),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_what_is_no_such_file_is_refused_before_it_is_read(content, why):
+    with pytest.raises(Refused, match=why):
+        parse(content)
+
+
+@pytest.mark.parametrize(
+    "page", [None, 1, [], {}, {"format": []}, {"format": "evenload-certificate", "version": 2}]
+)
+def test_what_is_no_certificate_is_refused(page):
+    with pytest.raises(Refused):
+        check(page)
+
+
+def test_prices_of_nothing_prove_nothing(all_pages):
+    for page in all_pages:
+        bare = json.loads(json.dumps(page))
+        for one in bare["evidence"].get("stretches", ()):
+            one["prices"] = [0] * len(one["stages"])
+            with pytest.raises(Refused, match="not proved"):
+                check(parse(json.dumps(bare).encode()))
+
+
+def test_the_script_is_this_module_and_works_alone(tmp_path, all_pages):
+    shutil.copy(SCRIPT, tmp_path / "check.py")
+    assert (tmp_path / "check.py").read_bytes() == Path(certificate.__file__).read_bytes()
+    (tmp_path / "good.json").write_text(json.dumps(all_pages[0]))
+    (tmp_path / "bad.json").write_text(json.dumps({**all_pages[0], "kind": "\x1b[2J"}))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "check.py", "good.json", "bad.json", "none.json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == ""
+    good, bad, none = done.stdout.splitlines()
+    assert good.startswith("good.json holds: ")
+    assert bad.startswith("bad.json refused: kind")
+    assert "\x1b" not in bad
+    assert none.startswith("none.json refused: ")
+
+
+def test_a_share_can_be_required(tmp_path, all_pages, capsys):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(all_pages[0]))
+    achieved, bound, _ = check(load(path))
+    assert main([str(path), "--require", str(float(bound / achieved) - 0.001)]) == 0
+    assert main([str(path), "--require", "0.9999"]) == 1
+    assert "% of the best possible" in capsys.readouterr().out
+
+
+def test_it_is_short_and_imports_nothing_but_the_standard_library():
+    text = Path(certificate.__file__).read_text()
+    tree, docs = ast.parse(text), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
+    lines = [line for at, line in enumerate(text.splitlines(), 1) if line.strip() and at not in docs]
+    assert len(lines) < 200, "lines of code"
+
+
+def test_a_large_run_is_checked():
+    spans = [Span("x", f"g{k % 8}", f"g{k % 8}", k, 1, k // 8 + 0.0, k // 8 + 0.9) for k in range(8000)]
+    assert run_certificate(spans)["claim"]["ratio"] < 1.12
