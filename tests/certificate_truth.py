@@ -123,7 +123,7 @@ def by_program(stages: Any, devices: Any, work: list[float], speeds: list[dict[i
 
 
 def ends_at(ways: Any, devices: Any, work: list[float], speeds: list[dict[int, float]]) -> float:
-    """When all work is done, however its stages are shared out: a linear program over seconds, and the end."""
+    """When all work is done, however its stages are shared out: a linear program over seconds and the end."""
     open_ = sorted({s for s, _ in ways})
     unit = max(work)
     equal, most = np.zeros((len(open_), len(ways) + 1)), np.zeros((len(devices), len(ways) + 1))
