@@ -1,4 +1,4 @@
-"""The tables of docs/moe.md and docs/how-to/moe-in-engines.md, for docs_tables.py."""
+"""The tables of docs/moe.md and of the how-tos on engines and clones, for docs_tables.py."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -124,11 +124,24 @@ def planner(rows: list[Row]) -> str:
     return table(columns, rows)
 
 
+def clones(rows: list[Row]) -> str:
+    columns = {
+        "traffic": words("traffic"),
+        "ranks": words("ranks"),
+        "tokens a rank": lambda row: f"{row['tokens a rank']:,}",
+    }
+    for name in ("none", "hash", "EPLB + LP", "largest first", "evenload"):
+        columns[name] = figure(name, 3)
+    columns["fetches (bound)"] = lambda row: f"{row['fetches']:.1f} ({row['fetch bound']:.1f})"
+    return table(columns | {"gap": lambda row: f"{row['gap %']:.1f} %", "µs": figure("plan us", 1)}, rows)
+
+
 def of_rows(make: Callable[[list[Row]], str]) -> Callable[[Sequence[Page]], str]:
     """``make`` of the rows of the only result."""
     return lambda pages: make(list(pages[0]["rows"]))
 
 
+CLONES = {"moe_clones": of_rows(clones)}
 ENGINES = {"moe_engines": of_rows(engines)}
 TABLES = {
     "moe_routing": of_rows(routing),

@@ -15,6 +15,7 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.moe.cloning.clone_plan import ClonePlan
     from evenload.moe.cloning.cloner import Cloner, clone_experts
+    from evenload.moe.cloning.device import DeviceCloner
     from evenload.moe.cloning.fetch_costs import FetchCosts
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
@@ -35,6 +36,7 @@ _HOMES = {
     "BatchPlan": "routing.batch_plan",
     "ClonePlan": "cloning.clone_plan",
     "Cloner": "cloning.cloner",
+    "DeviceCloner": "cloning.device",
     "Dispatcher": "routing.dispatch",
     "FetchCosts": "cloning.fetch_costs",
     "Fleet": "placement.fleet",
@@ -64,6 +66,7 @@ __all__ = [
     "BatchPlan",
     "ClonePlan",
     "Cloner",
+    "DeviceCloner",
     "Dispatcher",
     "FetchCosts",
     "Fleet",

@@ -2,14 +2,17 @@
 twin."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
+import strange_values
 import torch
+from clone_plan_claims import check_plan
+from strange_values import STRANGE
 
 from evenload.errors import ConfigError
-from evenload.moe import clone_experts
-from evenload.moe.cloning.device import DeviceCloner
+from evenload.moe import DeviceCloner, clone_experts
 
 
 def fitting(mine, rest, made, tokens, cap):
@@ -55,25 +58,64 @@ def twin(counts, layer, target):
         slots[to] -= 1
 
 
-def check(n_ranks, n_experts, spare, cap):
-    rng = np.random.default_rng(n_ranks)
-    homes = rng.integers(0, n_ranks, n_experts)
-    device = DeviceCloner(homes, spare, cap, n_ranks=n_ranks, n_layers=2, device="cpu")
-    counts = (rng.lognormal(0, 1, (2, n_experts)) * [[30], [9000]]).astype(np.int64)
+def compare(device, counts, spare, cap):
+    """Both layers' plans on the device are the twin's, and as good as the CPU's claims allow."""
     given = torch.from_numpy(counts)
     summary = device.plan(given)
-    for index in range(2):
+    for index in range(len(counts)):
         plan = device.on_host(given, index)
         expected = twin(counts[index], plan.layer, int(summary[index, 1]))
         assert list(zip(plan.experts, plan.ranks, plan.tokens, strict=True)) == expected
-        best = clone_experts(counts[index], homes, spare, cap, n_ranks=n_ranks)
+        best = clone_experts(counts[index], plan.layer.homes, spare, cap, n_ranks=plan.layer.n_ranks)
         assert (plan.first_bound, plan.peak >= best.peak) == (best.first_bound, True)
-        assert plan.peak == plan.loads.max()
-        assert plan.loads.sum() == counts[index].sum()
+        check_plan(plan, counts[index], plan.layer.homes, plan.layer.spare, cap)
 
 
-for shape in [(2, 5, 1, None), (5, 9, 2, 2), (8, 8, 1, None), (7, 20, np.array([0, 1, 2, 1, 3, 0, 1]), None)]:
-    check(*shape)
+def check(n_ranks, n_experts, spare, cap, seed):
+    rng = np.random.default_rng(seed)
+    homes = rng.integers(0, n_ranks, n_experts)
+    device = DeviceCloner(homes, spare, cap, n_ranks=n_ranks, n_layers=2, device="cpu")
+    scale = rng.choice([0, 1, 30, 9000, 2**30], 2)[:, None]
+    compare(device, (rng.lognormal(0, 1, (2, n_experts)) * scale).astype(np.int64), spare, cap)
+
+
+def check_random(seed):
+    """A layer of any shape: ranks without experts, without slots, no clones allowed."""
+    rng = np.random.default_rng(seed)
+    n_ranks = int(rng.integers(1, 9))
+    spare = rng.integers(0, 4, n_ranks) if rng.random() < 0.5 else int(rng.integers(0, 4))
+    cap = None if rng.random() < 0.5 else int(rng.integers(0, 4))
+    check(n_ranks, int(rng.integers(1, 20)), spare, cap, seed)
+
+
+def check_strange():
+    """Any value in the place of any argument: an answer, or a reason."""
+    fits = {"homes": [0, 1, 1], "spare_slots": 1, "cap": 2, "n_ranks": 2, "n_layers": 1, "device": "cpu"}
+    for argument in fits:
+        for value in STRANGE:
+            call = f"DeviceCloner({argument}=a {type(value).__name__})"
+            strange_values.check(call, partial(DeviceCloner, **fits | {argument: value}), lambda _: True)
+    device = DeviceCloner(**fits)
+    counts = torch.tensor([[9, 1, 2]])
+    device.plan(counts)
+    for value in [*STRANGE, counts[0], counts.float(), counts.to("meta"), counts.to_sparse()]:
+        for of in (device.plan, device.on_host):
+            strange_values.check(
+                f"{of.__name__}(a {type(value).__name__})", partial(of, value), lambda _: True
+            )
+        strange_values.check("on_host's index", partial(device.on_host, counts, value), lambda _: True)
+    for many in (-5, 1 << 62, 1 << 40, -(1 << 63)):  # not refused without a wait, and nothing is overwritten
+        device.plan(torch.full_like(counts, many))
+        assert 0 <= device.summary[0, 2] <= 7
+        with pytest.raises(ConfigError, match=r"counts|whole"):
+            device.on_host(torch.tensor([[3, 3, 4]]))
+
+
+seed, n = map(int, sys.argv[1:3])
+check(7, 20, np.array([0, 1, 2, 1, 3, 0, 1]), None, seed)
+for one in range(n):
+    check_random([seed, one])
 with pytest.raises(ConfigError, match="int64"):
     DeviceCloner([0, 1], 1, device="cpu").plan(torch.zeros(1, 2))
+check_strange()
 sys.stdout.write("all equal")

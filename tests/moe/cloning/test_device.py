@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from evenload.errors import ConfigError
+from evenload.moe import DeviceCloner
+
 pytest.importorskip("triton", reason="Triton is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -37,8 +40,15 @@ def run(*arguments, **environment):
 
 
 def test_the_kernel_equals_its_twin_in_the_interpreter():
-    script = Path(__file__).with_name("interpret_clone_kernel.py")
-    assert "all equal" in run(str(script), TRITON_INTERPRET="1")
+    here = Path(__file__)
+    paths = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
+    script = here.with_name("interpret_clone_kernel.py")
+    assert "all equal" in run(str(script), "1", "12", TRITON_INTERPRET="1", PYTHONPATH=paths)
+
+
+def test_a_cpu_is_refused_without_the_interpreter():
+    with pytest.raises(ConfigError, match="CPU"):
+        DeviceCloner([0, 1], 1, device="cpu")
 
 
 def test_the_kernel_compiles_for_cuda_without_a_gpu(tmp_path):

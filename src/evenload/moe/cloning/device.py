@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evenload._arguments import whole
+from evenload._arguments import MOST, whole
 from evenload._optional import require
 from evenload.errors import ConfigError
 from evenload.moe.cloning.clone_plan import ClonePlan
 from evenload.moe.cloning.cloner import layer_of
+from evenload.moe.routing.weighted_copies import usable_device
 
 __all__ = ["DeviceCloner"]
 
@@ -19,7 +20,7 @@ class DeviceCloner:
 
     homes, spare_slots, cap, n_ranks  as of ``Cloner``, the same for all layers
     n_layers                          planned in one call
-    device                            a torch device; with TRITON_INTERPRET=1 CPU tensors in Triton's
+    device                            a torch device with CUDA; with TRITON_INTERPRET=1 "cpu", for Triton's
                                       interpreter
 
     Unlike ``Cloner`` it puts all ranks into one group: the peak is the same where two spare slots are
@@ -42,9 +43,13 @@ class DeviceCloner:
         from evenload.moe.cloning.kernels.device_clone import clone_kernel
 
         self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
+        device = usable_device(device)
+        if device.type == "cpu" and type(clone_kernel).__name__ != "InterpretedFunction":
+            raise ConfigError("Triton's kernels do not run on a CPU", hint="use Cloner, or a CUDA device")
         self._kernel: Any = clone_kernel
         self._n = 2 * layer.n_ranks + layer.n_experts
-        self._shape = (whole("n_layers", n_layers, least=1), layer.n_experts)
+        n_layers = whole("n_layers", n_layers, least=1, most=MOST // self._n)
+        self._shape = (n_layers, layer.n_experts)
         self._homes, self._spare = (torch.from_numpy(a).to(device) for a in (layer.homes, layer.spare))
 
         def zeros(n: int) -> Any:
@@ -61,13 +66,7 @@ class DeviceCloner:
         The clones are the first ones in the rows of ``experts``, ``ranks`` and ``tokens``; the next call
         overwrites them. Raises ConfigError for another shape, dtype or device.
         """
-        torch = require("torch", extra="torch")
-        is_tensor = isinstance(counts, torch.Tensor)
-        if not is_tensor or counts.shape != self._shape or counts.dtype != torch.int64:
-            given = f"{counts.dtype} {tuple(counts.shape)}" if is_tensor else type(counts).__name__
-            raise ConfigError(f"counts are {given}", hint=f"give an int64 tensor {list(self._shape)}")
-        if counts.device != self.summary.device:
-            raise ConfigError(f"counts on {counts.device}", hint=f"give them on {self.summary.device}")
+        self._check(counts)
         layer = self.layer
         self._kernel[(len(counts),)](
             counts.contiguous(), self._homes, self._spare, self.experts, self.ranks, self.tokens, self.loads,
@@ -80,7 +79,10 @@ class DeviceCloner:
         """The last plan of one layer, with its proofs and dispatch; waits for the device.
 
         counts  those of the last ``plan``
+
+        Raises ConfigError for others: the plan's loads are not theirs.
         """
+        self._check(counts)
         index = whole("index", index, most=self._shape[0] - 1)
         peak, bound, n = self.summary[index].cpu().tolist()
         experts, ranks, tokens = (
@@ -88,7 +90,21 @@ class DeviceCloner:
         )
         totals = np.ascontiguousarray(counts[index].cpu().numpy(), np.int64)
         loads = self.loads[index].cpu().numpy()
+        homed = np.bincount(self.layer.homes, totals, self.layer.n_ranks)
+        moved = np.bincount(ranks, tokens, self.layer.n_ranks)
+        moved -= np.bincount(self.layer.homes[experts], tokens, self.layer.n_ranks)
+        if totals.min() < 0 or (homed + moved != loads).any():
+            raise ConfigError("these are not the counts of the last plan", hint="plan them first")
         return ClonePlan(self.layer, totals, None, experts, ranks, tokens, loads, peak, bound, None)
+
+    def _check(self, counts: Any) -> None:
+        torch = require("torch", extra="torch")
+        is_tensor = isinstance(counts, torch.Tensor) and counts.layout == torch.strided
+        if not is_tensor or counts.shape != self._shape or counts.dtype != torch.int64:
+            given = f"{counts.dtype} {tuple(counts.shape)}" if is_tensor else type(counts).__name__
+            raise ConfigError(f"counts are {given}", hint=f"give an int64 tensor {list(self._shape)}")
+        if counts.device != self.summary.device:
+            raise ConfigError(f"counts on {counts.device}", hint=f"give them on {self.summary.device}")
 
 
 def _power_of_two(n: int) -> int:

@@ -12,7 +12,7 @@ from evenload.errors import ConfigError, quoted
 from evenload.moe.routing.weighted_choice import LayerWeights, choose_slots
 from evenload.moe.routing.weighted_shares import layer_arrays
 
-__all__ = ["WeightedCopies"]
+__all__ = ["WeightedCopies", "usable_device"]
 
 MOST_LOAD = 1 << 38  # as the router takes them
 FRACTIONS = 20  # bits that loads with fractions are scaled up to
@@ -52,7 +52,7 @@ class WeightedCopies:
             raise ConfigError(f"dead is {quoted(dead)}", hint="give the GPUs by their places") from error
         slots = _placement(phy2log, self.n_gpus)
         n_layers, n_slots = slots.shape
-        device = _usable(device)
+        device = usable_device(device)
         empty = lambda *shape: torch.zeros(n_layers, *shape, dtype=torch.int64, device=device)  # noqa: E731
         self._expert, self._order, self._share = empty(n_slots), empty(n_slots), empty(n_slots)
         self._first = empty(self.n_experts + 1)
@@ -171,8 +171,8 @@ def _check_tensor(
         )
 
 
-def _usable(device: Any) -> Any:
-    """``device``, if tensors can be made there."""
+def usable_device(device: Any) -> Any:
+    """``device`` as a torch device. Raises ConfigError if no tensors can be made there."""
     import torch
 
     if not isinstance(device, str | torch.device):

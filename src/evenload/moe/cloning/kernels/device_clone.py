@@ -83,7 +83,7 @@ def clone_kernel(
         over = tl.where((slack < 0) & (is_stuck == 0), (-slack << BITS) | rank, -1)
         under = tl.where((slack > 0) & (slots > 0), (slack << BITS) | rank, -1)
         key, n_over = tl.max(over, axis=0), tl.sum((over >= 0).to(tl.int32), axis=0)
-        goes_on = tl.where((key >= 0) & (tl.max(under, axis=0) >= 0), 1, 0)
+        goes_on = tl.where((key >= 0) & (tl.max(under, axis=0) >= 0) & (n < N), 1, 0)
         if goes_on > 0:
             home = key & LOW
             found, its_rest = _fit(expert, homes, rest, made, home, key >> BITS, cap)

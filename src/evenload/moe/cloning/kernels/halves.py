@@ -1,41 +1,38 @@
-"""Pieces of the clone planner: the smallest group among up to 18 ranks, by sums of all subsets of two
-halves."""
+"""Pieces of the clone planner: the smallest group among up to 18 ranks, by the sums of all subsets of one
+half, and for each the subset of the other half that it lacks (Horowitz and Sahni 1974)."""
 
 from evenload.moe.cloning.kernels.chain import settle
 from evenload.moe.cloning.kernels.moves import LIVE, WASTE
+from evenload.moe.cloning.kernels.sums import (
+    LISTS,
+    TAG_BITS,
+    add_sum,
+    is_likely,
+    open_sums,
+    visits,
+)  # fmt: skip
 from evenload.native.kernel import inlined, piece
 
 __all__ = ["HALF", "match_many"]
 
 HALF = 9
-MASK = (1 << HALF) - 1
-END = 1 << 61
 USUAL = 6  # ranks of a group, for its part of the waste
 
 
 @inlined
-def _all_sums(work, first, n, at, spare):
-    """Sums of slack over all subsets of ``n`` live ranks from ``first``, ascending, as sum << HALF | subset.
-
-    Written to ``sums`` from ``at``; ``spare`` is where as many can be put meanwhile.
-    """
-    sums = work.sums
-    sums[at] = 0
-    size = 1
+def _right_half(work, first, n):
+    """Enter the sums of slack of all subsets of ``n`` live ranks from ``first``. Returns (base, shift)."""
+    least, most = 0, 0
+    work.subset[0] = 0
     for k in range(n):
-        add = (work.slack[work.live[first + k]] << HALF) | (1 << k)
-        for i in range(size):
-            sums[spare + i] = sums[at + i]
-        sums[spare + size] = END
-        i, j = spare, spare
-        for out in range(at, at + 2 * size):
-            without, with_it = sums[i], sums[j] + add
-            is_without = without <= with_it
-            sums[out] = without if is_without else with_it
-            i += is_without
-            j += 1 - is_without
-        size *= 2
-    return size
+        slack = work.slack[work.live[first + k]]
+        least, most = least + min(slack, 0), most + max(slack, 0)
+        for i in range(1 << k):
+            work.subset[(1 << k) + i] = work.subset[i] + slack
+    shift = open_sums(work, least, most)
+    for subset in range(1 << n):
+        add_sum(work, least, shift, subset, work.subset[subset], subset)
+    return least, shift
 
 
 @inlined
@@ -47,28 +44,41 @@ def _size_of(subset):
     return n
 
 
+@inlined
+def _smallest_with(work, base, shift, low, most, left, half, best, best_size, best_waste):
+    """``best``, or a smaller one that is ``left``, whose sum is ``low``, and a subset of the right half."""
+    first, last = visits(base, shift, -low, most)
+    for place in range(first, last + 1):
+        at = work.newest[place & (LISTS - 1)]
+        while at >= 0:
+            waste = (work.sums[at] >> TAG_BITS) + low
+            if 0 <= waste <= most:
+                subset = (at << half) | left
+                size = _size_of(subset)
+                if size > 0 and (size < best_size or (size == best_size and waste < best_waste)):
+                    best, best_size, best_waste = subset, size, waste
+            at = work.after[at]
+    return best, best_size, best_waste
+
+
 @piece
 def _smallest(work, n, most):
     """The smallest subset of the first ``n`` live ranks whose slack sums to 0 up to ``most``; 0 if none but
     all."""
     half = n // 2
-    left, right, spare = 0, 1 << HALF, 2 << HALF
-    n_left = _all_sums(work, 0, half, left, spare)
-    n_right = _all_sums(work, half, n - half, right, spare)
+    base, shift = _right_half(work, half, n - half)
+    work.subset[0] = 0
+    for k in range(half):
+        slack = work.slack[work.live[k]]
+        for i in range(1 << k):
+            work.subset[(1 << k) + i] = work.subset[i] + slack
     best, best_size, best_waste = 0, n, most + 1
-    j = n_right
-    for i in range(n_left):
-        low = work.sums[i] >> HALF
-        while j > 0 and (work.sums[right + j - 1] >> HALF) + low >= 0:
-            j -= 1
-        for k in range(j, n_right):
-            waste = (work.sums[right + k] >> HALF) + low
-            if waste > most:
-                break
-            subset = ((work.sums[right + k] & MASK) << half) | (work.sums[i] & MASK)
-            size = _size_of(subset)
-            if size > 0 and (size < best_size or (size == best_size and waste < best_waste)):
-                best, best_size, best_waste = subset, size, waste
+    for left in range(1 << half):
+        low = work.subset[left]
+        if is_likely(work, base, shift, -low, most):
+            best, best_size, best_waste = _smallest_with(
+                work, base, shift, low, most, left, half, best, best_size, best_waste
+            )
     return best if best_size < n else 0
 
 

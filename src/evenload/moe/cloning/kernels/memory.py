@@ -1,15 +1,15 @@
 """Pieces of the clone planner: its one block of memory, cut into arrays."""
 
-from evenload.moe.cloning.kernels.halves import HALF
 from evenload.moe.cloning.kernels.moves import Layer, Work
-from evenload.moe.cloning.kernels.pairs import BLOCK, BUCKETS, PAIRS
+from evenload.moe.cloning.kernels.pairs import BLOCK
+from evenload.moe.cloning.kernels.sums import LISTS, MOST_SUMS, WORDS
 from evenload.native.kernel import inlined
 
 __all__ = ["block_words", "cut_best", "cut_layer", "cut_work", "most_clones"]
 
 # Words of int64: the layer, then the best plan so far, then work.
 WORDS_OF_LAYER = 2  # ranks and experts, each (ranks + 1 twice, experts once)
-FIXED = BLOCK + BUCKETS + 8 + PAIRS + 4 * (1 << HALF) + 8 + 8
+FIXED = BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8
 
 
 def most_clones(n_ranks: int, n_experts: int) -> int:
@@ -50,16 +50,18 @@ def cut_work(block, at, n_ranks, n_experts):
     lists = edges + 4 * many
     row = n_ranks + 4
     fixed = lists + 4 * row
-    bucket = fixed + BLOCK
-    pairs = bucket + BUCKETS + 8
-    sums = pairs + PAIRS
-    n = sums + 4 * (1 << HALF) + 8
+    newest = fixed + BLOCK + WORDS
+    sums = newest + LISTS
+    after = sums + MOST_SUMS
+    subset = after + MOST_SUMS
+    n = subset + MOST_SUMS
     rest = at + 3 * n_ranks
     return Work(
         block[at : at + n_ranks], block[at + n_ranks : at + 2 * n_ranks], block[at + 2 * n_ranks : rest],
         block[rest : rest + n_experts], block[rest + n_experts : edges], block[edges : edges + many],
         block[edges + many : edges + 2 * many], block[edges + 2 * many : edges + 3 * many],
         block[edges + 3 * many : lists], block[lists : lists + row], block[lists + row : lists + 2 * row],
-        block[lists + 2 * row : lists + 3 * row], block[lists + 3 * row : fixed], block[fixed:bucket],
-        block[bucket:pairs], block[pairs:sums], block[sums:n], block[n : n + 8],
+        block[lists + 2 * row : lists + 3 * row], block[lists + 3 * row : fixed],
+        block[fixed : fixed + BLOCK], block[fixed + BLOCK : newest], block[newest:sums], block[sums:after],
+        block[after:subset], block[subset:n], block[n : n + 8],
     )  # fmt: skip

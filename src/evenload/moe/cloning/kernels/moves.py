@@ -20,12 +20,13 @@ Layer = namedtuple("Layer", "n_ranks expert_start experts spare cap")
 # load [ranks] homed there; slack [ranks]: tokens below the target (above, if negative); slots [ranks]: spare
 # ones left; rest [experts]: tokens still at home; made [experts]: clones; edge_* [clones]: expert, home, rank
 # and tokens of each; over, under: keys of ranks above and below the target (keys.py); live: ranks in no group
-# yet; group: the ranks of one; is_open, bucket, pairs: of pairs.py; sums: of halves.py; n: clones made,
+# yet; group: the ranks of one; is_open: places in live (pairs.py); seen, newest, sums, after: of
+# sums.py; n: clones made,
 # keys in over and under, tokens that may stay unused below the target, ranks in live.
 Work = namedtuple(
     "Work",
     "load slack slots rest made edge_expert edge_home edge_rank edge_tokens over under live group is_open "
-    "bucket pairs sums n",
+    "seen newest sums after subset n",
 )
 
 

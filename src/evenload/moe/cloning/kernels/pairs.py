@@ -2,83 +2,109 @@
 
 A group of g ranks needs g - 1 clones, so the more groups, the fewer clones; but a group leaves the room
 unused that it has too much, its *waste*, and all groups together may waste only what the target leaves. The
-sums of all pairs of up to 64 ranks are put in buckets; a rank and a pair, or two pairs, are then matched by
-looking into a bucket or two.
+sums of all pairs of up to 64 ranks are tabulated (sums.py); a rank and a pair, two pairs, or a rank and two
+pairs, are then matched by looking up what they lack.
 """
 
 from evenload.moe.cloning.kernels.chain import settle
 from evenload.moe.cloning.kernels.moves import LIVE, WASTE
+from evenload.moe.cloning.kernels.sums import (
+    LISTS,
+    TAG_BITS,
+    add_sum,
+    is_likely,
+    open_sums,
+    visits,
+)  # fmt: skip
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["BLOCK", "BUCKETS", "PAIRS", "match_block"]
+__all__ = ["BLOCK", "match_block"]
 
 BLOCK = 64
-BUCKETS = 1024
-PAIRS = BLOCK * (BLOCK - 1) // 2
-SUM_BITS = 16  # a pair is (sum of slacks) << 16 | place << 8 | place
+PLACE_BITS = TAG_BITS // 2
+PLACE = (1 << PLACE_BITS) - 1
+MOST_TRIES = 1 << 14  # pairs that are looked at for groups of five
+
+
+@inlined
+def _drop_closed(work, m):
+    """Close the gaps among the first ``m`` live ranks that closed ones leave. Returns how many are open."""
+    n = 0
+    for i in range(m):
+        work.live[n] = work.live[i]
+        n += work.is_open[i]
+    for i in range(n):
+        work.is_open[i] = 1
+    n_live = work.n[LIVE]
+    for i in range(m, n_live):
+        work.live[n + i - m] = work.live[i]
+    work.n[LIVE] = n_live - m + n
+    return n
 
 
 @inlined
 def _tabulate(work, m):
-    """Sort the pairs of the first ``m`` live ranks into buckets. Returns (least sum, bits of a bucket)."""
-    slack, live, bucket = work.slack, work.live, work.bucket
-    least, most = slack[live[0]], slack[live[0]]
-    for i in range(1, m):
+    """Enter the sums of all pairs of the first ``m`` live ranks. Returns (least sum, bits that share one)."""
+    slack, live = work.slack, work.live
+    least, most = 0, 0
+    for i in range(m):
         least = min(least, slack[live[i]])
         most = max(most, slack[live[i]])
-    base, bits = 2 * least, 0
-    while (2 * most - base) >> bits >= BUCKETS:
-        bits += 1
-    bucket[: BUCKETS + 2] = 0
-    for i in range(m):
-        shifted = slack[live[i]] - base
-        for j in range(i):
-            bucket[((shifted + slack[live[j]]) >> bits) + 2] += 1
-    for b in range(2, BUCKETS + 2):
-        bucket[b] += bucket[b - 1]
+    base, at = 2 * least, 0
+    shift = open_sums(work, base, 2 * most)
     for i in range(m):
         of_rank = slack[live[i]]
         for j in range(i):
-            total = of_rank + slack[live[j]]
-            b = ((total - base) >> bits) + 1
-            work.pairs[bucket[b]] = (total << SUM_BITS) | (i << 8) | j
-            bucket[b] += 1
-    return base, bits
+            add_sum(work, base, shift, at, of_rank + slack[live[j]], (i << PLACE_BITS) | j)
+            at += 1
+    return base, shift
 
 
 @inlined
-def _find(work, base, bits, least, most, i, j):
-    """The open pair without places i and j, with the least sum from ``least`` to ``least + most``; -1 if
+def _places(work, at):
+    """The two places of a pair."""
+    pair = work.sums[at]
+    return (pair >> PLACE_BITS) & PLACE, pair & PLACE
+
+
+@inlined
+def _find(work, base, shift, least, most, i, j, k):
+    """The open pair without places i, j and k, with the least sum from ``least`` to ``least + most``; -1 if
     none."""
-    first = max((least - base) >> bits, 0)
-    last = min((least + most - base) >> bits, BUCKETS - 1)
     best, found = most + 1, -1
-    if first <= last:
-        for at in range(work.bucket[first], work.bucket[last + 1]):
-            pair = work.pairs[at]
-            waste = (pair >> SUM_BITS) - least
+    first, last = visits(base, shift, least, most)
+    for place in range(first, last + 1):
+        at = work.newest[place & (LISTS - 1)]
+        while at >= 0 and best > 0:
+            waste = (work.sums[at] >> TAG_BITS) - least
             if 0 <= waste < best:
-                a, b = (pair >> 8) & 255, pair & 255
-                if work.is_open[a] and work.is_open[b] and a != i and a != j and b != i and b != j:
+                a, b = _places(work, at)
+                is_apart = a != i and a != j and a != k and b != i and b != j and b != k
+                if is_apart and work.is_open[a] and work.is_open[b]:
                     best, found = waste, at
+            at = work.after[at]
     return found
 
 
 @inlined
-def _close(layer, work, n, a, b, c, d):
-    """Make a group of the first ``n`` of these places, if that is possible."""
+def _close(layer, work, n, a, b, c, d, e):
+    """Make a group of the first ``n`` of these places, if that is possible; returns whether it was."""
     group, live = work.group, work.live
-    group[0], group[1], group[2], group[3] = live[a], live[b], live[c], live[d]
+    group[0], group[1], group[2], group[3], group[4] = live[a], live[b], live[c], live[d], live[e]
     waste = 0
     for i in range(n):
         waste += work.slack[group[i]]
-    if waste <= work.n[WASTE] and settle(layer, work, n, False):
-        work.n[WASTE] -= waste
-        work.is_open[a] = work.is_open[b] = 0
-        if n > 2:
-            work.is_open[c] = 0
-        if n > 3:
-            work.is_open[d] = 0
+    if waste > work.n[WASTE] or not settle(layer, work, n, False):
+        return False
+    work.n[WASTE] -= waste
+    work.is_open[a] = work.is_open[b] = 0
+    if n > 2:
+        work.is_open[c] = 0
+    if n > 3:
+        work.is_open[d] = 0
+    if n > 4:
+        work.is_open[e] = 0
+    return True
 
 
 @inlined
@@ -91,76 +117,98 @@ def _match_alone(work, m, most):
 
 
 @inlined
-def _match_two(layer, work, base, bits, most):
+def _match_two(layer, work, base, shift, most):
     while True:
-        at = _find(work, base, bits, 0, min(most, work.n[WASTE]), -1, -1)
+        at = _find(work, base, shift, 0, min(most, work.n[WASTE]), -1, -1, -1)
         if at < 0:
             return
-        a, b = (work.pairs[at] >> 8) & 255, work.pairs[at] & 255
-        _close(layer, work, 2, a, b, a, b)
-        if work.is_open[a]:
+        a, b = _places(work, at)
+        if not _close(layer, work, 2, a, b, a, b, a):
             return
 
 
 @inlined
-def _match_three(layer, work, m, base, bits, most):
+def _match_three(layer, work, m, base, shift, most):
     for i in range(m):
-        if work.is_open[i]:
-            least = -work.slack[work.live[i]]
-            at = _find(work, base, bits, least, min(most, work.n[WASTE]), i, -1)
+        least = -work.slack[work.live[i]]
+        if work.is_open[i] and is_likely(work, base, shift, least, most):
+            at = _find(work, base, shift, least, min(most, work.n[WASTE]), i, -1, -1)
             if at >= 0:
-                _close(layer, work, 3, i, (work.pairs[at] >> 8) & 255, work.pairs[at] & 255, i)
+                a, b = _places(work, at)
+                _close(layer, work, 3, i, a, b, i, i)
 
 
 @inlined
-def _match_four(layer, work, base, bits, most):
-    last = min(max(-base >> bits, 0), BUCKETS - 1)  # one of two pairs has a sum of 0 or less, but for waste
-    for at in range(work.bucket[last + 1]):
-        pair = work.pairs[at]
-        a, b = (pair >> 8) & 255, pair & 255
-        if work.is_open[a] and work.is_open[b]:
-            other = _find(work, base, bits, -(pair >> SUM_BITS), min(most, work.n[WASTE]), a, b)
-            if other >= 0:
-                _close(layer, work, 4, a, b, (work.pairs[other] >> 8) & 255, work.pairs[other] & 255)
+def _match_four(layer, work, m, base, shift, most):
+    """Two pairs: of four places, two are the same modulo 3, so that such pairs and any others are all."""
+    for a in range(m):
+        for b in range(a % 3, a, 3):
+            if not work.is_open[a]:
+                break
+            least = -work.slack[work.live[a]] - work.slack[work.live[b]]
+            if is_likely(work, base, shift, least, most) and work.is_open[b]:
+                at = _find(work, base, shift, least, min(most, work.n[WASTE]), a, b, -1)
+                if at >= 0:
+                    c, d = _places(work, at)
+                    _close(layer, work, 4, a, b, c, d, a)
+
+
+@inlined
+def _match_five(layer, work, m, base, shift, most):
+    """A rank above the target, of which each group has one, and two pairs."""
+    n_tries = 0
+    for i in range(m):
+        if work.slack[work.live[i]] < 0 and work.is_open[i] and n_tries < MOST_TRIES:
+            n_tries += _complete_five(layer, work, m, base, shift, most, i)
+
+
+@inlined
+def _complete_five(layer, work, m, base, shift, most, i):
+    n_tries, slack = 0, work.slack[work.live[i]]
+    for a in range(m):
+        if a == i or not work.is_open[a]:
+            continue
+        n_tries += a // 3
+        of_two = slack + work.slack[work.live[a]]
+        for b in range(a % 3, a, 3):
+            least = -of_two - work.slack[work.live[b]]
+            if is_likely(work, base, shift, least, most) and work.is_open[b] and b != i:
+                at = _find(work, base, shift, least, min(most, work.n[WASTE]), a, b, i)
+                if at >= 0:
+                    c, d = _places(work, at)
+                    if _close(layer, work, 5, i, a, b, c, d):
+                        return n_tries
+    return n_tries
 
 
 @piece
 def match_block(layer, work, m):
-    """Make groups of up to four of the first ``m`` live ranks, take them from ``live``, and put the others
+    """Make groups of up to five of the first ``m`` live ranks, take them from ``live``, and put the others
     of the ``m`` at its end."""
-    if m < 2:
-        return
     for i in range(m):
         work.is_open[i] = 1
-    base, bits = _tabulate(work, m)
     step = max(work.n[WASTE] // layer.n_ranks, 1)
-    most = 0
-    for _ in range(2):
-        _match_alone(work, m, 4 * most)
-        _match_two(layer, work, base, bits, 2 * most)
-        _match_three(layer, work, m, base, bits, most)
-        if work.n[WASTE] <= most:
-            break
-        most = step
-    most = 0
-    for _ in range(2):
-        _match_four(layer, work, base, bits, most)
-        if work.n[WASTE] <= most:
-            break
-        most = step
-    _turn(work, m)
+    _match_alone(work, m, 4 * step)
+    m = _drop_closed(work, m)
+    base, shift = _tabulate(work, m)
+    _match_two(layer, work, base, shift, 2 * step)
+    _match_three(layer, work, m, base, shift, step)
+    m = _drop_closed(work, m)
+    base, shift = _tabulate(work, m)
+    _match_four(layer, work, m, base, shift, step)
+    m = _drop_closed(work, m)
+    base, shift = _tabulate(work, m)
+    _match_five(layer, work, m, base, shift, step)
+    _turn(work, _drop_closed(work, m))
 
 
 @inlined
 def _turn(work, m):
-    """Put the live ranks behind the first ``m`` in front of those of the ``m`` that are still open."""
-    n_left, n_live = 0, work.n[LIVE]
+    """Put the first ``m`` live ranks behind the others."""
+    n_live = work.n[LIVE]
     for i in range(m):
-        if work.is_open[i]:
-            work.group[n_left] = work.live[i]
-            n_left += 1
+        work.group[i] = work.live[i]
     for i in range(m, n_live):
         work.live[i - m] = work.live[i]
-    for i in range(n_left):
+    for i in range(m):
         work.live[n_live - m + i] = work.group[i]
-    work.n[LIVE] = n_live - m + n_left
