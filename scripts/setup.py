@@ -101,9 +101,15 @@ EVM = NpmStep(
     without="no EVM, so the contracts that verify proofs are not run",
 )
 
+CIRCOM = NpmStep(
+    package="circom2",
+    version="0.2.23",
+    without="no circom, so no witnesses by its circuits (npm install --no-save circom2@0.2.23)",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM)),
+    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM, CIRCOM)),
     "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM), (SNARKJS,)),
 }
 

@@ -31,6 +31,10 @@ COMMANDS = {
         "evenload.cli.doctor:doctor",
         "Say what works on this machine, and what to install for the rest.",
     ),
+    "fullprove": (
+        "evenload.cli.fullprove:fullprove",
+        "From a circuit's WASM and its inputs to a verified proof.",
+    ),
     "init": ("evenload.cli.pipeline.init:init", "Write a small job file to start from."),
     "map": (
         "evenload.cli.map.command:map_items",

@@ -18,8 +18,9 @@ from evenload.errors import ConfigError, EvenloadError, quoted
 
 if TYPE_CHECKING:
     from evenload.events import EventLog
+    from evenload.zk.prover import Prover
 
-__all__ = ["prove"]
+__all__ = ["failed_row", "prove", "prover_for", "write_proof"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
     with contextlib.ExitStack() as stack:
         proofs, done_step = _proofs(request, monitors, stack)
         for index, (name, path, done) in enumerate(zip(names, request.witnesses, proofs, strict=True)):
-            rows.append(_write(request.out, name, path, done))
+            rows.append(write_proof(request.out, name, path, done))
             done_step(index, name, {f"{k}_s": v for k, v in rows[-1].get("stages_s", {}).items()})
             if not request.quiet:
                 click.echo(rows[-1]["error"] or f"{path}: proved and verified", err=True)
@@ -135,17 +136,21 @@ def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
 
 def _prove_here(request: ProveRequest) -> Iterator[Any]:
     """Yield a ProvedStatement or an exception for each witness, in order; by threads of this process."""
-    _import_numpy()
-    from evenload.zk.prover import Prover
-    from evenload.zk.queue import n_processors
-
-    threads = request.threads or n_processors()
-    with Prover(request.zkey, threads=threads, level=request.level, keep=True) as prover:
+    with prover_for(request.zkey, request.threads, request.level) as prover:
         for path in request.witnesses:
             try:
                 yield prover.prove(path)
             except (EvenloadError, OSError) as error:
                 yield error
+
+
+def prover_for(zkey: Path, threads: int | None, level: str | None) -> "Prover":
+    """A prover of this process, on all its processors unless ``threads`` says less; it keeps the key."""
+    _import_numpy()
+    from evenload.zk.prover import Prover
+    from evenload.zk.queue import n_processors
+
+    return Prover(zkey, threads=threads or n_processors(), level=level, keep=True)
 
 
 def _import_numpy() -> None:
@@ -160,12 +165,10 @@ def _import_numpy() -> None:
             os.environ["OPENBLAS_NUM_THREADS"] = wish
 
 
-def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
+def write_proof(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
     """Write a proof and return its row; an error, of proving or of writing, stands in the row."""
     if isinstance(done, BaseException):
-        cause = done.__cause__ or done
-        why = cause.message if isinstance(cause, EvenloadError) else str(cause)
-        return _failed(witness, why)
+        return failed_row(witness, done)
     from evenload.zk.groth16 import public_to_json
 
     proof, public = out / f"{name}.proof.json", out / f"{name}.public.json"
@@ -175,7 +178,7 @@ def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
         _replace(public, public_to_json(done.public))
         _replace(proof, done.proof.to_json())
     except OSError as error:
-        return _failed(witness, f"proved, but not written: {error}")
+        return _row_of(witness, f"proved, but not written: {error}")
     stages = {stage: round(seconds, 6) for stage, seconds in done.stages.items()}
     return {
         "witness": str(witness),
@@ -186,7 +189,13 @@ def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
     }
 
 
-def _failed(witness: Path, why: str) -> dict[str, Any]:
+def failed_row(witness: Path, error: BaseException) -> dict[str, Any]:
+    """The row of a witness that was not proved."""
+    cause = error.__cause__ or error
+    return _row_of(witness, cause.message if isinstance(cause, EvenloadError) else str(cause))
+
+
+def _row_of(witness: Path, why: str) -> dict[str, Any]:
     return {"witness": str(witness), "proof": None, "public": None, "error": why}
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from evenload.zk.circom.input_values import parse_inputs
+    from evenload.zk.circom.witness import calculate_witness
     from evenload.zk.formats.r1cs import R1cs
     from evenload.zk.formats.witness import read_witness, write_witness
     from evenload.zk.formats.zkey import ZKey, read_zkey, write_zkey
@@ -25,6 +27,8 @@ _HOMES = {
     "VerificationKey": "groth16",
     "Verdict": "verifier",
     "ZKey": "formats.zkey",
+    "calculate_witness": "circom.witness",
+    "parse_inputs": "circom.input_values",
     "read_witness": "formats.witness",
     "read_zkey": "formats.zkey",
     "verify": "verifier",
@@ -41,6 +45,8 @@ __all__ = [
     "Verdict",
     "VerificationKey",
     "ZKey",
+    "calculate_witness",
+    "parse_inputs",
     "read_witness",
     "read_zkey",
     "verify",

@@ -20,7 +20,15 @@ from evenload.zk.formats.zkey import ZKey
 from evenload.zk.key import ProvingKey
 from evenload.zk.key_store import KeyStore
 from evenload.zk.proving_devices import find_pool, proving_devices, refuse_unused_level
-from evenload.zk.worker import InvalidProof, ProofWorker, ProvedStatement, ProveRequest, ProverStats, Witness
+from evenload.zk.worker import (
+    InvalidProof,
+    ProofWorker,
+    ProvedStatement,
+    ProveRequest,
+    ProverStats,
+    Witness,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -95,6 +103,10 @@ class Prover:
     def key(self) -> ProvingKey:
         """The loaded key of the first device."""
         return self._keys.key(self.devices[0])
+
+    def accept(self, n: int) -> None:
+        """Raise ConfigError unless a witness of ``n`` values fits the key."""
+        check_length(n, self.key.n_vars, self.key.name)
 
     def prove(self, witness: Witness, public: Sequence[int] | None = None) -> ProvedStatement:
         """On the first device; see ``ProofWorker.prove``."""

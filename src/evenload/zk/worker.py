@@ -31,6 +31,7 @@ __all__ = [
     "ProverStats",
     "StageTimer",
     "Witness",
+    "check_length",
     "load_witness",
     "prove_unverified",
 ]
@@ -200,11 +201,7 @@ def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
     """[n_vars, 4] uint64 on a cache line, canonical. Raises FormatError or ConfigError."""
 
     def accept(n: int) -> None:
-        if n != n_vars:
-            raise ConfigError(
-                f"the witness has {n} values, {key_name} needs {n_vars}",
-                hint="the witness and the key must come from the same circuit",
-            )
+        check_length(n, n_vars, key_name)
 
     if isinstance(witness, np.ndarray):
         if witness.ndim != 2 or witness.shape[1] != 4 or witness.dtype != np.uint64 or not len(witness):
@@ -219,6 +216,15 @@ def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
     aligned = rows.empty(len(values), 32)
     aligned[:] = values
     return aligned
+
+
+def check_length(n: int, n_vars: int, key_name: str) -> None:
+    """Raise ConfigError unless a witness of ``n`` values fits a key of ``n_vars`` wires."""
+    if n != n_vars:
+        raise ConfigError(
+            f"the witness has {n} values, {key_name} needs {n_vars}",
+            hint="the witness and the key must come from the same circuit",
+        )
 
 
 def prove_unverified(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evenload._private_files import own_folder
 from evenload._terminal import log_of
+from evenload.errors import printable
 from evenload.gpu.llvm import programs
 from evenload.native import store
 from evenload.zk.key import CpuKey
@@ -32,11 +33,11 @@ def kept_key(path: Path, level: str, load: Callable[[], CpuKey]) -> CpuKey:
     at = _entry_path(digest, level)
     if at is None:
         return load()
-    found = _found(at, digest, path.name)
+    found = _found(at, digest, path)
     if found is not None:
         return found
     with store.alone(at):
-        found = _found(at, digest, path.name)  # another process may have been first
+        found = _found(at, digest, path)  # another process may have been first
         if found is None:
             found = load()
             if found.sha256 == digest:  # the file was not exchanged meanwhile
@@ -63,9 +64,9 @@ def _entry_path(digest: str, level: str) -> Path | None:
     return folder / f"{digest[:40]}-{level}-{code.hexdigest()[:16]}.key"
 
 
-def _found(at: Path, digest: str, name: str) -> CpuKey | None:
+def _found(at: Path, digest: str, path: Path) -> CpuKey | None:
     found = map_arrays(at, WHAT)
-    key = entry.key_of(*found, name) if found is not None else None
+    key = entry.key_of(*found, printable(str(path))) if found is not None else None
     if key is None or key.sha256 != digest:
         return None
     with contextlib.suppress(OSError):

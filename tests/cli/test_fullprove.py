@@ -1,0 +1,74 @@
+"""``evenload fullprove``, as a user types it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import cli
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("wasmtime", reason="the circom extra is not installed")
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data" / "zk" / "public8"
+CIRCOM = ROOT / "node_modules" / "circom2" / "cli.js"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path / "cache"))
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(a) for a in arguments], standalone_mode=False)
+
+
+@pytest.fixture
+def circuit(tmp_path):
+    if not CIRCOM.exists() or not shutil.which("node"):
+        pytest.skip("no circom, so witnesses of its circuits are not calculated")
+    command = ["node", str(CIRCOM), str(DATA / "public8.circom"), "--wasm", "-o", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=550)
+    return tmp_path / "public8_js" / "public8.wasm"
+
+
+def test_from_inputs_to_a_verified_proof(circuit, tmp_path):
+    out, inputs, key = tmp_path / "proofs", DATA / "public8.input.json", DATA / "circuit.zkey"
+    done = run("fullprove", circuit, inputs, key, "-o", out, "--witness", tmp_path / "w.wtns")
+    assert (done.exception, done.return_value) == (None, 0)
+    assert done.stdout == f"{out / 'public8.input.proof.json'}\n"
+    assert (tmp_path / "w.wtns").read_bytes() == (DATA / "witness.wtns").read_bytes()
+    assert (out / "public8.input.public.json").read_bytes() == (DATA / "public.json").read_bytes()
+    files = (out / "public8.input.public.json", out / "public8.input.proof.json")
+    assert run("verify", DATA / "vkey.json", *files).return_value == 0
+
+    wrong = tmp_path / "wrong.json"
+    for text, why in (('{"a": ["1"]}', "signal 'a' takes 8 values, 1 were given"), ("[", "not JSON")):
+        wrong.write_text(text)
+        failed = run("fullprove", circuit, wrong, key, "-o", out, "--json")
+        page = json.loads(failed.stdout)
+        assert (failed.return_value, page["schema"], page["proof"]) == (1, 1, None)
+        assert why in page["error"]
+    other = run("fullprove", circuit, inputs, DATA.parent / "multiplier" / "circuit.zkey", "-o", out)
+    assert other.return_value == 1
+    assert "multiplier/circuit.zkey needs 4" in other.stderr
+    assert not list(out.glob("wrong*"))
+
+
+@pytest.mark.parametrize("missing", ["none.wasm", "none.json", "none.zkey"])
+def test_files_that_are_not_there_are_named(tmp_path, missing):
+    files = {
+        ".wasm": tmp_path / "c.wasm",
+        ".json": DATA / "public8.input.json",
+        ".zkey": DATA / "circuit.zkey",
+    }
+    files[".wasm"].write_bytes(b"")
+    files[Path(missing).suffix] = tmp_path / missing
+    done = run("fullprove", *files.values(), "-o", tmp_path / "proofs")
+    assert (done.exception, done.return_value) == (None, 1)
+    assert missing in done.stderr
+    assert not list((tmp_path / "proofs").iterdir())
