@@ -6,14 +6,16 @@ strategy alike. A mask's element is decided by its place in the tensor, so paddi
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.step.image_speedups import kept
 from evenload.clients.step.replace_modules import replace_modules
 
-__all__ = ["KEY", "KeyedDropout", "keyed_layers", "uniform_of", "with_keyed_dropout"]
+__all__ = ["KEY", "KeyedDropout", "kept_of", "keyed_layers", "uniform_of", "with_keyed_dropout"]
 
 KEY = "draw_key"
 _GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -40,16 +42,18 @@ class KeyedDropout(nn.Module):
         if self.p == 1:
             self.n_calls += 1
             return x * 0
-        return x * (self.uniform(x) >= self.p).to(x.dtype) * (1 / (1 - self.p))
+        return x * kept_of(*self._next(x), self.p, x.dtype) * (1 / (1 - self.p))
 
     def uniform(self, x: Tensor) -> Tensor:
         """float64 numbers in [0, 1) of the shape of ``x``, or one for each of its channels."""
+        return uniform_of(*self._next(x))
+
+    def _next(self, x: Tensor) -> tuple[Tensor, int, list[int]]:
+        """The key, the salt of this call, and the shape of its numbers."""
         salt = self.layer * 65_536 + self.n_calls
         self.n_calls += 1
         shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if self.by_channel else list(x.shape)
-        # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
-        places = torch.from_numpy(np.arange(math.prod(shape))).to(x.device)
-        return uniform_of(self.draw_key, salt, places).view(shape)
+        return self.draw_key, salt, shape
 
 
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
@@ -69,10 +73,18 @@ def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:
     return {name: module for name, module in model.named_modules() if isinstance(module, KeyedDropout)}
 
 
-def uniform_of(key: Tensor, salt: int, places: Tensor) -> Tensor:
-    """A float64 in [0, 1) for each int64 place, from a key (an int64 scalar) and a salt."""
+def kept_of(key: Tensor, salt: int, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+    """1 where a number of ``uniform_of`` is at least ``p``, 0 elsewhere; by a kernel where there is one."""
+    found = kept(key, salt, math.prod(shape), p, dtype)
+    return (uniform_of(key, salt, shape) >= p).to(dtype) if found is None else found.view(shape)
+
+
+def uniform_of(key: Tensor, salt: int, shape: Sequence[int]) -> Tensor:
+    """float64 numbers in [0, 1), each from a key (an int64 scalar), a salt and its place."""
+    # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
+    places = torch.from_numpy(np.arange(math.prod(shape))).to(key.device)
     words = _mix(_mix(key ^ salt) + places * _GOLDEN)
-    return _shift(words, 11).to(torch.float64) * 2.0**-53
+    return (_shift(words, 11).to(torch.float64) * 2.0**-53).view(shape)
 
 
 def _shift(words: Tensor, n: int) -> Tensor:

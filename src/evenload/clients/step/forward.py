@@ -4,10 +4,8 @@ Random numbers of an augmentation are counted, not drawn: each follows from the 
 the step and its place, so they do not depend on strategy, chunk, device or neighbours.
 """
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,11 +29,10 @@ class Draws:
 
     def uniform(self, *shape: int) -> Tensor:
         """float32 [*shape] in [0, 1), other numbers in every call."""
-        places = torch.from_numpy(np.arange(math.prod(shape))).to(self._key.device)
-        numbers = uniform_of(self._key, OWN + self._n_calls, places)
+        numbers = uniform_of(self._key, OWN + self._n_calls, shape)
         self._n_calls += 1
         # Cut to the bits that float32 has: rounding would give 1.
-        return ((numbers * 2.0**24).floor() * 2.0**-24).view(shape).to(torch.float32)
+        return ((numbers * 2.0**24).floor() * 2.0**-24).to(torch.float32)
 
     def coin(self, p: float, *shape: int) -> Tensor:
         """bool [*shape], each true with probability ``p``."""

@@ -11,13 +11,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from evenload.clients.step.dropout import uniform_of
+from evenload.clients.step.dropout import kept_of, uniform_of
 
 __all__ = ["ReplacedFunctions"]
 
@@ -58,15 +57,17 @@ class ReplacedFunctions(TorchFunctionMode):
 
     def uniform(self, *shape: int) -> Tensor:
         """float64 numbers in [0, 1), other ones in every call."""
-        self.drew = self.is_used = True
-        places = torch.from_numpy(np.arange(math.prod(shape))).to(self._key.device)
-        self._n_calls += 1
-        return uniform_of(self._key, OWN + self._n_calls, places).view(shape)
+        return uniform_of(self._key, self._next_salt(), shape)
 
     def kept(self, x: Tensor, p: float, by_channel: bool) -> Tensor:
         """1 for each element (or channel) of ``x`` that stays, 0 for one that is dropped."""
         shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if by_channel else x.shape
-        return (self.uniform(*shape) >= p).to(x.dtype)
+        return kept_of(self._key, self._next_salt(), shape, p, x.dtype)
+
+    def _next_salt(self) -> int:
+        self.drew = self.is_used = True
+        self._n_calls += 1
+        return OWN + self._n_calls
 
 
 def _with_globals(fn: Any, own: dict[str, Any]) -> Callable[..., Any]:

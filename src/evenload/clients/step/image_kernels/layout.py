@@ -23,8 +23,8 @@ from evenload.gpu.llvm.conv.kernels import conv_program
 from evenload.gpu.llvm.conv.pooling import pool_program
 
 __all__ = [
-    "KERNEL_DTYPES", "Layout", "can_pool", "empty_images", "geometry_of", "laid_out", "lanes_of",
-    "layout_for", "layout_of", "prepared", "usable_layout",
+    "KERNEL_DTYPES", "Layout", "can_pool", "empty_images", "geometry_of", "has_kernels", "is_ready",
+    "laid_out", "lanes_of", "layout_for", "layout_of", "prepared", "usable_layout",
 ]  # fmt: skip
 
 Layout = Literal["samples", "channels"]
@@ -76,12 +76,12 @@ def usable_layout(g: Geometry, samples: int, n_bytes: int) -> Layout | None:
     if layout == "samples":
         lanes = lanes_of(samples, n_bytes)
         is_fast = _work(samples, lanes) * LEAST_FILLED <= 1
-        return layout if is_fast and _is_ready(conv_program, g, lanes, n_bytes) else None
+        return layout if is_fast and is_ready(conv_program, g, lanes, n_bytes) else None
     lanes = _widest_lanes(n_bytes)
     is_near = g.c_in * g.c_out * g.taps * n_bytes <= MOST_WEIGHTS
     is_near = is_near and channel_scratch_bytes(g, lanes, n_bytes) <= MOST_SCRATCH
     is_fast = is_near and _work(g.c_out, lanes) * LEAST_FILLED <= 1
-    return layout if is_fast and _is_ready(channel_program, g, lanes, n_bytes) else None
+    return layout if is_fast and is_ready(channel_program, g, lanes, n_bytes) else None
 
 
 def can_pool(x: Tensor, size: int) -> bool:
@@ -89,11 +89,11 @@ def can_pool(x: Tensor, size: int) -> bool:
     if not (has_kernels() and x.numel() and size <= min(LARGEST_WINDOW, *x.shape[-2:])):
         return False
     n_bytes = x.element_size()
-    return _is_ready(pool_program, *x.shape[-2:], size, lanes_of(x.shape[-4], n_bytes), n_bytes)
+    return is_ready(pool_program, *x.shape[-2:], size, lanes_of(x.shape[-4], n_bytes), n_bytes)
 
 
 @functools.cache
-def _is_ready(program: Callable[..., Any], *of: Any) -> bool:
+def is_ready(program: Callable[..., Any], *of: Any) -> bool:
     """Can this program be had? Not if its cache folder is open to others: then the step is slower."""
     try:
         program(*of)
