@@ -61,6 +61,7 @@ BENCHMARKS = (
     Benchmark("clients_adapters.py", 5, ("clients_adapters",)),
     Benchmark(f"{STRATEGIES} --batch 8 --cores 1 --repeats 5 --name clients_batch8 --strategies {BATCH8}", 4,
               ("clients_batch8",)),
+    Benchmark("clients_cifar.py", 5, ("clients_cifar",)),
     Benchmark("clients_cold_warm.py", 3, ("clients_cold_warm",)),
     Benchmark("clients_convolutions.py", 2, ("clients_convolutions",)),
     Benchmark("clients_digits.py", 3, ("clients_digits",)),
