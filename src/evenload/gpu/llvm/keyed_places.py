@@ -8,7 +8,6 @@ Fast splittable pseudorandom number generators, 2014), a vector of places at a t
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from evenload.gpu.llvm import program
@@ -37,37 +36,23 @@ def kept_ir(lanes: int, n_bytes: int) -> str:
     from evenload.gpu.llvm.ir_builder import I64, add_kernel
 
     number = ir.FloatType() if n_bytes == 4 else ir.DoubleType()
-    wide = ir.VectorType(I64, lanes)
+    many = _Words(ir.VectorType(I64, lanes), ir.VectorType(number, lanes), lanes)
+    single = _Words(I64, number, 0)
 
     def emit(code: Any, keys: Any, out: Any, k: Any, n: Any, salt: Any, threshold: Any) -> None:
-        def spread(value: Any) -> Any:
-            nothing = ir.Constant(wide, ir.Undefined)
-            one = code.ir.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-            order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-            return code.ir.shuffle_vector(one, nothing, order)
-
-        def chosen(words: Any, kind: Any, like: Callable[[int], Any], least: Any) -> Any:
-            upper = code.ir.lshr(_mix(code.ir, words, like), like(11))
-            ones, zeros = (
-                ir.Constant(kind, [v] * lanes) if kind is not number else ir.Constant(kind, v)
-                for v in (1.0, 0.0)
-            )
-            return code.ir.select(code.ir.icmp_unsigned(">=", upper, least), ones, zeros)
-
-        many, single = _constants(wide, lanes), _constants(I64, 0)
-        row = code.variable(out)
+        row, least = code.variable(out), many.spread(code.ir, threshold)
+        whole = code.mul(code.ir.udiv(n, code.const(lanes)), lanes)
         with code.range(0, k) as client:
-            start = _mix(code.ir, code.ir.xor(code.load_int(keys, client), salt), single)
-            first = code.ir.add(spread(start), ir.Constant(wide, [_signed(i * GOLDEN) for i in range(lanes)]))
-            words, least = code.variable(first, wide), spread(threshold)
-            whole = code.mul(code.ir.udiv(n, code.const(lanes)), lanes)
+            start = single.mixed(code.ir, code.ir.xor(code.load_int(keys, client), salt))
+            places = ir.Constant(many.kind, [_signed(i * GOLDEN) for i in range(lanes)])
+            words = code.variable(code.ir.add(many.spread(code.ir, start), places), many.kind)
             with code.range(0, whole, lanes) as place:
-                value = chosen(words.get(), ir.VectorType(number, lanes), many, least)
+                value = many.chosen(code.ir, words.get(), least)
                 code.store(value, code.add(row.get(), code.mul(place, n_bytes)), align=n_bytes)
-                words.add(many(lanes * GOLDEN))
+                words.add(many.constant(lanes * GOLDEN))
             with code.range(whole, n) as place:
-                word = code.add(start, code.mul(place, single(GOLDEN)))
-                value = chosen(word, number, single, threshold)
+                word = code.add(start, code.mul(place, single.constant(GOLDEN)))
+                value = single.chosen(code.ir, word, threshold)
                 code.store(value, code.add(row.get(), code.mul(place, n_bytes)), align=n_bytes)
             row.add(code.mul(n, n_bytes))
 
@@ -76,22 +61,47 @@ def kept_ir(lanes: int, n_bytes: int) -> str:
     return str(module)
 
 
-def _mix(builder: Any, words: Any, like: Callable[[int], Any]) -> Any:
-    """SplitMix64's output for a state before its step."""
-    z = builder.add(words, like(GOLDEN))
-    for shift, factor in ((30, A), (27, B)):
-        z = builder.mul(builder.xor(z, builder.lshr(z, like(shift))), like(factor))
-    return builder.xor(z, builder.lshr(z, like(31)))
+class _Words:
+    """Operations on a vector of 64-bit words, or on one (``lanes`` 0); results are of type ``result``."""
 
+    def __init__(self, kind: Any, result: Any, lanes: int):
+        self.kind, self.result, self.lanes = kind, result, lanes
 
-def _constants(kind: Any, lanes: int) -> Callable[[int], Any]:
-    from llvmlite import ir
+    def constant(self, value: int) -> Any:
+        return self._of(self.kind, _signed(value))
 
-    def constant(value: int) -> Any:
-        value = _signed(value)
-        return ir.Constant(kind, [value] * lanes) if lanes else ir.Constant(kind, value)
+    def _of(self, kind: Any, value: float) -> Any:
+        from llvmlite import ir
 
-    return constant
+        return ir.Constant(kind, [value] * self.lanes if self.lanes else value)
+
+    def spread(self, builder: Any, value: Any) -> Any:
+        """One word in every lane."""
+        from llvmlite import ir
+
+        from evenload.gpu.llvm.ir_builder import I32
+
+        nothing, order = (
+            ir.Constant(self.kind, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, self.lanes), None),
+        )
+        return builder.shuffle_vector(builder.insert_element(nothing, value, I32(0)), nothing, order)
+
+    def mixed(self, builder: Any, words: Any) -> Any:
+        """SplitMix64's output for a state before its step."""
+        z = builder.add(words, self.constant(GOLDEN))
+        for shift, factor in ((30, A), (27, B)):
+            z = builder.mul(self._folded(builder, z, shift), self.constant(factor))
+        return self._folded(builder, z, 31)
+
+    def _folded(self, builder: Any, z: Any, shift: int) -> Any:
+        return builder.xor(z, builder.lshr(z, self.constant(shift)))
+
+    def chosen(self, builder: Any, words: Any, least: Any) -> Any:
+        """1 where the upper 53 bits of the mixed words are at least ``least``, else 0."""
+        upper = builder.lshr(self.mixed(builder, words), self.constant(11))
+        is_kept = builder.icmp_unsigned(">=", upper, least)
+        return builder.select(is_kept, self._of(self.result, 1.0), self._of(self.result, 0.0))
 
 
 def _signed(value: int) -> int:

@@ -36,8 +36,8 @@ class KeptPlaces(FirstDerivative):
         return torch.ops.evenload.kept(key.view(1), salt, n, threshold, dtype)[0]
 
     @staticmethod
-    def vmap(info, in_dims, key: Tensor, *args):
-        return torch.ops.evenload.kept(key, *args), 0
+    def vmap(info, in_dims, *args):
+        return torch.ops.evenload.kept(*args), 0
 
 
 _LIBRARY = torch.library.Library("evenload", "FRAGMENT")
