@@ -1,6 +1,7 @@
 """Clients on a Ray cluster: the serial bits, whichever worker trains them."""
 
 import shutil
+import signal
 import tempfile
 import warnings
 
@@ -20,6 +21,7 @@ def cluster():
     if ray.is_initialized():
         yield
         return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     folder = tempfile.mkdtemp(prefix="el", dir="/tmp")  # a short path: Ray puts sockets there
     with warnings.catch_warnings(action="ignore"):
         ray.init(
@@ -30,6 +32,8 @@ def cluster():
             object_store_memory=128 * 2**20,
             _temp_dir=folder,
         )
+    for number, handler in handlers.items():  # Ray's own would be met by tests that know nothing of it
+        signal.signal(number, handler)
     yield
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,15 +1,20 @@
 """Workers that are renewed: ``map(fresh=...)``."""
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import evenload
 from evenload.errors import ConfigError
 from evenload.executor import Executor
+
+# Each of the many workers would import this module, and pytest with it, for its tasks.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def note(item: Any) -> tuple[int, int, Any]:

@@ -4,10 +4,12 @@ import contextlib
 import math
 import os
 import random
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from evenload.errors import EvenloadError
@@ -29,6 +31,9 @@ from evenload.executor.transport.wire import (
 )
 from evenload.executor.worker import protocol
 from evenload.executor.worker.replies import message_of
+
+# Each of the many workers would import this module, and pytest with it, for its tasks.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 N_ITEMS = 8
 ARENA_BYTES = 8 * 2**20

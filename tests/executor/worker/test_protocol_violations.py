@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from chaos.deeds import DEEDS_BY_CHANCE, MISSED, Bomb, InTheChild, Own, scribble, wait_for
 
@@ -18,6 +19,9 @@ from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerL
 from evenload.executor import Executor
 from evenload.executor.transport import wire
 from evenload.executor.transport.wire import HEADER, Frame, Inbox, Outbox, ProtocolViolation
+
+# Each of the many workers that end here would import this module, and pytest with it, for its tasks.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 N_ITEMS = 12
 N_SEEDS = int(os.environ.get("EVENLOAD_TEST_SEEDS", "12"))
