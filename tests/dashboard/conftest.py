@@ -95,7 +95,7 @@ def serve_run(monkeypatch):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser. While it is open this thread has a running event loop: tests of other files begin their own."""
+    """A browser. While it is open this thread has a running event loop: other tests begin their own."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (apt-get install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
