@@ -111,32 +111,32 @@ def by_program(stages: Any, devices: Any, work: list[float], speeds: list[dict[i
     ways = [(s, d) for s, rate in enumerate(speeds) for d in rate if work[s] > 0]
     if not ways:
         return 0.0
-    if not any(any(stage["load"]) for stage in stages):
-        return ends_at(ways, devices, work, speeds)
-    low, high = 0.0, 1e18
+    at_rate = [speeds[s][d] * devices[d]["lanes"] / work[s] for s, d in ways]
+    loads = [stages[s]["load"][d] for s, d in ways]
+    whole = 1 / share_done(ways, at_rate, len(devices))
+    if not any(loads):
+        return whole
+    low, high = whole, whole + sum(max(stage["load"]) for stage in stages)
     while high - low > 1e-8 * high:
-        middle = (low + high) / 2 if low > 0 else high / 8
-        windows = {(s, d): max(1e-3, middle - stages[s]["load"][d]) / middle for s, d in ways}
-        slower = [{d: rate[d] * windows.get((s, d), 1.0) for d in rate} for s, rate in enumerate(speeds)]
-        low, high = (middle, high) if ends_at(ways, devices, work, slower) > middle else (low, middle)
+        middle = (low + high) / 2
+        windows = [max(0.0, middle - load) * rate for load, rate in zip(loads, at_rate, strict=True)]
+        low, high = (low, middle) if share_done(ways, windows, len(devices)) >= 1 else (middle, high)
     return high
 
 
-def ends_at(ways: Any, devices: Any, work: list[float], speeds: list[dict[int, float]]) -> float:
-    """When all work is done, however its stages are shared out: a linear program over seconds and the end."""
-    open_ = sorted({s for s, _ in ways})
-    unit = max(work)
-    equal, most = np.zeros((len(open_), len(ways) + 1)), np.zeros((len(devices), len(ways) + 1))
+def share_done(ways: list[tuple[int, int]], most: list[float], n_devices: int) -> float:
+    """The largest share of every stage's work that shares of the devices' time do: a linear program."""
+    unit = max(most) or 1.0
+    stages = sorted({s for s, _ in ways})
+    less, of_device = np.zeros((len(stages), len(ways) + 1)), np.zeros((n_devices, len(ways) + 1))
     for k, (s, d) in enumerate(ways):
-        equal[open_.index(s), k] = speeds[s][d]
-        most[d, k] = 1.0
-    most[:, -1] = [-one["lanes"] for one in devices]
-    found = linprog(
-        [0.0] * len(ways) + [1.0], A_ub=most, b_ub=np.zeros(len(devices)), A_eq=equal,
-        b_eq=[work[s] / unit for s in open_],
-    )  # fmt: skip
+        less[stages.index(s), k] = -most[k] / unit
+        of_device[d, k] = 1.0
+    less[:, -1] = 1.0
+    limits = np.concatenate([np.zeros(len(stages)), np.ones(n_devices)])
+    found = linprog([0.0] * len(ways) + [-1.0], A_ub=np.vstack([less, of_device]), b_ub=limits)
     assert found.status == 0, found.message
-    return float(found.fun) * unit
+    return -float(found.fun) * unit
 
 
 def split(page: dict[str, Any], kind: str) -> tuple[float, float]:
@@ -147,10 +147,13 @@ def split(page: dict[str, Any], kind: str) -> tuple[float, float]:
     for layer in page["layers"]:
         loads = [Fraction(0)] * len(speeds)
         served = [Fraction(0)] * len(layer["demand"])
-        for gpu, expert, quota in zip(gpus, layer["phy2log"], layer["quotas"], strict=True):
+        slots = layer["phy2log"]
+        equal = [None if e is None else Fraction(str(layer["demand"][e])) / slots.count(e) for e in slots]
+        for gpu, expert, quota in zip(gpus, slots, layer["quotas"] or equal, strict=True):
             if expert is not None:
                 loads[gpu] += Fraction(str(quota))
                 served[expert] += Fraction(str(quota))
+        assert all(speed or not load for load, speed in zip(loads, speeds, strict=True))
         assert served == [Fraction(str(one)) for one in layer["demand"]]
         achieved += float(
             max((one / speed for one, speed in zip(loads, speeds, strict=True) if one), default=0)

@@ -8,12 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from certificate_truth import edited, is_true
 
 from evenload import certificate
+from evenload.balance.flow import route
 from evenload.certificate import Refused, check, load, main, parse
 from evenload.events import RunStarted, Span
+from evenload.moe.placement.placement_certificate import placement_certificate
+from evenload.pipeline.planning.plan_certificate import plan_certificate
+from evenload.pipeline.planning.planner import make_plan
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 from evenload.report.certificates.run_certificate import run_certificate
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "check_certificate.py"
@@ -33,6 +39,16 @@ def pages():
     """A certificate of each kind of evidence."""
     yield run_certificate([RunStarted(0.0, "two stages", 0.0, 5, {"a": {}, "b": {}}), *SPANS])
     yield run_certificate([RunStarted(0.0, "a long one", 0.0), *LONGEST])
+    yield route([0, 1, 2, 0, 3, 3], [9, 7, 2, 1], 3, speeds=[2, 2, 1]).certificate().to_json("a batch")
+    phy2log, speeds = np.array([[0, 1, 0, 2], [0, 1, 1, 2]]), np.array([2.0, 1.0])
+    weights = np.array([[[6.0, 2.5, 1.0], [3.0, 8.0, 0.0]]])
+    yield placement_certificate(phy2log, weights, np.array([0, 0, 1, 1]), speeds)
+    edit = PlanStage("edit", 1.0, 0.5, Weights(4, 2, 4), fits=("layer_split",))
+    stages = (edit, PlanStage("score", 0.3, 2.0, Weights(1)))
+    problem = Problem(stages, (PlanDevice("a", 1.0, 9), PlanDevice("b", 0.5, 9)), 6)
+    plan = make_plan(problem, effort=0)
+    assert any(len(unit.devices) == 2 for phase in plan.phases for unit in phase.units)
+    yield plan_certificate(problem, plan, "two stages")
 
 
 def refusal(content: bytes) -> str | None:
@@ -104,6 +120,30 @@ def test_what_is_no_such_file_is_refused_before_it_is_read(content, why):
 def test_what_is_no_certificate_is_refused(page):
     with pytest.raises(Refused):
         check(page)
+
+
+def places(page, path=()):
+    """Where each number of a page is."""
+    inner = page.items() if isinstance(page, dict) else enumerate(page) if isinstance(page, list) else ()
+    for key, value in inner:
+        if isinstance(value, int | float):
+            yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("odd", ["1e999999999", "9", [1], ["9", "9"], {"a": 1}, None])
+def test_what_is_no_number_is_neither_read_as_one_nor_multiplied(all_pages, odd):
+    """A text or a list times a number of nanoseconds would fill the memory."""
+    for page in all_pages:
+        known = check(parse(json.dumps(page).encode()))
+        for *path, last in places(page):
+            worse = json.loads(json.dumps(page))
+            where = worse
+            for key in path:
+                where = where[key]
+            where[last] = odd
+            content = json.dumps(worse).encode()
+            assert refusal(content) is not None or check(parse(content))[:2] == known[:2], path
 
 
 def test_prices_of_nothing_prove_nothing(all_pages):

@@ -22,7 +22,7 @@ from typing import Any
 FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 1, 48_000_000, 4_000_000
 MOST_LANES, MOST_NEEDS = 4096, 64
 NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,25})?(e[+-]?[0-9]{1,2})?")
-ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 class Refused(ValueError):
@@ -32,6 +32,11 @@ class Refused(ValueError):
 def need(is_so: Any, why: str) -> None:
     if not is_so:
         raise Refused(why)
+
+
+def numbers(values: Any) -> list[Any]:
+    """Return numbers as they are. Raises TypeError for a text or list, which times 10**9 fills the memory."""
+    return [+one for one in values]
 
 
 def load(path: Any) -> Any:
@@ -62,12 +67,13 @@ def check(page: Any) -> tuple[Fraction, Fraction, str]:
     try:
         need((page["format"], page["version"]) == (FORMAT, VERSION), f"it is not {FORMAT}, version {VERSION}")
         need(page["kind"] in CHECKS, f"kind: {ascii(page['kind'])[:60]} is none of {', '.join(CHECKS)}")
-        achieved, bound, ratio = (Fraction(page["claim"][name]) for name in ("achieved", "bound", "ratio"))
-        least, most, note = CHECKS[page["kind"]](page["evidence"])
+        achieved, bound, ratio = numbers(page["claim"][name] for name in ("achieved", "bound", "ratio"))
+        how, option = CHECKS[page["kind"]]
+        least, most, note = how(page["evidence"], option)
         need(achieved >= least, f"claim.achieved: {float(achieved)}, but it was {float(least)}")
         need(bound <= most, f"claim.bound: {float(bound)}, but the evidence proves {float(most)}")
         need(0 < bound <= achieved <= ratio * bound, "claim.ratio: it is not achieved over bound")
-        return achieved, bound, note
+        return Fraction(achieved), Fraction(bound), note
     except Refused:
         raise
     except ODD as error:
@@ -88,11 +94,12 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
         keep_lanes(some, f"device {d}")
     achieved, bound, last, members = 0, 0, 0, []
     for at, one in enumerate(run["stretches"]):
-        some, start, stop, least = [stages[s] for s in one["stages"]], one["start"], one["stop"], one["bound"]
+        some, prices = [stages[s] for s in one["stages"]], numbers(one["prices"])
+        start, stop, least = numbers((one["start"], one["stop"], one["bound"]))
         times = [start, stop, *(t for stage in some for _, *span in stage["rows"] for t in span)]
         need(last <= start == min(times) and max(times) == stop, f"stretch {at}: a chunk is outside of it")
-        if one["prices"] or is_plan:
-            is_proved = by_prices(some, least, one["prices"], lanes)
+        if prices or is_plan:
+            is_proved = by_prices(some, least, prices, lanes)
         else:
             is_proved = least and by_longest(some[0], least, index(one["longest"]), lanes)
         need((is_proved or least == 0) and (at == 0 or not is_plan), f"stretch {at}: its bound is not proved")
@@ -108,37 +115,38 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
 
 def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]], is_plan: bool) -> int:
     """Return how many items were done again. Adds sums to the stage, and what devices did to their rows."""
-    where, loads, loaded = f"stage {ascii(stage['name'])[:60]}", stage["load"], {}
-    rate = {d: speed for d, speed in enumerate(stage["speeds"]) if speed is not None}
+    where, loads, loaded = f"stage {ascii(stage['name'])[:60]}", numbers(stage["load"]), {}
+    rate = {d: +speed for d, speed in enumerate(stage["speeds"]) if speed is not None}
     is_so = all(rate.values()) and max(rate, default=0) < len(lanes) == len(loads)
     need(is_so and (is_plan or not any(loads)), f"{where}: odd speeds or loads")
-    for d, start, stop in sorted(stage["loads"]):
+    for d, start, stop in sorted(map(numbers, stage["loads"])):
         need(stop - start >= max(loads[p] for p in parts[d]), f"{where}: too short a load from {start}")
         loaded.setdefault(d, stop)
     samples, busy, done = [[] for _ in lanes], [0] * len(lanes), []
-    for d, start, stop, busy_ns, items, cost, is_good in stage["chunks"]:
-        n = sum(map(index, items[1::2]))
+    for *row, items, cost, is_good in stage["chunks"]:
+        (d, start, stop, busy_ns), n = numbers(row), sum(map(index, items[1::2]))
         is_so = start + busy_ns <= stop and n and cost != 0
         if is_plan:
             is_ready = loaded.get(d, stop) <= start or not any(loads[p] for p in parts[d])
             is_so = is_so and is_ready and busy_ns * sum(rate[p] for p in {*parts[d]}) >= n * lanes[d] * 10**9
         need(is_so, f"{where}: nothing done, no time for it, or not loaded, from {start}")
         done += [(index(first), first + k) for first, k in zip(items[::2], items[1::2], strict=True)]
-        samples[d] += [(float(busy_ns / (cost or n)) / 1e9, n)] * bool(is_good)
+        samples[d] += [(float(busy_ns / (n if cost is None else +cost)) / 1e9, n)] * bool(is_good)
         busy[d] += busy_ns
     reached = n_items = 0
     for first, end in sorted(done):
         n_items, reached = n_items + max(0, end - max(first, reached)), max(reached, end)
     n_again = sum(end - first for first, end in done) - n_items
-    is_so = [n_items, n_again] == [stage["items"], stage["repeats"]] and not (is_plan and n_again)
-    is_so = is_so and (not is_plan or n_items == len(stage["chunks"]))
+    is_so = not is_plan or (n_again == 0 and n_items == len(stage["chunks"]))
+    is_so = is_so and [n_items, n_again] == [stage["items"], stage["repeats"]]
     need(is_so, f"{where}: it has {n_items} items, {n_again} again")
     for d, some in enumerate([] if is_plan else samples):
         is_so = abs(speed_of(some) / rate[d] - 1) < 1e-9 if some else d not in rate
         need(is_so, f"{where}: the speed of device {d} is not what its chunks say")
     work = n_items * 10**9 if is_plan else sum(busy[d] * speed for d, speed in rate.items())
-    stage |= {"rate": rate, "work": work, "rows": [row[:3] for row in (*stage["loads"], *stage["chunks"])]}
-    for d, start, stop in stage["rows"]:
+    spans = [row[:3] for row in (*stage["loads"], *stage["chunks"])]
+    stage |= {"rate": rate, "work": work, "load": loads, "rows": spans}
+    for d, start, stop in spans:
         for p in parts[d]:
             rows[p].append((start, stop, d, lanes[d]))
     return n_again
@@ -188,12 +196,15 @@ def by_longest(stage: Any, bound: Any, n: int, lanes: list[int]) -> bool:
 
 def check_split(page: Any, proves: Any) -> tuple[Any, Any, str]:
     """Check routings or placements of layers: each expert's demand over the slots that hold it."""
-    speeds, gpus, achieved, bound = page["speeds"], page["slot2gpu"], Fraction(0), Fraction(0)
+    speeds, gpus, achieved, bound = numbers(page["speeds"]), page["slot2gpu"], Fraction(0), Fraction(0)
     speeds = [Fraction(speed) / max(speeds) for speed in speeds]
     for at, layer in enumerate(page["layers"]):
+        layer |= {"demand": numbers(layer["demand"]), "peak": +layer["peak"]}
         left, loads, slots, peak = list(layer["demand"]), [0] * len(speeds), layer["phy2log"], layer["peak"]
-        for gpu, expert, quota in zip(gpus, slots, layer["quotas"], strict=True):
+        copies = Counter(slots)  # over which no quotas means an equal split
+        for gpu, expert, quota in zip(gpus, slots, layer["quotas"] or [None] * len(slots), strict=True):
             if expert is not None:
+                quota = Fraction(layer["demand"][expert]) / copies[expert] if quota is None else +quota
                 left[expert] -= quota
                 loads[gpu] += quota
         need({*range(len(left))} <= {*slots} and not any(left), f"layer {at}: an expert is not served")
@@ -220,12 +231,8 @@ def by_copies(layer: Any, peak: Any, gpus: list[int], speeds: list[Fraction]) ->
     return peak * reach[-1] <= sum(layer["demand"]) or needed > sum(speeds[gpu] > 0 for gpu in gpus)
 
 
-CHECKS: dict[str, Any] = {
-    "run": lambda evidence: check_times(evidence, is_plan=False),
-    "plan": lambda evidence: check_times(evidence, is_plan=True),
-    "routing": lambda evidence: check_split(evidence, by_cut),
-    "placement": lambda evidence: check_split(evidence, by_copies),
-}
+CHECKS: dict[str, Any] = {"run": (check_times, False), "plan": (check_times, True)}
+CHECKS |= {"routing": (check_split, by_cut), "placement": (check_split, by_copies)}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from evenload.certificate import check, load
 from evenload.cli import main
 from evenload.cli.moe.group import moe
 from evenload.errors import ConfigError
@@ -42,6 +43,18 @@ def test_a_plan_is_written_as_it_is_printed(plan):
     assert printed["phy2log"] == phy2log.tolist()
     assert (n_experts, fleet.n_gpus, len(phy2log)) == (64, 16, 2)
     assert all(a >= b for a, b in zip(printed["imbalance"], printed["bound"], strict=True))
+
+
+def test_certificates_hold_and_say_what_was_printed(plan, tmp_path):
+    """Of the placement under the trace, and of the routing of its batches."""
+    placed, routed = tmp_path / "placed.cert.json", tmp_path / "routed.cert.json"
+    done = call("place", TRACE, *SIZE, "--policy", "eplb", "--objective", "equal", "--certificate", placed)
+    assert done.stdout.splitlines()[-1] == str(placed)
+    assert call("route", plan, TRACE, "--layers", "0:26:13", "--certificate", routed).return_value == 0
+    achieved, bound, _ = check(load(placed))
+    assert 1 < achieved / bound < 2
+    achieved, bound, _ = check(load(routed))
+    assert float(achieved / bound) == pytest.approx(1)
 
 
 def test_a_table_with_a_mean(plan):

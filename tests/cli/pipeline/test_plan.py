@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evenload.certificate import check, load
 from evenload.cli import cli
 from evenload.cli.pipeline.plan_page import duration
 from evenload.errors import ConfigError, EvenloadError, UnknownName
@@ -38,6 +39,15 @@ def test_the_job_asked_for_without_gpu_or_weights() -> None:
     assert 1 <= found["ratio_to_bound"] < 1.06
     for memory in found["memory"]:
         assert max(memory["phase2bytes"]) <= memory["free_bytes"]
+
+
+def test_the_certificate_of_a_plan_with_split_layers_holds(tmp_path: Path) -> None:
+    path = tmp_path / "plan.cert.json"
+    size = ("--items", "30", "--devices", "6x24GB:h100", "--json")
+    found = json.loads(run("plan", str(REAL), *size, "--certificate", str(path)))
+    achieved, bound, _ = check(load(path))
+    assert float(achieved) == pytest.approx(1e9 * found["makespan_s"], rel=1e-6)
+    assert 0 < bound <= 1e9 * found["bound_s"] * (1 + 1e-6)
 
 
 def test_no_framework_is_imported_to_plan_it() -> None:

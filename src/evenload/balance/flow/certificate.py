@@ -1,15 +1,19 @@
 """``Certificate``: the proof that a routing is best, a set of GPUs and the load that they must carry."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload.balance.claim import claim, exact, rounded_down, rounded_up
 from evenload.balance.flow.graph import ReplicaGraph
+from evenload.errors import ConfigError
 
-__all__ = ["Certificate"]
+__all__ = ["Certificate", "claim_routings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,14 @@ class Certificate:
     speed: Fraction
     bound: Fraction
     peak: Fraction
+    routed: "RoutedLayer | None" = field(default=None, repr=False, compare=False)
+
+    def to_json(self, name: str = "batch") -> dict[str, Any]:
+        """Return the proof with the batch and its routing, for ``json.dumps``: see ``evenload.certificate``.
+
+        Raises ConfigError if replicas had capacities, or there was no load.
+        """
+        return claim_routings([self], name)
 
     def proves(
         self,
@@ -56,6 +68,72 @@ class Certificate:
             and tuple(np.flatnonzero(shut_in).tolist()) == self.experts
             and room_below_peak < load
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedLayer:
+    """A layer's routing as its certificate was made: copies, so that the router's next call changes nothing.
+
+    demand [experts] and fixed [gpus] in units of cost, quotas [slots] in tokens, of which ``tile`` are a unit
+    of cost; 0 if an expert that serves any is one
+    """
+
+    graph: ReplicaGraph
+    layer: int
+    demand: NDArray[np.int64]
+    quotas: NDArray[np.int64]
+    speeds: NDArray[np.int64] | None
+    fixed: NDArray[np.int64] | None
+    capacities: NDArray[np.int64] | None
+    tile: int
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the evidence of a certificate, but for its cut.
+
+        Load that a GPU has anyway becomes an expert of its own.
+        """
+        graph, phy2log = self.graph, self.graph.phy2log[self.layer].tolist()
+        quotas = np.sign(self.quotas) if self.tile == 0 else -(-self.quotas // self.tile)
+        held = sorted({expert for expert in phy2log if expert >= 0})
+        number = {expert: at for at, expert in enumerate(held)}
+        slots: list[int | None] = [number.get(expert) for expert in phy2log]
+        demand = [int(self.demand[expert]) for expert in held]
+        gpus, shares = graph.slot2gpu.tolist(), quotas.tolist()
+        for gpu, load in enumerate([] if self.fixed is None else self.fixed.tolist()):
+            if load:
+                slots.append(len(demand))
+                demand.append(load)
+                shares.append(load)
+                gpus.append(gpu)
+        speeds = graph.alive.astype(int).tolist() if self.speeds is None else self.speeds.tolist()
+        layer = {"phy2log": slots, "demand": demand, "quotas": shares}
+        return {"slot2gpu": gpus, "speeds": speeds, "layers": [layer]}
+
+
+def claim_routings(certificates: Sequence[Certificate], name: str) -> dict[str, Any]:
+    """Return one document for routings over the same slots (layers, batches), which claims the sum of peaks.
+
+    Raises ConfigError if slots or speeds differ, replicas had capacities, or there was no load.
+    """
+    evidence: dict[str, Any] = {}
+    for one in certificates:
+        if one.routed is None or one.routed.capacities is not None:
+            raise ConfigError(
+                "a routing with capacities of replicas has no certificate that travels",
+                hint="route without capacities, or check it here with Certificate.proves",
+            )
+        found = one.routed.evidence()
+        cut = [gpu for gpu in one.gpus if found["speeds"][gpu]]
+        found["layers"][0] |= {"cut": cut, "peak": rounded_down(one.peak)}
+        evidence = evidence or {**found, "layers": []}
+        if (found["slot2gpu"], found["speeds"]) != (evidence["slot2gpu"], evidence["speeds"]):
+            raise ConfigError(
+                "routings over other slots are no one certificate", hint="certify each by itself"
+            )
+        evidence["layers"] += found["layers"]
+    achieved = sum((exact(rounded_up(one.peak)) for one in certificates), Fraction(0))
+    bound = sum((exact(rounded_down(one.peak)) for one in certificates), Fraction(0))
+    return claim("routing", name, achieved, bound, evidence)
 
 
 def relative_speeds(graph: ReplicaGraph, speeds: NDArray[np.int64] | None) -> list[Fraction]:

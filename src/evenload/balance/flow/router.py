@@ -65,7 +65,7 @@ class Router:
         block, self._arrays = _memory(graph, self._parts)
         self._flow, width = self._arrays["flow"], self._arrays["scratch"].shape[2]
         self._fixed_arguments = (graph.n_gpus, graph.n_slots, width, block)
-        self.routing = self._routing = Routing(graph, self._speeds, self._arrays)
+        self.routing = self._routing = Routing(graph, self._speeds, self._arrays, self._tile)
         self._shape = (graph.n_layers, graph.n_experts)
         self._is_plain = self._speeds is None and self._tile == 1 and not even
         self._plain_arguments = (0, graph.n_layers, 0, *self._fixed_arguments)

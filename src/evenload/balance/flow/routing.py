@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.flow.certificate import Certificate, forced_demand, relative_speeds
+from evenload.balance.flow.certificate import Certificate, RoutedLayer, forced_demand, relative_speeds
 from evenload.balance.flow.graph import ReplicaGraph
 
 __all__ = ["Routing"]
@@ -20,18 +20,31 @@ class Routing:
     demands     [layers, experts] int64, in units of cost as well
     speeds      [gpus] int64 or None where all are equal
     fixed       [layers, gpus] int64 or None;  capacities [layers, slots] int64 or None
+    tile        tokens of a unit of cost; 0 if each expert that serves any costs one
     """
 
-    __slots__ = ("capacities", "cuts", "demands", "fixed", "graph", "loads", "quotas", "speeds", "summary")
+    __slots__ = (
+        "capacities",
+        "cuts",
+        "demands",
+        "fixed",
+        "graph",
+        "loads",
+        "quotas",
+        "speeds",
+        "summary",
+        "tile",
+    )
 
     def __init__(
         self,
         graph: ReplicaGraph,
         speeds: NDArray[np.int64] | None,
         arrays: Mapping[str, NDArray] | None = None,
+        tile: int = 1,
     ):
         """``arrays``: as ``shapes`` says; new ones by default."""
-        self.graph = graph
+        self.graph, self.tile = graph, tile
         self.speeds = speeds
         if arrays is None:
             arrays = {name: np.zeros(*shape) for name, shape in self.shapes(graph).items()}
@@ -87,6 +100,19 @@ class Routing:
             speed=Fraction(speed, fastest),
             bound=Fraction(load * fastest, speed),
             peak=peak,
+            routed=self._routed(layer, capacities),
+        )
+
+    def _routed(self, layer: int, capacities: NDArray[np.int64] | None) -> RoutedLayer:
+        return RoutedLayer(
+            graph=self.graph,
+            layer=layer,
+            demand=self.demands[layer].copy(),
+            quotas=self.quotas[layer].copy(),
+            speeds=self.speeds,
+            fixed=None if self.fixed is None else self.fixed[layer].copy(),
+            capacities=capacities,
+            tile=self.tile,
         )
 
     def copy(self) -> "Routing":

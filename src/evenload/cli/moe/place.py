@@ -45,6 +45,7 @@ class PlaceRequest:
     seed: int
     threads: int
     output: Path | None
+    certificate: Path | None
     as_json: bool
 
 
@@ -95,6 +96,7 @@ class PlaceRequest:
 )
 @click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
 @click.option("-o", "--output", type=FILE, help="Write the plan: .json or .npz.")
+@click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
 @json_option
 @passed_as(PlaceRequest)
 def place(request: PlaceRequest) -> int:
@@ -117,11 +119,29 @@ def place(request: PlaceRequest) -> int:
     if request.output:
         write_plan(request.output, phy2log, windows.shape[2], request.fleet)
         facts["plan"] = str(request.output)
+    if request.certificate:
+        _certify(request, phy2log, windows, name)
+        facts["certificate"] = str(request.certificate)
     if request.as_json:
         click.echo(json.dumps(facts | {"phy2log": phy2log.tolist()}))
         return 0
     _print_plan(facts)
     return 0
+
+
+def _certify(
+    request: PlaceRequest, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", name: str
+) -> None:
+    """Write the certificate of the placement under the windows, as ``evenload certify`` checks it."""
+    from evenload.balance.claim import text_of
+    from evenload.moe.placement.placement_certificate import fleet_certificate
+    from evenload.report.html import write_whole
+
+    assert request.certificate is not None
+    page = fleet_certificate(
+        phy2log, windows, request.fleet, is_routed=request.objective == "routed", name=name
+    )
+    write_whole(request.certificate, text_of(page), "--certificate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,5 +275,6 @@ def _print_plan(facts: dict[str, Any]) -> None:
         size = f", {moves['bytes'] / 2**30:.2f} GiB, about {moves['seconds']:.3f} s" if moves["bytes"] else ""
         share = f"{100 * moves['share']:.1f} % of the slots"
         click.echo(f"to fetch: {moves['experts']} experts ({share}) in {moves['batches']} batches{size}")
-    if "plan" in facts:
-        click.echo(facts["plan"])
+    for key in ("plan", "certificate"):
+        if key in facts:
+            click.echo(facts[key])

@@ -3,13 +3,20 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from evenload.cli.moe.trace_and_fleet import TraceFile, trace_options
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import FILE, PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from evenload.moe.placement.fleet import Fleet
 
 __all__ = ["route"]
 
@@ -18,8 +25,11 @@ __all__ = ["route"]
 @click.argument("plan", type=PATH)
 @trace_options
 @click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
+@click.option(
+    "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."
+)
 @json_option
-def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
+def route(plan: Path, trace: TraceFile, window: int, certificate: Path | None, as_json: bool) -> int:
     """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
     import numpy as np
 
@@ -37,6 +47,7 @@ def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
             f" the trace {windows.shape[1]} of {windows.shape[2]}",
             hint="plan for this trace, with the same --layers",
         )
+    _certify(certificate, name, phy2log, windows, fleet)
     routed = imbalances(phy2log, windows, fleet)
     equal = imbalances(phy2log, windows, fleet, routed=False)
     bound = [
@@ -57,3 +68,21 @@ def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
     click.echo("\n".join(format_table(head, rows, right=head)))
     click.echo(f"{len(windows)} batches; equal: split equally over copies; worst: of the routed", err=True)
     return 0
+
+
+def _certify(
+    path: Path | None, name: str, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", fleet: "Fleet"
+) -> None:
+    """Write one certificate of all batches and layers, if asked for, as ``evenload certify`` checks it."""
+    if path is None:
+        return
+    from evenload.balance.claim import text_of
+    from evenload.balance.flow import ReplicaGraph, Router
+    from evenload.balance.flow.certificate import claim_routings
+    from evenload.report.html import write_whole
+
+    n_layers, n_experts = windows.shape[1:]
+    graph = ReplicaGraph.from_slots(phy2log, n_experts, fleet.n_gpus, dead=fleet.dead)
+    router = Router(graph, speeds=fleet.living_speeds())
+    proofs = [router.solve(one).certificate(layer) for one in windows for layer in range(n_layers)]
+    write_whole(path, text_of(claim_routings(proofs, name)), "--certificate")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._optional import require
-from evenload.cli.options import PATH, json_option, passed_as, planning_limit_option, set_option
+from evenload.cli.options import FILE, PATH, json_option, passed_as, planning_limit_option, set_option
 from evenload.cli.pipeline.planning_progress import PlanningProgress
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
+    from evenload.pipeline.plan import Plan
     from evenload.pipeline.planning.modelled_fleet import FleetDevice
+    from evenload.pipeline.problem import Problem
 
 __all__ = ["plan"]
 
@@ -33,6 +35,7 @@ class PlanRequest:
     time_limit: float | None
     verbose: bool
     changes: tuple[str, ...]
+    certificate: Path | None
     as_json: bool
 
 
@@ -60,6 +63,7 @@ class PlanRequest:
 @planning_limit_option
 @click.option("-v", "--verbose", is_flag=True, help="Show all notes of what is assumed.")
 @set_option
+@click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
 @json_option
 @passed_as(PlanRequest)
 def plan(request: PlanRequest) -> int:
@@ -92,6 +96,8 @@ def plan(request: PlanRequest) -> int:
         found = plan_job(spec, job_problem, watch=progress)
     finally:
         progress.close()
+    if request.certificate is not None:
+        certify_plan(request.certificate, job_problem.problem, found, spec.job.name)
     if request.as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
         return 0
@@ -100,6 +106,15 @@ def plan(request: PlanRequest) -> int:
     names = [device.name for device in fleet]
     click.echo("\n".join(page(found, spec.job.name, n_items, names, is_verbose=request.verbose)))
     return 0
+
+
+def certify_plan(path: Path, problem: "Problem", found: "Plan", name: str) -> None:
+    """Write the certificate of a plan, as ``evenload certify`` checks it."""
+    from evenload.balance.claim import text_of
+    from evenload.pipeline.planning.plan_certificate import plan_certificate
+    from evenload.report.html import write_whole
+
+    write_whole(path, text_of(plan_certificate(problem, found, name)), "--certificate")
 
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":

@@ -65,6 +65,19 @@ class Placement(tuple):
         """[layers] lower bound of the imbalance of any placement into as many slots, under any split."""
         return placement_bound(self.weight, self[0].shape[1], self.n_gpus)
 
+    def certificate(self, name: str = "placement") -> dict[str, Any]:
+        """The load of the busiest GPU under an equal split, summed over layers, with the proof of its bound.
+
+        A document for ``json.dumps``, which ``evenload.certificate`` checks. Raises ConfigError without load.
+        """
+        from evenload.moe.placement.placement_certificate import placement_certificate
+
+        phy2log = np.asarray(self[0])
+        slot2gpu = np.arange(phy2log.shape[1]) * self.n_gpus // phy2log.shape[1]
+        return placement_certificate(
+            phy2log, self.weight[None], slot2gpu, np.ones(self.n_gpus), name=name
+        )  # fmt: skip
+
 
 def rebalance_experts(
     weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_gpus: int

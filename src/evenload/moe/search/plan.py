@@ -85,6 +85,20 @@ class Plan:
                 found[has_load, layer] = search.costs(slots, as_demand(loads, living.speed.sum()))
         return found
 
+    def certificate(self, load_windows: ArrayLike, name: str = "placement") -> dict[str, Any]:
+        """The load of the busiest GPU in these windows, summed over layers, with the proof of its bound.
+
+        A document for ``json.dumps``, which ``evenload.certificate`` checks. Loads are routed exactly, or
+        split equally over copies, as the plan's objective says.
+        Raises ConfigError without load, and for a routing of loads that are not whole numbers.
+        """
+        from evenload.moe.placement.placement_certificate import fleet_certificate
+
+        is_routed = self.objective == "routed"
+        return fleet_certificate(
+            self.phy2log, _windows(load_windows), self.fleet, is_routed=is_routed, name=name
+        )
+
     def transfers(self, old: ArrayLike, **options: Any) -> Schedule:
         """The transfers that lead here from ``old``; options as in ``schedule_transfers``."""
         return schedule_transfers(old, self.phy2log, self.fleet, **options)

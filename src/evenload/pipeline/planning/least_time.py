@@ -27,7 +27,7 @@ from evenload.pipeline.planning.placement_options import device_options
 from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["least_time"]
+__all__ = ["least_time", "task_prices", "task_rates"]
 
 _ROUNDING = 1e-9
 _EARLIEST_S = 1e-12
@@ -48,16 +48,39 @@ def least_time(problem: Problem) -> float:
     bound = _Bound(problem, costs, left)
     low = max(bound.path_s(), _EARLIEST_S)
     low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
+    low, prices = _priced(bound, low)
+    is_many = sum(costs[s].n_left for s in left) > _MANY * len(problem.devices)
+    if is_many or problem.sizes is not None:
+        return low
+    return _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
+
+
+def _priced(bound: "_Bound", low: float) -> tuple[float, Mapping[int, float]]:
+    """Return the largest time that prices prove too short, and the prices, of a second of work."""
     prices: Mapping[int, float] = {}
     for _ in range(_ROUNDS):
         before, prices = low, bound.prices(low)
         low = _last_impossible(lambda t, p=prices: bound.could_in_fractions(t, p), low)
         if low <= before * (1 + _ROUNDING):
             break
-    is_many = sum(costs[s].n_left for s in left) > _MANY * len(problem.devices)
-    if is_many or problem.sizes is not None:
-        return low
-    return _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
+    return low, prices
+
+
+def task_prices(problem: Problem) -> list[float]:
+    """Return a price for a task of each stage, at which the bound of all stages together is proved."""
+    costs = [_cost(number, problem) for number in range(len(problem.stages))]
+    left = [number for number, cost in enumerate(costs) if cost.n_left]
+    if not left:
+        return [0.0] * len(costs)
+    bound = _Bound(problem, costs, left)
+    _, prices = _priced(bound, max(bound.path_s(), _EARLIEST_S))
+    return [prices.get(number, 0.0) * cost.item_s for number, cost in enumerate(costs)]
+
+
+def task_rates(problem: Problem) -> list[list[float]]:
+    """Return the tasks a second of each device, of each stage; 0 where it cannot hold the stage."""
+    costs = [_cost(number, problem) for number in range(len(problem.stages))]
+    return [[speed / cost.item_s for speed in cost.speeds] for cost in costs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def simulate_phases(
     """Simulate ``phases``.
 
     late_first  a worker of several stages prefers the last
-    slices      what is recorded: each item and load | joined, where one follows the other | none
+    slices      what is recorded: each item and load | joined, where one follows the other | none | by worker:
+                each, and once for a worker on several devices
     """
     return _PlanSimulation(problem, phases, late_first, slices).run()
 
@@ -81,7 +82,9 @@ class _PlanSimulation:
         self.n_events = 0
         self.n_unfinished = sum(self.tasks.n_left)
         self.timeline = (
-            None if slices == "none" else Timeline(problem, self.workers, joins=slices == "joined")
+            None
+            if slices == "none"
+            else Timeline(problem, self.workers, joins=slices == "joined", by_worker=slices == "by worker")
         )
 
     def run(self) -> SimulatedPlan:

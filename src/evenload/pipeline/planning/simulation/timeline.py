@@ -12,13 +12,16 @@ __all__ = ["Timeline"]
 
 class Timeline:
     """The slices of a simulated run. ``joins``: a slice that goes on where the last one of its device ended,
-    with the same kind of work, is one with it.
+    with the same kind of work, is one with it. ``by_worker``: a worker on several devices has one slice, of
+    device "a+b".
     """
 
-    def __init__(self, problem: Problem, workers: Sequence[SimulatedWorker], *, joins: bool):
+    def __init__(
+        self, problem: Problem, workers: Sequence[SimulatedWorker], *, joins: bool, by_worker: bool = False
+    ):
         self.slices: list[TimelineSlice] = []
         self._names = [stage.name for stage in problem.stages]
-        self._workers, self._joins = workers, joins
+        self._workers, self._joins, self._by_worker = workers, joins, by_worker
         self._last: dict[str, int] = {}
 
     def add(
@@ -26,7 +29,8 @@ class Timeline:
     ) -> None:
         """Add a slice for each device of each of these workers; with several items at once, one for each."""
         for number in members:
-            for device in self._workers[number].devices:
+            devices = self._workers[number].devices
+            for device in ("+".join(devices),) if self._by_worker else devices:
                 for _ in range(1 if self._joins else max(1, n_each)):
                     n_items = n_each if self._joins else min(1, n_each)
                     self._add(TimelineSlice(device, self._names[stage], kind, start_s, stop_s, n_items))
