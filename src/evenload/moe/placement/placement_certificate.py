@@ -70,8 +70,8 @@ def placement_certificate(
             demand = [_plain(one) for one in loads.tolist()]
             split = None if quotas is None else quotas[number][layer]
             slots = [None if expert < 0 else expert for expert in phy2log[layer].tolist()]
-            part = {"phy2log": slots, "demand": demand, "quotas": split}
-            mean = sum(map(exact, demand)) / sum(relative)
+            part: dict[str, Any] = {"phy2log": slots, "demand": demand, "quotas": split}
+            mean = sum(map(exact, demand), Fraction(0)) / sum(relative, Fraction(0))
             part["peak"] = _proved(exact(float(bounds[layer])) * mean, part, gpus, relative)
             layers.append(part)
             achieved += exact_up(_peak(part, gpus, relative))
