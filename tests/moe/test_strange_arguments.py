@@ -91,8 +91,16 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Router": (Router, {"graph": GRAPH, "speeds": [1, 1, 1, 2], "cost": "tokens"}),
     "solve": (Router(GRAPH).solve, {"demands": np.arange(8)}),
     "Dispatcher": (Dispatcher, {"graph": GRAPH, "layer": 0, "rank2gpu": [0, 1, 2, 3], "nodes": [0, 0, 1, 1]}),
-    "count": (Dispatcher(GRAPH).count, {"ids": [1, 2, -1], "counts": np.zeros(8, np.int64)}),
-    "map by shares": (Dispatcher(GRAPH).map, {"ids": [-1], "shares": np.zeros(12, np.int64)}),
+    "count": (
+        Dispatcher(GRAPH).count, {"ids": [1, -1], "counts": np.zeros(8, np.int64), "mask": [True, False]},
+    ),
+    "map by shares": (
+        Dispatcher(GRAPH).map, {"ids": [3], "shares": np.zeros(12, np.int64), "mask": [False]},
+    ),
+    "run": (
+        Planner(OLD[0], 12, 8, 4).run,
+        {"idx": torch.tensor([[1, 2], [0, 0]]), "mask": torch.tensor([True, False])},
+    ),
     "dithered_shares": (
         Dispatcher(GRAPH).dithered_shares,
         {"quotas": np.zeros(12, np.int64), "totals": np.zeros(8, int), "own": np.ones(8, int), "rank": 0,
@@ -124,7 +132,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Cloner": (Cloner, {"homes": HOMES, "spare_slots": 1, "cap": 2, "n_ranks": 5, "costs": None}),
     "plan of clones": (Cloner(HOMES, 1).plan, {"counts": np.arange(8)}),
-    "map to clones": (CLONES.map, {"ids": np.repeat(np.arange(8), CLONES.counts[2]), "rank": 2}),
+    "map to clones": (
+        CLONES.map, {"ids": np.repeat(np.arange(8), CLONES.counts[2]), "rank": 2, "mask": None},
+    ),
     "map by shares of clones": (
         CLONES.dispatch.map, {"ids": [-1], "shares": np.zeros(CLONES.layer.n_slots, int)},
     ),

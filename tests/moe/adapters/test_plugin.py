@@ -124,7 +124,12 @@ def engine(installed, tmp_path):
         ("vllm", "weighted", "WeightedPolicy"),
         ("sglang", "off", "([], [])"),
         ("sglang", "search", "rebalance_experts"),
-        ("sglang", "weighted", "['init_new', 'rebalance_experts', 'topk_ids_logical_to_physical', 'update']"),
+        (
+            "sglang",
+            "weighted",
+            "['_compute_expert_location_metadata', 'init_new', 'rebalance_experts', "
+            "'topk_ids_logical_to_physical', 'update']",
+        ),
     ],
 )
 def test_a_spawned_process_of_the_engine_uses_what_is_set(engine, name, mode, found):

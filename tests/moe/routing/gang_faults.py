@@ -41,6 +41,9 @@ BAD_COUNTS = [
 ]
 
 
+BAD_MASKS = ["mask", [True], np.array([0.5]), torch.ones(99, dtype=torch.bool), torch.ones(2, 2), object()]
+
+
 def ids_of(rank, step):
     return torch.from_numpy(np.random.default_rng([rank, step]).integers(0, N_EXPERTS, (rank * 3, 2)))
 
@@ -48,12 +51,14 @@ def ids_of(rank, step):
 def call(planner, kind, rank, step, fault):
     """Do one call; ``fault`` chooses what is wrong with it, None if nothing is."""
     if kind == "run":
-        wrong, counter = ids_of(rank, step), None
+        wrong, counter, mask = ids_of(rank, step), None, None
         if fault is not None and fault < len(BAD_IDS):
             wrong = BAD_IDS[fault]
-        elif fault is not None:
+        elif fault is not None and fault < len(BAD_IDS) + len(BAD_COUNTERS):
             counter = BAD_COUNTERS[fault - len(BAD_IDS)]
-        planner.run(wrong, counter)
+        elif fault is not None:
+            mask = BAD_MASKS[fault - len(BAD_IDS) - len(BAD_COUNTERS)]
+        planner.run(wrong, counter, mask=mask)
     elif kind == "load":
         planner.update_redundancy_mapping(np.arange(N_EXPERTS) if fault is None else BAD_LOADS[fault])
     elif kind == "counts":
@@ -72,8 +77,8 @@ def call(planner, kind, rank, step, fault):
 
 
 N_FAULTS = {
-    "run": len(BAD_IDS) + len(BAD_COUNTERS), "load": len(BAD_LOADS), "counts": len(BAD_COUNTS),
-    "shift": 1, "make": 20,
+    "run": len(BAD_IDS) + len(BAD_COUNTERS) + len(BAD_MASKS), "load": len(BAD_LOADS),
+    "counts": len(BAD_COUNTS), "shift": 1, "make": 20,
 }  # fmt: skip
 
 

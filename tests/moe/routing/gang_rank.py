@@ -2,6 +2,7 @@
 
 import json
 import sys
+import types
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from evenload.errors import ConfigError
 from evenload.moe import agree_on
+from evenload.moe.adapters import sglang, vllm
 from evenload.moe.routing.planner import Planner
 
 N_EXPERTS, N_SLOTS = 16, 24
@@ -53,6 +55,34 @@ def refused(call):
     return None
 
 
+def stand_in(name, **functions):
+    """An engine's module that has its groups."""
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__dict__.update(functions)
+
+
+def by_vllm(rank, group):
+    """What the policy answers in an engine whose ranks round loads differently."""
+    loads = torch.from_numpy(np.random.default_rng(rank).lognormal(0, 1, (1, N_EXPERTS)))
+    stand_in("vllm.distributed.parallel_state", get_eplb_group=lambda: types.SimpleNamespace(cpu_group=group))
+    return vllm.SearchPolicy.rebalance_experts(loads, N_SLOTS, 1, 1, 4).tolist()
+
+
+def by_sglang(rank, group):
+    """The plan of each rank, and of rank 0 where it alone plans and SGLang sends it."""
+    loads = torch.from_numpy(np.random.default_rng(rank).lognormal(0, 1, (1, 1, N_EXPERTS)))
+    name = "sglang.srt.distributed.parallel_state"
+    stand_in(name, get_world_group=lambda: types.SimpleNamespace(cpu_group=group))
+
+    def compute(manager, loads, *, broadcast_over_world):
+        return sglang.rebalance_experts(loads, N_SLOTS, 6, None, 1, "deepseek", policy="search")[0].tolist()
+
+    yield sglang.by_one_or_all(compute, None, loads, broadcast_over_world=False)
+    if rank == 0:
+        sglang.by_one_or_all(compute, None, loads, broadcast_over_world=True)
+    yield None
+
+
 def main(rank, n_ranks, store, result):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks)
@@ -84,6 +114,7 @@ def main(rank, n_ranks, store, result):
     found["errors"]["agreement of shapes"] = refused(
         lambda: agree_on(np.zeros((2, 3 + (rank == 2)), int), group)
     )
+    found["engines"] = [by_vllm(rank, group), *by_sglang(rank, group)]
     planner.resize([*placement(), *range(4)], 4, group)
     found["resized"] = int(planner.run(torch.arange(N_EXPERTS)).max())
     with open(result, "w") as file:

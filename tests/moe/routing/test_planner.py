@@ -280,6 +280,7 @@ def test_a_gang_agrees_on_one_placement(gang):
             "placements of shapes [[2, 3], [2, 3], [2, 4], [2, 3]]" in found["errors"]["agreement of shapes"]
         )
         assert 0 < found["resized"] < 28
+        assert found["engines"] == gang[0]["engines"]  # whose loads and so whose plans differed
 
 
 def test_a_planner_goes_on_over_another_fleet():

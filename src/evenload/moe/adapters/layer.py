@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError
+from evenload.moe.routing.padding import without_padding
 
 if TYPE_CHECKING:
     import torch
@@ -79,20 +80,22 @@ class MoELayer(nn.Module):
         self.register_load_state_dict_post_hook(_adopt_placement)
         self.slots: Tensor = torch.empty(0, top_k, dtype=torch.int64)
 
-    def forward(self, x: "Tensor") -> "Tensor":
+    def forward(self, x: "Tensor", mask: "Tensor | None" = None) -> "Tensor":
         """[..., width] to the same shape. Over a group, every rank must call it, with tokens or without.
+
+        mask  [...] truth values: False for padding, which goes to no expert and comes back as zeros
 
         Raises ConfigError if the planner's placement was changed by other means than ``rearrange``.
         """
         tokens = x.reshape(-1, x.shape[-1])
         weight, ids = torch.softmax(tokens @ self.gate, dim=-1).topk(self.top_k, dim=-1)
-        self.slots = self._route(ids)
+        self.slots = self._route(without_padding(ids, None if mask is None else mask.reshape(-1)))
         w1, w2 = (_SharedGradient.apply(w, self.phy2log, self.n_experts) for w in (self.w1, self.w2))
         token = torch.arange(len(tokens), device=x.device).repeat_interleave(self.top_k)
         slot, scale = self.slots.reshape(-1), weight.reshape(-1, 1)
         # Adds zero, and so every parameter has a gradient even where there are no tokens.
         out = torch.zeros_like(tokens) + (w1[:0].sum() + w2[:0].sum() + weight[:0].sum())
-        for one in torch.unique(slot).tolist():
+        for one in torch.unique(slot[slot >= 0]).tolist():
             mine = (slot == one).nonzero().squeeze(1)
             hidden = nn.functional.silu(tokens[token[mine]] @ w1[one])
             out = out.index_add(0, token[mine], scale[mine] * (hidden @ w2[one]))
@@ -100,7 +103,7 @@ class MoELayer(nn.Module):
 
     def _route(self, ids: "Tensor") -> "Tensor":
         if self.planner is None:
-            return torch.argsort(self.phy2log)[ids]
+            return torch.where(ids >= 0, torch.argsort(self.phy2log)[ids.clamp(min=0)], -1)
         if self.planner.phy2log is not self._mapping:
             raise ConfigError(
                 "the planner placed its experts anew, and the layer's weights were not moved",
@@ -111,7 +114,8 @@ class MoELayer(nn.Module):
     def loads(self) -> "Tensor":
         """[ranks] ids that the last forward pass sent to each rank's slots."""
         ranks = 1 if self.planner is None else self.planner.ep_size
-        return torch.bincount(self.slots.reshape(-1), minlength=len(self.phy2log)).reshape(ranks, -1).sum(1)
+        used = self.slots[self.slots >= 0]
+        return torch.bincount(used, minlength=len(self.phy2log)).reshape(ranks, -1).sum(1)
 
     def rearrange(self, load: Any, *others: "Tensor") -> None:
         """Let the planner place its experts anew for ``load`` [experts], and move the weights to match.

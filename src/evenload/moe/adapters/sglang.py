@@ -5,7 +5,8 @@ sglang.install()              # placements by EPLB's policy, compiled, twice on 
 sglang.install("search")      # placements by search, for batches that are routed exactly
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal
 
@@ -15,14 +16,20 @@ from numpy.typing import NDArray
 from evenload._optional import is_installed, require
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.adapters.same_plan import agreed
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 from evenload.moe.placement.rebalance import rebalance_experts as rebalance_by_eplb
 from evenload.moe.search.plan import place
 
-__all__ = ["ALGORITHMS", "LPLBSolver", "hook_registry", "install", "rebalance_experts", "register"]
+__all__ = [
+    "ALGORITHMS", "MANAGER_PLANS", "LPLBSolver", "by_one_or_all", "hook_registry", "install",
+    "rebalance_experts", "register",
+]  # fmt: skip
 
 ALGORITHMS = "sglang.srt.eplb.eplb_algorithms"
+MANAGER_PLANS = "sglang.srt.eplb.eplb_manager.EPLBManager._compute_expert_location_metadata"
+_all_plan = ContextVar("all_plan", default=False)
 
 Policy = Literal["eplb", "search"]
 
@@ -88,7 +95,10 @@ def _plan_by_search(
     plan = place(
         loads, fleet, node_limit="base" if is_limited else "none", n_groups=n_groups if is_limited else None
     )
-    return _maps(plan.phy2log, loads.shape[2])
+    phy2log = plan.phy2log
+    if _all_plan.get():  # one rank alone must not wait for others
+        phy2log = agreed(phy2log, "sglang.srt.distributed.parallel_state", "get_world_group")
+    return _maps(phy2log, loads.shape[2])
 
 
 def _maps(phy2log: NDArray[np.int64], n_experts: int) -> Sequence[NDArray]:
@@ -194,9 +204,20 @@ def install(policy: Policy = "eplb") -> None:
 def register(policy: Policy = "eplb") -> None:
     """Register ``rebalance_experts`` with SGLang's hooks, for a plugin: SGLang applies it in this process."""
     registry, kind = hook_registry()
+    registry.register(MANAGER_PLANS, by_one_or_all, kind.AROUND)
     registry.register(
         f"{ALGORITHMS}.rebalance_experts", partial(rebalance_experts, policy=policy), kind.REPLACE
     )
+
+
+def by_one_or_all(original: Callable[..., Any], manager: Any, *arguments: Any, **named: Any) -> Any:
+    """SGLang's plan for a running engine: each rank's own, which are agreed on, or rank 0's, which it
+    sends."""
+    before = _all_plan.set(not named.get("broadcast_over_world", False))
+    try:
+        return original(manager, *arguments, **named)
+    finally:
+        _all_plan.reset(before)
 
 
 def hook_registry() -> tuple[Any, Any]:

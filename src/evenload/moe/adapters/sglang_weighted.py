@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
-from evenload.moe.adapters.sglang import ALGORITHMS, hook_registry, rebalance_experts
+from evenload.moe.adapters.sglang import (
+    ALGORITHMS,
+    MANAGER_PLANS,
+    by_one_or_all,
+    hook_registry,
+    rebalance_experts,
+)
 from evenload.moe.routing.weighted_choice import choose_slots
 from evenload.moe.routing.weighted_copies import WeightedCopies
 
@@ -26,6 +32,7 @@ def register() -> None:
     registry, kind = hook_registry()
     dispatch = f"{EPLB}.expert_location_dispatch"
     registry.register(f"{ALGORITHMS}.rebalance_experts", plan, kind.REPLACE)
+    registry.register(MANAGER_PLANS, by_one_or_all, kind.AROUND)
     registry.register(f"{EPLB}.expert_location.ExpertLocationMetadata.update", update, kind.AROUND)
     registry.register(f"{dispatch}.ExpertLocationDispatchInfo.init_new", describe, kind.AROUND)
     registry.register(f"{dispatch}.topk_ids_logical_to_physical", choose, kind.AROUND)

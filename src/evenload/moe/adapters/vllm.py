@@ -13,6 +13,7 @@ import numpy as np
 
 from evenload._optional import is_installed, require
 from evenload.errors import MissingExtra
+from evenload.moe.adapters.same_plan import agreed
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
@@ -57,6 +58,7 @@ class SearchPolicy(EplbPolicy):
     """A policy that searches for the most even equal split, with few fetches once a map is in use.
 
     Where vLLM's policy would keep groups on their nodes, one copy of each expert stays on its group's node.
+    In vLLM every rank plans for itself: where processors round differently, all take rank 0's plan.
 
     target  imbalance that a map in use is brought to; None: plan anew each time
     effort  as in ``place``
@@ -81,7 +83,7 @@ class SearchPolicy(EplbPolicy):
             node_limit="base" if is_grouped else "none",
             n_groups=n_groups if is_grouped else None,
         )
-        return plan.phy2log
+        return agreed(plan.phy2log, "vllm.distributed.parallel_state", "get_eplb_group")
 
 
 def install(policy: type[EplbPolicy] = EplbPolicy) -> type:

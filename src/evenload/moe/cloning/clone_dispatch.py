@@ -11,6 +11,7 @@ from evenload.errors import ConfigError
 from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.routing.dispatch import bad_id, check_is_whole, flat_ids, like, whole_counts
 from evenload.moe.routing.dispatch_kernels import map_ids, share_exactly
+from evenload.moe.routing.padding import without_padding
 
 __all__ = ["CloneDispatch"]
 
@@ -74,14 +75,15 @@ class CloneDispatch:
         )  # fmt: skip
         return shares
 
-    def map(self, ids: Any, shares: NDArray[np.int64]) -> Any:
+    def map(self, ids: Any, shares: NDArray[np.int64], *, mask: Any = None) -> Any:
         """The slot of each id, -1 for -1, in the shape and kind of ``ids``: an array or CPU tensor of
         integers.
 
+        mask    truth values of the ids' shape, or [tokens]: False for padding, which becomes -1
         shares  [slots] int64 of these ids. Raises ConfigError for ids out of range, or not those of the
                 shares.
         """
-        flat = flat_ids(ids)
+        flat = flat_ids(without_padding(ids, mask))
         shares = whole_counts("shares", shares, (len(self.quotas),))
         out = np.empty_like(flat)
         at, left = np.zeros(self._n_experts, np.int32), np.zeros(self._n_experts, np.int64)

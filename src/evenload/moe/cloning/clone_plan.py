@@ -101,19 +101,21 @@ class ClonePlan:
         nodes = None if self.costs is None else self.costs.nodes
         return CloneDispatch(self.layer, self.totals, self.experts, self.ranks, self.tokens, nodes)
 
-    def map(self, ids: Any, rank: int | None = None) -> Any:
+    def map(self, ids: Any, rank: int | None = None, *, mask: Any = None) -> Any:
         """The slot of each expert id of ``rank``, such that all ranks together fill the quotas; -1 stays -1.
 
         ids   of this batch: all of them, or those of ``rank`` if the plan was made from [ranks, experts]
               counts
+        mask  truth values of the ids' shape, or [tokens]: False for padding, which was not counted and
+              becomes -1
 
         Slot s is on rank ``s // layer.width``. Raises ConfigError for ids out of range, or not those counted.
         """
         if rank is None:
-            return self.dispatch.map(ids, self.dispatch.quotas)
+            return self.dispatch.map(ids, self.dispatch.quotas, mask=mask)
         if self.counts is None:
             raise ConfigError(
                 f"rank {rank} of a plan that was made from sums over ranks",
                 hint="plan from [ranks, experts] counts, or map all ids without a rank",
             )
-        return self.dispatch.map(ids, self.dispatch.shares(self.counts, rank))
+        return self.dispatch.map(ids, self.dispatch.shares(self.counts, rank), mask=mask)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from evenload.balance.flow import Router
 from evenload.moe.routing.dispatch import Dispatcher
+from evenload.moe.routing.padding import without_padding
 
 __all__ = ["BatchPlan"]
 
@@ -27,14 +28,14 @@ class BatchPlan:
         self.certificate = routing.certificate()
         self.dispatcher, self._counts, self._rank, self._n_ranks = dispatcher, counts, rank, n_ranks
 
-    def apply(self, idx: Any) -> Any:
-        """Physical slot of each id, like ``Planner.run``.
+    def apply(self, idx: Any, *, mask: Any = None) -> Any:
+        """Physical slot of each id, like ``Planner.run``; ``mask`` as there.
 
         If the plan has the counts of every rank, ids must be the ones counted, and loads are exact. Otherwise
         this rank's ids are cut in the quotas' proportions; that is exact, too, if they are the ones counted
         and there is one rank.
         """
-        dispatcher = self.dispatcher
+        dispatcher, idx = self.dispatcher, without_padding(idx, mask)
         if self._counts.ndim == 2:
             shares = dispatcher.exact_shares(self.quotas, self._counts, self._rank)
         else:

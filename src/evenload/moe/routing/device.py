@@ -9,7 +9,8 @@ from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph, Routing
 from evenload.errors import ConfigError
 from evenload.moe.routing.dispatch import Dispatcher
-from evenload.moe.routing.exchange import Exchange
+from evenload.moe.routing.exchange import Exchange, attempt
+from evenload.moe.routing.padding import without_padding
 
 __all__ = ["DevicePlanner", "DeviceRouter"]
 
@@ -105,10 +106,12 @@ class DevicePlanner:
         self._ends = torch.zeros(log2slot.shape, dtype=torch.int32, device=device)
         self._wrong = torch.zeros(1, dtype=torch.int32, device=device)
 
-    def run(self, idx: Any, avail_counter: Any = None) -> Any:
+    def run(self, idx: Any, avail_counter: Any = None, mask: Any = None) -> Any:
         """Physical slot of each id, as ``Planner.run``; starts kernels and waits for none."""
         torch, n_experts = self._torch, self._router.graph.n_experts
         error = self._refusal(idx, avail_counter)
+        if error is None:
+            idx, error = attempt(lambda: without_padding(idx, mask))
         # A rank whose ids are refused takes part without ids: the others' exchange waits for it.
         flat = self._wrong[:0] if error is not None else idx.reshape(-1).contiguous()
         n_blocks = max(1, -(-flat.numel() // BLOCK_IDS))

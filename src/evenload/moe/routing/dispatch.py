@@ -10,6 +10,7 @@ from evenload._arguments import array_of, instance_of, places, whole
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError, quoted
+from evenload.moe.routing.padding import without_padding
 
 __all__ = ["Dispatcher", "bad_id", "check_is_whole", "flat_ids", "like", "whole_counts"]
 
@@ -59,10 +60,13 @@ class Dispatcher:
         self._at = np.zeros(graph.n_experts, np.int32)
         self._left = np.zeros(graph.n_experts, np.int64)
 
-    def count(self, ids: Any, counts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def count(
+        self, ids: Any, counts: NDArray[np.int64] | None = None, *, mask: Any = None
+    ) -> NDArray[np.int64]:
         """[experts] int64: how often each expert occurs in ``ids``, integers in an array or CPU tensor.
 
         counts  [experts] int64 to write to; new by default
+        mask    truth values of the ids' shape, or [tokens]: False for padding, which counts nowhere
 
         Raises ConfigError for an id below -1 or from ``n_experts`` on.
         """
@@ -75,7 +79,7 @@ class Dispatcher:
             raise ConfigError(
                 f"counts to write to are {quoted(counts)}", hint=f"give [{self.graph.n_experts}] int64"
             )
-        flat = flat_ids(ids)
+        flat = flat_ids(without_padding(ids, mask))
         bad = self.count_flat(flat, counts)
         if bad:
             raise bad_id(flat[bad - 1], self.graph.n_experts)
@@ -128,14 +132,15 @@ class Dispatcher:
         share_dithered(self.slot_start, self.slots, quotas, totals, own, rank, n_ranks, shares)
         return shares
 
-    def map(self, ids: Any, shares: NDArray[np.int64]) -> Any:
+    def map(self, ids: Any, shares: NDArray[np.int64], *, mask: Any = None) -> Any:
         """Physical slot of each id; -1 stays -1. Shape, kind and dtype are those of ``ids`` (at least int32).
 
         shares  [slots] int64, from ``exact_shares`` or ``dithered_shares`` for these ids
+        mask    as of ``count``: padding becomes -1
 
         Raises ConfigError for an id out of range, or ids that the shares were not made for.
         """
-        flat = flat_ids(ids)
+        flat = flat_ids(without_padding(ids, mask))
         out = np.empty_like(flat)
         shares = whole_counts("shares", shares, (self.graph.n_slots,))
         bad = self.map_flat(flat, shares, out)

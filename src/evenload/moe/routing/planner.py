@@ -16,6 +16,7 @@ from evenload.moe.routing.device import DevicePlanner
 from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.layout import Layout
+from evenload.moe.routing.padding import without_padding
 
 __all__ = ["Planner"]
 
@@ -184,7 +185,7 @@ class Planner:
         self._own = np.zeros((1, graph.n_experts), np.int64)
         self._device: DevicePlanner | None = None
 
-    def run(self, idx: Any, avail_counter: Any = None, n_sms: int | None = None) -> Any:
+    def run(self, idx: Any, avail_counter: Any = None, n_sms: int | None = None, *, mask: Any = None) -> Any:
         """Physical slot of each expert id; -1 stays -1.
 
         idx            integers of any shape, usually [tokens, top-k]: a tensor, or an array for an array
@@ -192,6 +193,8 @@ class Planner:
         avail_counter  a tensor to add to: one element counts the groups that were solved (always all of
                        them); one element for each slot counts the ids, of all ranks, that were sent there
         n_sms          accepted for LPLB's sake; the kernels need no such limit
+        mask           truth values of the ids' shape, or [tokens]: False for padding, which counts nowhere
+                       and becomes -1. None: no padding but ids of -1
 
         Raises ConfigError for an id out of range, on every rank. Kernels on a device do not raise: an id out
         of range becomes -1 there, and ``check`` raises later.
@@ -208,12 +211,12 @@ class Planner:
             if self._device is None:
                 self._device = self._on_device(getattr(idx, "device", "cpu"))
             if self._device is not None:
-                return self._device.run(idx, avail_counter)
-        out = self._run_here(idx, avail_counter)
+                return self._device.run(idx, avail_counter, mask)
+        out = self._run_here(idx, avail_counter, mask)
         return out.to(idx.device) if is_cuda else out
 
-    def _run_here(self, idx: Any, avail_counter: Any) -> Any:
-        counted, error = attempt(lambda: self._count(idx, avail_counter))
+    def _run_here(self, idx: Any, avail_counter: Any, mask: Any) -> Any:
+        counted, error = attempt(lambda: self._count(idx, avail_counter, mask))
         if self._exchange is not None:
             quotas, shares = self._route_together(idx, error)
         elif error is not None:
@@ -227,9 +230,10 @@ class Planner:
             counter += self.n_group if len(counter) == 1 else _on_device_of(counter, quotas)
         return like(idx, out)
 
-    def _count(self, idx: Any, avail_counter: Any) -> tuple[NDArray, Any]:
+    def _count(self, idx: Any, avail_counter: Any, mask: Any) -> tuple[NDArray, Any]:
         """Ids in one row and the counter's elements; the ids' counts are in ``_own`` then."""
-        flat = flat_ids(idx.cpu() if getattr(idx, "is_cuda", False) else idx)
+        ids = without_padding(idx, mask)
+        flat = flat_ids(ids.cpu() if getattr(ids, "is_cuda", False) else ids)
         bad = self.dispatcher.count_flat(flat, self._own[0])
         if bad:
             raise bad_id(flat[bad - 1], self.n_logical_routed_experts)

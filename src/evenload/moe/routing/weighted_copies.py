@@ -126,7 +126,8 @@ class WeightedCopies:
 
         ids      tensor of integers, any shape, on the weights' device. Slots are int32 for int32, else int64
         counts   tensor [experts] of all ranks' ids of this batch, where ``ids`` are only this rank's
-        mask     tensor of truth values in their shape: False for padding, which has no part in the weights
+        mask     tensor of truth values in their shape, or [tokens]: False for padding, which has no part in
+                 the weights, and gets a slot all the same, as engines compute padded rows
         rank     this rank of ``n_ranks``, where each has ids of its own: thresholds of rounding are then
                  spread over the ranks. None: ranks with equal ids choose alike
         sweeps   how often the weights are corrected for the batch's own counts. Give 0 where ``ids`` are but
@@ -141,6 +142,7 @@ class WeightedCopies:
             raise ConfigError(f"ids are {quoted(ids)}", hint=f"give a tensor of integers on {device}")
         _check_tensor("ids", ids, tuple(ids.shape), device)
         _check_tensor("counts", counts, (self.n_experts,), device)
+        mask = _of_ids(mask, ids)
         _check_tensor("mask", mask, tuple(ids.shape), device, is_flag=True)
         n_ranks = whole("n_ranks", n_ranks, least=1)
         rank = None if rank is None else whole("rank", rank, most=n_ranks - 1)
@@ -149,6 +151,15 @@ class WeightedCopies:
             ids, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
             sweeps=whole("sweeps", sweeps, most=64),
         )  # fmt: skip
+
+
+def _of_ids(mask: Any, ids: Any) -> Any:
+    """``mask`` for each id, if it is for each row of ids."""
+    import torch
+
+    is_tensor = isinstance(mask, torch.Tensor) and mask.layout == torch.strided
+    is_of_rows = is_tensor and 0 < mask.ndim == ids.ndim - 1 and mask.shape == ids.shape[:-1]
+    return mask[..., None].expand(ids.shape) if is_of_rows else mask
 
 
 def _check_tensor(
