@@ -23,12 +23,15 @@ __all__ = ["BLOCK_BYTES", "JsonElements", "Shape"]
 BLOCK_BYTES = 4 << 20
 MOST_ELEMENT = 32 << 20  # bytes of one element
 MOST_HEAD = 32 << 20  # bytes before the array
+MOST_TAIL = 1 << 20  # bytes behind the array
 MOST_CUTS = 4  # places where a block is tried to be cut
 NEAR = 1 << 16
 BORDER = re.compile(rb"\}\s*,\s*\{")
-TEXT_BORDER = re.compile(r"\}\s*,\s*\{")
+BORDER_OF_TEXT = re.compile(r"\}\s*,\s*\{")
 NO_SPACE = re.compile(r"[^\s,]")
 DECODER = json.JSONDecoder()
+INCOMPLETE, DAMAGED = -1, -2
+MOST_TOKEN = 16  # characters of a number or word that the end of a block may cut
 
 Element = TypeVar("Element")
 
@@ -67,7 +70,7 @@ def _struct_like(kind: type) -> type:
 class JsonElements(Generic[Element]):
     """The elements of the array ``key`` of a file's object, or of a file that is an array.
 
-    head      what the object says before the array
+    head      what the object says before the array, and behind it once all was read
     n_damaged elements that could not be read
     is_whole  whether the array's end was found
     Raises FormatError if there is no such array.
@@ -78,6 +81,7 @@ class JsonElements(Generic[Element]):
         self.shape = shape
         self.n_damaged = 0
         self.is_whole = False
+        self._is_lost = False
         self.head, self._rest = _head(file, key)
 
     def blocks(self) -> Iterator[list[Element]]:
@@ -120,39 +124,53 @@ class JsonElements(Generic[Element]):
         text = block.decode("utf-8", "replace") if is_last else _whole_letters(block)
         found: list[Element] = []
         at = done = 0
-        while True:
+        while not self.is_whole:
             begin = NO_SPACE.search(text, at)
             at = done = begin.start() if begin else len(text)
             if begin is None:
                 break
-            if text[at] == "]":
-                self.is_whole = True
-                break
             value, after = _decoded(text, at)
-            if after < 0:
-                border = TEXT_BORDER.search(text, at + 1)
-                if border is None:
-                    self.n_damaged += is_last
-                    done = len(text) if is_last else at
-                    break
-                self.n_damaged += 1
-                at = border.end() - 1
-                continue
-            at = after
-            one = self.shape.plain(value) if isinstance(value, dict) else None
-            if one is None:
-                self.n_damaged += 1
+            if text[at] == "]" and not (self._is_lost and (BORDER_OF_TEXT.search(text, at) or not is_last)):
+                self.is_whole = True
+                self._read_tail(text[at + 1 : at + 1 + MOST_TAIL])
+            elif after >= 0:
+                at = after
+                one = self.shape.plain(value) if isinstance(value, dict) else None
+                self._is_lost = self._is_lost and one is None
+                if one is None:
+                    self.n_damaged += not self._is_lost
+                else:
+                    found.append(one)
+            elif after == INCOMPLETE and not is_last:
+                break
             else:
-                found.append(one)
+                at = self._next(text, at)
         return found, len(text[:done].encode("utf-8", "replace")) if not is_last else len(block)
+
+    def _read_tail(self, text: str) -> None:
+        """Take what a file's object says behind the array, too, if it is not long."""
+        text += self.file.read(MOST_TAIL).decode("utf-8", "replace")
+        value, _ = _decoded("{" + text.lstrip().removeprefix(","), 0)
+        if isinstance(value, dict):
+            self.head = {**value, **self.head}
+
+    def _next(self, text: str, at: int) -> int:
+        """Where the element after a damaged one may begin. It may be one within it: then we are lost."""
+        self.n_damaged += not self._is_lost
+        self._is_lost = True
+        border = BORDER_OF_TEXT.search(text, at + 1)
+        return border.end() - 1 if border else len(text)
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at ``at`` and where it ends; -1 if there is none."""
+    """The JSON value at ``at`` and its end; INCOMPLETE if the text ends in it, DAMAGED if it is none."""
     try:
         return DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text) - MOST_TOKEN
+        return None, INCOMPLETE if is_cut else DAMAGED
     except (ValueError, RecursionError):
-        return None, -1
+        return None, DAMAGED
 
 
 def _whole_letters(block: bytes) -> str:
