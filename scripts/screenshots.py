@@ -23,6 +23,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from evenload.audit.audit import AuditParts, audit_of
+from evenload.audit.page import write_audit
+from evenload.audit.traces import read_traces
 from evenload.events import EventFile
 from evenload.report.html import write_comparison, write_report
 
@@ -188,6 +191,16 @@ def shoot_docs(camera: Camera, run: Path) -> None:
         camera.shoot(page.as_uri(), out / "report-dark.png", 1120, height=760, dark=True)
     with served(run) as url:
         camera.shoot(url, out / "page.png", 1120, height=760)
+    shoot_audit(camera)
+
+
+def shoot_audit(camera: Camera) -> None:
+    """The first screen of the audit that docs/how-to/audit.md tells of."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "audit.html"
+        parts = AuditParts(read_traces([ROOT / "examples" / "audit" / "ray-timeline.json.gz"]))
+        write_audit(parts, audit_of(parts), page)
+        camera.shoot(page.as_uri(), ROOT / "docs" / "pictures" / "audit.png", 1120, height=820)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from evenload.audit.losses import CAUSES, Activity, Gap, device_losses, narrow_s
 from evenload.audit.occupancy import occupancy_of, spans_by_device
 from evenload.audit.pieces import Pieces, bound_of, phases_of, pieces_of, speeds_of
 from evenload.audit.recording import WORK, Recording, shown_name
-from evenload.audit.what_if import MOST_PIECES, MOST_SIMULATED_DEVICES, WhatIf, what_ifs
+from evenload.audit.what_if import MOST_SIMULATED_DEVICES, WhatIf, most_pieces, what_ifs
 from evenload.errors import ConfigError, FormatError
 
 __all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording"]
@@ -202,7 +202,7 @@ def _what_ifs(
         said = f"Other dealing is simulated for at most {MOST_SIMULATED_DEVICES} devices, not {n_devices}."
         return [], [said]
     busy = [one.busy for one in parts.occupancy]
-    phases, idle_ns = phases_of(pieces, busy, parts.recording.gap_ns, MOST_PIECES)
+    phases, idle_ns = phases_of(pieces, busy, parts.recording.gap_ns, most_pieces(n_devices))
     first = min(int(one.start_ns[0]) for one in busy if len(one.start_ns))
     last = max(int(one.stop_ns[-1]) for one in busy if len(one.start_ns))
     outside_ns = parts.window_ns[1] - last + first - parts.window_ns[0]

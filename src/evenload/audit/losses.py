@@ -110,22 +110,23 @@ class Activity:
         np.add.at(change, at[len(starts) :], -1)
         self.times = times
         self.n_busy = np.cumsum(change)  # from times[i] to times[i + 1]
+        step_ns = np.diff(times)
+        self._within = [  # before each time, the nanoseconds in which none and exactly one were busy
+            np.concatenate([[0], np.cumsum(step_ns * (self.n_busy[:-1] == n))]) for n in (0, 1)
+        ]
 
     def split(self, gaps: Stretches) -> NDArray[np.int64]:
         """Nanoseconds of each gap [gaps, 3] in which no device, exactly one, and more were busy."""
         split = np.empty((len(gaps.start_ns), 3), np.int64)
-        step_ns = np.diff(self.times)
         for column in (0, 1):
-            within = np.concatenate([[0], np.cumsum(step_ns * (self.n_busy[:-1] == column))])
-            split[:, column] = self._until(gaps.stop_ns, within, column)
-            split[:, column] -= self._until(gaps.start_ns, within, column)
+            split[:, column] = self._until(gaps.stop_ns, column) - self._until(gaps.start_ns, column)
         split[:, 2] = gaps.stop_ns - gaps.start_ns - split[:, 0] - split[:, 1]
         return split
 
-    def _until(self, t: NDArray[np.int64], within: NDArray[np.int64], column: int) -> NDArray[np.int64]:
+    def _until(self, t: NDArray[np.int64], column: int) -> NDArray[np.int64]:
         """Nanoseconds before ``t`` in which ``column`` devices were busy; a gap lies between two times."""
         at = np.searchsorted(self.times, t, side="right") - 1
-        return within[at] + (t - self.times[at]) * (self.n_busy[at] == column)
+        return self._within[column][at] + (t - self.times[at]) * (self.n_busy[at] == column)
 
 
 @dataclass(frozen=True, slots=True)

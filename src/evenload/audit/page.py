@@ -12,7 +12,7 @@ from evenload.audit.audit import Audit, AuditParts
 from evenload.audit.losses import CAUSES, Activity
 from evenload.audit.occupancy import Stretches, closed, minus, union
 from evenload.audit.recording import WORK, shown_name
-from evenload.events import Idle, RunStarted, Span
+from evenload.events import Idle, RunStarted, Span, WorkerStarted
 from evenload.report.html import as_script_text, fill, report_script, write_whole
 from evenload.report.page.timeline import Timeline
 
@@ -23,7 +23,12 @@ MOST_COLOURS = 6
 PIXELS = 4000
 LOAD_BINS = 480
 KINDS = ("work", "exchange", "repeats", "start-up", "busy in part")
-N_AFTER_STARTUP = 2  # from the end of KINDS
+# Of a run's timeline, these are waiting; other idle stretches are balance.
+REASONS = {
+    "no device works": "nothing was ready: no device works",
+    "serial": "nothing was ready: exactly one other device works (serial)",
+    "waiting": "nothing was ready: two or more others work (waiting)",
+}
 
 
 def write_audit(parts: AuditParts, audit: Audit, path: Path) -> None:
@@ -76,8 +81,11 @@ def _timeline(parts: AuditParts) -> Timeline:
             for start_s, stop_s in _seconds(one, begin):
                 took_s = stop_s - start_s
                 timeline.add(Span(labels[label], name, name, 0, 0, start_s, stop_s, took_s, items=()))
+        first_s = (parts.occupancy[device].first_ns - begin) / 1e9
+        if len(parts.occupancy[device].busy.start_ns) and first_s > 0:
+            timeline.add(WorkerStarted(first_s, name, name, startup_s=first_s))
         for why, start_s, stop_s in _idle(parts, device, activity, least_ns):
-            timeline.add(Idle(name, start_s, stop_s, why))
+            timeline.add(Idle(name, start_s, stop_s, REASONS.get(why, why)))
     return timeline
 
 
@@ -108,8 +116,6 @@ def _bars(
     before = occupancy.busy.start_ns < occupancy.first_ns  # of start-up, whatever it was
     stops = np.minimum(occupancy.busy.stop_ns[before], occupancy.first_ns)
     taken = Stretches(occupancy.busy.start_ns[before], stops)
-    if before.any():
-        yield n_labels - N_AFTER_STARTUP, taken
     for one in range(n_labels):
         own = rows[label == one]
         start, stop = parts.recording.start_ns[own], parts.recording.stop_ns[own]
@@ -130,12 +136,10 @@ def _idle(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield the cause and seconds of a device's idle stretches that can be seen."""
     begin, end = parts.window_ns
-    busy = parts.occupancy[device].busy
+    busy = parts.occupancy[device].later
     if not len(busy.start_ns):
         yield "not used", 0.0, (end - begin) / 1e9
         return
-    if busy.start_ns[0] > begin:
-        yield "start-up", 0.0, int(busy.start_ns[0] - begin) / 1e9
     between = Stretches(busy.stop_ns[:-1], busy.start_ns[1:])
     seen = between.stop_ns - between.start_ns >= max(parts.recording.gap_ns, least_ns)
     gaps = Stretches(between.start_ns[seen], between.stop_ns[seen])

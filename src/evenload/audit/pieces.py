@@ -68,9 +68,10 @@ def bound_of(pieces: Pieces, speeds: Sequence[float]) -> float:
 def phases_of(pieces: Pieces, busy: Sequence[Stretches], gap_ns: int, n_most: int) -> tuple[list[Phase], int]:
     """The phases of a run, and the nanoseconds in which no device was busy between its first span and last.
 
-    A phase ends where no device is busy for ``gap_ns``; of more than MOST_PHASES, the longest pauses count.
+    A phase ends where no device is busy for ``gap_ns``; of many such pauses, the longest count.
 
-    n_most  neighbours on a device are one piece as far as needed to have about so many pieces in all
+    n_most  neighbours on a device are one piece as far as needed to have about so many pieces in all; and
+            there are at most so many phases times devices
     """
     start = np.concatenate([one.start_ns for one in busy])
     stop = np.concatenate([one.stop_ns for one in busy])
@@ -79,7 +80,9 @@ def phases_of(pieces: Pieces, busy: Sequence[Stretches], gap_ns: int, n_most: in
     pause_ns = together.start_ns[1:] - together.stop_ns[:-1]
     is_long = pause_ns >= max(1, gap_ns)
     borders = np.flatnonzero(is_long)
-    borders = np.sort(borders[np.argsort(-pause_ns[borders], kind="stable")][: MOST_PHASES - 1])
+    borders = np.sort(
+        borders[np.argsort(-pause_ns[borders], kind="stable")][: min(MOST_PHASES, n_most // len(busy)) - 1]
+    )
     few, phase = _merged(pieces, together.start_ns[borders + 1], n_most)
     edges = np.searchsorted(phase, np.arange(len(borders) + 2))
     phases = [

@@ -18,10 +18,16 @@ from evenload.balance.metrics import makespan
 from evenload.balance.pack import loads, pack_lpt
 from evenload.balance.simulate import simulate
 
-__all__ = ["MOST_PIECES", "MOST_SIMULATED_DEVICES", "WhatIf", "what_ifs"]
+__all__ = ["MOST_SIMULATED_DEVICES", "WhatIf", "most_pieces", "what_ifs"]
 
 MOST_PIECES = 4000
-MOST_SIMULATED_DEVICES = 256
+MOST_DEALINGS = 256_000  # pieces x devices: each dealing looks at every device
+MOST_SIMULATED_DEVICES = 128
+
+
+def most_pieces(n_devices: int) -> int:
+    """How many pieces are simulated at most, so that it takes seconds."""
+    return min(MOST_PIECES, MOST_DEALINGS // n_devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,9 @@ def what_ifs(phases: Sequence[Phase], fixed_s: float, more: float, speeds: Seque
     measured_s = hinted_s = placed_s = fixed_s
     for phase in phases:
         work = [s * (1 + more) * speeds[at] for s, at in zip(phase.seconds, phase.device, strict=True)]
-        measured_s += simulate("measured", devices, work).makespan_s
-        hinted_s += simulate("measured", devices, work, hints=work).makespan_s
+        # Copies of pieces would gain nothing: no modelled device slows down.
+        measured_s += simulate("measured", devices, work, repeatable=False).makespan_s
+        hinted_s += simulate("measured", devices, work, hints=work, repeatable=False).makespan_s
         placed_s += makespan(loads(work, pack_lpt(work, speeds), len(speeds)), speeds)
     return [
         WhatIf("measured", "dealt while running, by what devices have shown so far", measured_s),
