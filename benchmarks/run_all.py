@@ -104,6 +104,7 @@ BENCHMARKS = (
     Benchmark("zk_prove.py --large --only 1M", 5, ("zk_prove_1M",),
               needs="snarkjs and rapidsnark, for the columns of peers"),
     Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",), needs="snarkjs, for the columns of peers"),
+    Benchmark("zk_service.py", 5, ("zk_service",)),
     Benchmark("zk_verify.py --runs 9", 2, ("zk_verify",)),
 )  # fmt: skip
 

@@ -38,12 +38,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def prove(pages: Sequence[Page]) -> str:
     rows = joined(pages)
     peers = "rapidsnark,÷ proof,÷ (load + first),snarkjs,÷ proof,÷ (load + first)"
-    head = f"circuit,domain,key load,first proof,proof,memory,{peers}"
+    has_process = any("process" in row for row in rows)
+    process = "process,process wall,rapidsnark ÷ process," if has_process else ""
+    head = f"circuit,domain,key load,first proof,proof,{process}memory,{peers}"
     lines = [
         [
             row["circuit"],
             power(row["domain"]),
             *(seconds(row[name]) for name in ("key load", "first proof", "proof")),
+            *(_process(row) if has_process else ()),
             f"{row['RSS MB']:.0f} MB",
             seconds(row.get("rapidsnark")),
             times(row.get("rapidsnark/proof")),
@@ -55,6 +58,11 @@ def prove(pages: Sequence[Page]) -> str:
         for row in rows
     ]
     return table(head.split(","), lines)
+
+
+def _process(row: Row) -> tuple[str, str, str]:
+    """A process for one proof: its CPU and wall seconds, and how many times that rapidsnark's takes."""
+    return seconds(row.get("process")), seconds(row.get("process wall")), times(row.get("rapidsnark/process"))
 
 
 def wgsl(pages: Sequence[Page]) -> str:

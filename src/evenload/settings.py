@@ -20,7 +20,7 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 # say which machine code is used (native).
 OTHER_VARIABLES = (
     "EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER", "EVENLOAD_KERNEL_CACHE", "EVENLOAD_KERNELS",
-    "EVENLOAD_PROCESSOR",
+    "EVENLOAD_PROCESSOR", "EVENLOAD_TOKEN",
 )  # fmt: skip
 
 

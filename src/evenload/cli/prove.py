@@ -34,6 +34,11 @@ class ProveRequest:
     policy: str
     threads: int | None
     level: str | None
+    serve: str | None
+    has_token: bool
+    most_waiting: int
+    most_witness: str
+    witness_folder: Path | None
     as_json: bool
     quiet: bool
 
@@ -45,7 +50,7 @@ class ProveRequest:
 
 @click.command()
 @click.argument("zkey", type=PATH)
-@click.argument("witnesses", type=PATH, nargs=-1, required=True, metavar="WITNESS.wtns...")
+@click.argument("witnesses", type=PATH, nargs=-1, metavar="WITNESS.wtns...")
 @click.option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
 @click.option(
     "--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: one witness here, more over cpu."
@@ -53,6 +58,15 @@ class ProveRequest:
 @click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
 @click.option("--threads", type=click.IntRange(1), help="Threads for one witness (default: all processors).")
 @click.option("--level", help="Kernels: ifma52 or word64 (CPU), u64 or limb13 (GPU); default: the best.")
+@click.option(
+    "--serve", metavar="ADDRESS", help="Serve proofs at unix:PATH or HOST:PORT; all files are keys."
+)
+@click.option(
+    "--token/--no-token", "has_token", default=True, help="With --serve: ask for a token on a port."
+)
+@click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="With --serve.")
+@click.option("--most-witness", default="256 MiB", show_default=True, help="With --serve: largest witness.")
+@click.option("--witness-folder", type=PATH, help="With --serve: requests may name files in it.")
 @json_option
 @quiet_option
 @monitor_options
@@ -66,7 +80,12 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
     \b
     evenload prove circuit.zkey w1.wtns w2.wtns -o proofs --devices cpu*2
     evenload prove circuit.zkey *.wtns -o proofs --devices wgpu:0,cpu
+    evenload prove --serve unix:proofs.sock circuit.zkey other.zkey --devices cpu*2
     """
+    if request.serve is not None:
+        return _serve(request, request.serve)
+    if not request.witnesses:
+        raise ConfigError("no witness was given", hint="evenload prove circuit.zkey witness.wtns")
     names = _names(request.witnesses)
     request.out.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -85,6 +104,25 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
         for row in rows:
             click.echo(row["proof"] or f"failed: {row['witness']}")
     return 1 if n_failed else 0
+
+
+def _serve(request: ProveRequest, address: str) -> int:
+    from evenload.cli.serving.proof_server import ServeRequest, serve_proofs
+
+    with watched(f"prove --serve {address}", None):
+        return serve_proofs(
+            ServeRequest(
+                address,
+                (request.zkey, *request.witnesses),
+                request.devices,
+                request.level,
+                request.has_token,
+                request.most_waiting,
+                request.most_witness,
+                request.witness_folder,
+                request.quiet,
+            )
+        )
 
 
 def _proofs(

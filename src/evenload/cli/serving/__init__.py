@@ -1,0 +1,1 @@
+"""``evenload prove --serve``: proofs over HTTP."""

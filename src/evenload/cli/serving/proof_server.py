@@ -1,0 +1,184 @@
+"""The server of the proving service: a port or a socket file, until it is stopped and all are answered."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evenload._optional import require
+from evenload.dashboard.guard import is_loopback
+from evenload.errors import ConfigError, quoted
+
+__all__ = ["ServeRequest", "serve_proofs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """The options of ``evenload prove --serve``."""
+
+    address: str
+    keys: tuple[Path, ...]
+    devices: str | None
+    level: str | None
+    has_token: bool
+    most_waiting: int
+    most_witness: str
+    witness_folder: Path | None
+    quiet: bool
+
+
+def serve_proofs(request: ServeRequest) -> int:
+    """Serve proofs until SIGTERM or Ctrl-C; requests that are under way are answered before the end.
+
+    Raises ConfigError for an address that cannot be used, MissingExtra without starlette or uvicorn, and as
+    ``ProofService``.
+    """
+    for package in ("starlette", "uvicorn"):
+        require(package, extra="dash", why="serving proofs")
+    from evenload.cli.serving.proof_app import Rules, make_app
+    from evenload.cli.serving.proof_metrics import ProofMetrics
+    from evenload.executor.worker.memory import limit_from
+    from evenload.zk.proof_service import ProofService
+
+    most_bytes = limit_from(request.most_witness, "most_witness")
+    folder = None if request.witness_folder is None else request.witness_folder.resolve()
+    metrics = ProofMetrics()
+    with _bound(request.address) as (bound, host, where):
+        is_file = bound.family == getattr(socket, "AF_UNIX", None)
+        token = _token() if request.has_token and not is_file else None
+        service = ProofService(
+            request.keys,
+            request.devices or "cpu",
+            level=request.level,
+            most_waiting=request.most_waiting,
+            sink=metrics.sink,
+        )
+        with service:
+            server = _server(make_app(service, Rules(token, most_bytes, folder), metrics, host), request)
+            click.echo(f"proofs of {', '.join(service.keys)} at {where}")
+            if token and not os.environ.get("EVENLOAD_TOKEN"):
+                click.echo(f"token {token}")
+            with _no_sudden_end(), contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(server.serve(sockets=[bound]))
+    if not request.quiet:
+        click.echo("stopped: every request was answered", err=True)
+    return 0
+
+
+def _token() -> str:
+    return os.environ.get("EVENLOAD_TOKEN") or secrets.token_urlsafe(24)
+
+
+def _server(app: Any, request: ServeRequest) -> Any:
+    import uvicorn
+
+    from evenload.dashboard.connection_limits import MOST_HEAD_BYTES, limited_protocol
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=limited_protocol(),
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            server_header=False,
+            backlog=1024,
+        )
+    )
+
+
+@contextlib.contextmanager
+def _no_sudden_end() -> Iterator[None]:
+    """uvicorn raises SIGTERM once more when it has ended, which would end this process before its workers."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _bound(address: str) -> Iterator[tuple[socket.socket, str, str]]:
+    """(socket, host that requests must name, address to print). Raises ConfigError."""
+    if address.startswith("unix:"):
+        with _socket_file(Path(address.removeprefix("unix:"))) as bound:
+            yield bound, "localhost", address
+        return
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise ConfigError(
+            f"{quoted(address)} is no address",
+            hint="--serve unix:PATH, --serve 127.0.0.1:8700, or --serve :0",
+        )
+    try:
+        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+        bound = socket.socket(family)
+    except OSError as error:
+        raise ConfigError(f"there is no address {quoted(host)}: {error.strerror}") from error
+    with bound:
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, int(port)))
+            bound.listen(1024)
+        except OSError as error:
+            raise ConfigError(f"{quoted(address)} cannot be used: {error.strerror}") from error
+        name = f"[{host}]" if ":" in host else host
+        if not is_loopback(host):
+            click.echo("others than this machine can connect: see that the network is trusted", err=True)
+        yield bound, host, f"http://{name}:{bound.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def _socket_file(path: Path) -> Iterator[socket.socket]:
+    """A socket file that only this user can connect to; one that nobody listens at is replaced."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError("this system has no socket files", hint="--serve 127.0.0.1:8700")
+    _remove_stale(path)
+    bound = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        bound.bind(str(path))
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"{quoted(str(path))} cannot be used: {error.strerror or error}") from error
+    finally:
+        os.umask(before)
+    made = path.stat()
+    try:
+        with bound:
+            yield bound
+    finally:
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == made.st_ino:
+                path.unlink()
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:  # there is none, or no such folder, which is told when it is bound
+        return
+    if not is_socket:
+        raise ConfigError(f"{quoted(str(path))} is there, and no socket", hint="name another path")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise ConfigError(
+        f"{quoted(str(path))} is served already", hint="stop that service, or name another path"
+    )
