@@ -93,6 +93,11 @@ class SlowItem:
     seconds: float
     item: str = ""
 
+    def text(self) -> str:
+        """Return "cat.png of edit, 8 s on cuda:0"."""
+        which = self.item[:60] or f"item {self.index}" if self.n_items == 1 else f"items from {self.index} on"
+        return f"{which} of {self.stage}, {self.seconds:.3g} s on {self.device}"
+
 
 @dataclass(frozen=True, slots=True)
 class FailedItem:

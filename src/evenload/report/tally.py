@@ -216,7 +216,10 @@ class Tally:
         devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
-        factors, advice = self._losses.factors(self._end_s, self._bounds(), is_over=status != "unfinished")
+        slowest = self._slowest()
+        longest = slowest[0].text() if slowest else ""
+        is_over = status != "unfinished"
+        factors, advice = self._losses.factors(self._end_s, self._bounds(), is_over=is_over, longest=longest)
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
@@ -244,7 +247,7 @@ class Tally:
             wasted_s=sum(device.wasted_s for device in devices),
             n_moves=self._n["moves"], n_moved_items=self._n["moved"],
             n_lost_workers=sum(device.n_lost_workers for device in devices),
-            slowest=self._slowest(),
+            slowest=slowest,
             failures=tuple(self._failures),
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),

@@ -45,7 +45,10 @@ def test_the_factors_of_any_log_multiply_to_the_total(events):
     if summary.advice is not None:
         assert 0 <= summary.advice.without_s <= summary.wall_s * (1 + 1e-9)
         assert summary.advice.lost_s == max(part.lost_s for part in found.parts)
-        assert summary.advice.remedy in summary.advice.text()
+        assert all(0 <= one.without_s <= summary.wall_s for one in summary.advice.remedies)
+        assert all(one.what in summary.advice.text() for one in summary.advice.remedies)
+        named_s = math.fsum(one.lost_s for one in summary.advice.causes)
+        assert named_s <= summary.wall_s * (1 + 1e-9)
     assert [part.name for part in found.parts] == list(FACTORS)
     known = [part.value for part in found.parts if part.value is not None]
     assert all(0 < one <= 1 for one in [*known, found.share])
@@ -54,6 +57,14 @@ def test_the_factors_of_any_log_multiply_to_the_total(events):
     whole_s = found.useful_s + math.fsum(part.lost_s for part in found.parts)
     assert whole_s == pytest.approx(found.wall_s, rel=1e-9) == summary.wall_s
     assert found.useful_s / found.wall_s == pytest.approx(found.share, rel=1e-9)
+    priced = [one for one in found.workers if one.price > 0]
+    assert math.fsum(one.price for one in priced) == pytest.approx(1.0)
+    for one in found.workers:
+        assert one.in_task_s + math.fsum(one.lost_s.values()) == pytest.approx(found.wall_s)
+    for part in found.parts:  # a person can add them up: of these, balance alone is moved to and from
+        if part.name in ("start-up", "waiting", "overhead", "repeats"):
+            of_workers_s = math.fsum(one.price * one.lost_s[part.name] for one in priced)
+            assert of_workers_s == pytest.approx(part.lost_s, rel=1e-6, abs=1e-9 * found.wall_s)
 
 
 def test_a_run_that_lost_nothing():

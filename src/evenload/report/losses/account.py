@@ -7,12 +7,10 @@ from typing import Any
 
 from evenload.balance.bound import Bound
 from evenload.balance.factors import (
-    KINDS,
     Factors,
     StageOfFactors,
     TrackOfFactors,
     factors_of,
-    kind_of_idle,
     prices_of,
     speeds_of,
 )
@@ -29,6 +27,7 @@ from evenload.events import (
 from evenload.report.items import ItemSet
 from evenload.report.losses.advice import Advice, advice_on
 from evenload.report.losses.lengths import Lengths
+from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import Replay, ReplaySlot
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
@@ -39,7 +38,8 @@ __all__ = ["LossAccount"]
 RATES = {"flop": "flop_per_s", "bytes": "bytes_per_s"}
 MOST_STEPS = 20_000  # of a replay: items times slots
 MOST_LOADS = 1000
-STANDS_OUT = 1.5  # times the mean of all slots
+STANDS_OUT = 0.5  # of what the slot has that lost most
+MOST_SLOTS = 3
 
 
 @dataclass(slots=True)
@@ -66,15 +66,17 @@ class LossAccount:
         self._seen: dict[str, _Seen] = {}
         self._facts: dict[str, Mapping[str, Any]] = {}
         self._work: Mapping[str, Any] = {}
-        self._loads: dict[tuple[str, str], float] = {}  # device, what it loaded -> seconds
+        self._loads: dict[tuple[str, str], float] = {}  # device, stage that it loaded -> seconds
+        self._run_facts: Mapping[str, Any] = {}
 
     def add(self, event: Event) -> None:
         """Count an event; a span goes to ``add_span``."""
         if isinstance(event, Idle):
             for one in self._slots(event.device).values():
                 one.idle(event.start_s, event.stop_s, event.why)
-            if kind_of_idle(event.why) == "start-up":
-                self._load(event.device, event.why, max(0.0, event.stop_s - event.start_s))
+            if event.why.startswith("loads "):
+                stage = event.why.removeprefix("loads ")
+                self._load(event.device, stage, max(0.0, event.stop_s - event.start_s))
         elif isinstance(event, WorkerStarted):
             slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
             slot.startup(event.t - max(0.0, event.startup_s), event.t)
@@ -90,6 +92,7 @@ class LossAccount:
             self._facts.update({name: dict(facts) for name, facts in event.devices.items()})
             for seen in self._seen.values():  # a run that was killed has not ended its stages
                 seen.is_open = False
+            self._run_facts = dict(event.facts)
             work = event.facts.get("item_work")
             self._work = work if isinstance(work, Mapping) else self._work
 
@@ -106,40 +109,51 @@ class LossAccount:
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
         began_s = self._times.began_s(span.stage)
-        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s)
+        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s, span.status)
 
     def factors(
-        self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool
+        self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool, longest: str = ""
     ) -> tuple[Factors | None, Advice | None]:
         """The factors of ``wall_s`` seconds, None without work, and what to do about the largest loss.
 
         bounds   stage -> the number of the stretch of time that it ran in, and what was measured of it
         is_over  False for a run that goes on: of that nobody knows what to do yet
+        longest  the longest item, in words
         """
-        tracks = self._rows(wall_s, is_over)
+        tracks, causes = self._rows(wall_s, is_over)
         stages = {
             name: StageOfFactors(bound.speeds, bound.longest_s, stretch, self._least_s(name, tracks))
             for name, (stretch, bound) in bounds.items()
         }
         found = factors_of(wall_s, tracks, stages)
-        if found is None or not is_over:
+        worst = found.largest if found is not None else None
+        if found is None or worst is None or not is_over:
             return found, None
         speeds = {name: speeds_of(name, stage.speeds, tracks) for name, stage in stages.items()}
-        where = self._where(tracks, prices_of(tracks, speeds))
-        return found, advice_on(found, self._replay(tracks, stages, speeds), where)
+        named = _causes(worst.name, causes, prices_of(tracks, speeds))
+        replay = self._replay(tracks, stages, speeds)
+        loads: dict[str, dict[str, float]] = {}
+        for (device, stage), seconds in self._loads.items():
+            if device in tracks:
+                loads.setdefault(device, {})[stage] = seconds
+        facts = self._run_facts
+        run = LostRun(worst.name, wall_s, worst.lost_s, named, replay, loads, longest, facts)
+        return found, advice_on(found, run)
 
-    def _rows(self, wall_s: float, is_over: bool) -> dict[str, TrackOfFactors]:
-        """The seconds of each slot, but for devices that worked only in a group, such as "cuda:0+cuda:1"."""
+    def _rows(
+        self, wall_s: float, is_over: bool
+    ) -> tuple[dict[str, TrackOfFactors], dict[str, Mapping[tuple[str, str], float]]]:
+        """The seconds of each slot, and by cause; without devices that worked only in a group ("a+b")."""
         grouped = {part for name in self._seconds if "+" in name for part in name.split("+")}
-        tracks = {}
+        tracks, causes = {}, {}
         for device in {**self._facts, **self._seconds}:
             slots = self._slots(device)
             if device in grouped and not any(one.n_spans for one in slots.values()):
                 continue
             for track, one in slots.items():
-                useful, lost = one.seconds(wall_s, self._times, is_over=is_over)
+                useful, lost, causes[track] = one.seconds(wall_s, self._times, is_over=is_over)
                 tracks[track] = TrackOfFactors(useful, lost, self._like(device))
-        return tracks
+        return tracks, causes
 
     def _replay(
         self,
@@ -159,19 +173,6 @@ class LossAccount:
             more = {cause: track.lost_s.get(cause, 0.0) / useful_s for cause in causes}
             slots[name] = ReplaySlot(track.lost_s.get("start-up", 0.0), more)
         return Replay([stretches[at] for at in sorted(stretches)], slots, speeds)
-
-    def _where(self, tracks: Mapping[str, TrackOfFactors], prices: Mapping[str, float]) -> dict[str, str]:
-        """factor -> the slot whose seconds of it are worth most, if it stands out, and what it loaded."""
-        where = {}
-        for name in KINDS:
-            lost = {at: prices.get(at, 0.0) * track.lost_s.get(name, 0.0) for at, track in tracks.items()}
-            worst = max(lost, key=lambda at: lost[at], default="")
-            if lost.get(worst, 0.0) * len(lost) > STANDS_OUT * sum(lost.values()) > 0:
-                where[name] = f"{worst} ({tracks[worst].lost_s[name]:.3g} s)"
-        if self._loads:
-            device, why = max(self._loads, key=lambda one: self._loads[one])
-            where["start-up"] = f"{device}, which {why} ({self._loads[device, why]:.3g} s)"
-        return where
 
     def _load(self, device: str, why: str, seconds: float) -> None:
         if (device, why) in self._loads or len(self._loads) < MOST_LOADS:
@@ -233,6 +234,24 @@ class LossAccount:
             if len(parts) == len(known):
                 rates[rate] = sum(parts) / len(self._seconds.get(device, (0,)))
         return rates
+
+
+def _causes(
+    factor: str, by_slot: Mapping[str, Mapping[tuple[str, str], float]], prices: Mapping[str, float]
+) -> list[Cause]:
+    """What a loss came from, the largest first, with the slots that lost most by it."""
+    found: dict[str, dict[str, float]] = {}
+    for slot, causes in by_slot.items():
+        for (name, cause), seconds in causes.items():
+            if name == factor:
+                found.setdefault(cause, {})[slot] = prices.get(slot, 0.0) * seconds
+    rows = []
+    for cause, lost in found.items():
+        most = max(lost.values())
+        slots = [slot for slot in lost if lost[slot] >= STANDS_OUT * most]
+        more = [f"{len(slots) - MOST_SLOTS} more"] if len(slots) > MOST_SLOTS else []
+        rows.append(Cause(cause, sum(lost.values()), (*slots[:MOST_SLOTS], *more)))
+    return sorted((one for one in rows if one.lost_s > 0), key=lambda one: -one.lost_s)
 
 
 def _quotient(amount: Any, rate: Any) -> float | None:

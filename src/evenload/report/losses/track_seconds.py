@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from evenload.balance.factors import KINDS, kind_of_idle
 from evenload.report.losses.free_time import FreeTime
+from evenload.report.losses.sources import LossSources
 
 __all__ = ["RunTimes", "TrackSeconds"]
 
@@ -50,26 +51,40 @@ class RunTimes:
         return self._outside.free_s(start_s, stop_s) if self._has_stages and start_s < stop_s else 0.0
 
 
+NOTHING_LEFT, BETWEEN, AFTER = "with nothing left to do", "between chunks", "after the last item"
+REPEATS = {"superseded": "in copies that came second", "lost": "in work of lost workers"}
+LOADS = {"loads ": "loading ", "brings ": "bringing "}
+
+
 class TrackSeconds:
     """The seconds of one worker slot by what they went into.
 
     useful_s  stage -> seconds inside the task whose results counted
     lost_s    start-up, balance, waiting, overhead, repeats -> seconds
     n_spans   chunks that ran here
+    sources   what the lost seconds came from
     """
 
-    __slots__ = ("_free", "_held", "_held_s", "lost_s", "n_spans", "useful_s")
+    __slots__ = ("_free", "_held", "_held_s", "lost_s", "n_spans", "sources", "useful_s")
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}
         self.lost_s: dict[str, float] = dict.fromkeys(KINDS, 0.0)
         self.n_spans = 0
+        self.sources = LossSources()
         self._free = FreeTime()
         self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
         self._held = (0.0, 0.0)
 
     def span(
-        self, stage: str, start_s: float, stop_s: float, busy_s: float, useful: float, began_s: float
+        self,
+        stage: str,
+        start_s: float,
+        stop_s: float,
+        busy_s: float,
+        useful: float,
+        began_s: float,
+        status: str = "ok",
     ) -> None:
         """A chunk with ``busy_s`` seconds inside the task, of which the share ``useful`` counts.
 
@@ -79,16 +94,16 @@ class TrackSeconds:
             return
         if stage not in self.useful_s and self.n_spans:  # a model that is loaded before its first chunk
             since_s = max(began_s, self._free.before(start_s))
-            self.lost_s["start-up"] += self._free.take(since_s, start_s)
+            self._lose("start-up", f"before the first item of {stage}", self._free.take(since_s, start_s))
         length_s = stop_s - max(0.0, start_s)
         taken_s = self._free.take(start_s, stop_s)
         self.n_spans += 1
         in_task_s = taken_s * min(1.0, busy_s / length_s) if taken_s > 0 else 0.0
-        self.lost_s["overhead"] += taken_s - in_task_s
-        self.lost_s["repeats"] += in_task_s * (1.0 - useful)
+        self._lose("overhead", f"in messages and copies of {stage}", taken_s - in_task_s)
+        self._lose("repeats", REPEATS.get(status, "in items done before"), in_task_s * (1.0 - useful))
         if useful > 0:
             self.useful_s[stage] = self.useful_s.get(stage, 0.0) + in_task_s * useful
-            self.lost_s["waiting"] += self._held_s
+            self._lose("waiting", f"for items of {stage}", self._held_s)
             self._held_s = 0.0
 
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
@@ -98,25 +113,30 @@ class TrackSeconds:
             self._held = (self._held[0] if self._held_s else start_s, stop_s)
             self._held_s += taken_s
         else:
-            self.lost_s[kind] += taken_s
+            begin = next((one for one in LOADS if why.startswith(one)), "")
+            self._lose(kind, LOADS.get(begin, "") + why.removeprefix(begin), taken_s)
 
     def startup(self, start_s: float, stop_s: float) -> None:
         """A start of the slot's worker."""
-        self.lost_s["start-up"] += self._free.take(start_s, stop_s)
+        self._lose("start-up", "starting processes", self._free.take(start_s, stop_s))
+
+    def _lose(self, kind: str, cause: str, seconds: float) -> None:
+        self.lost_s[kind] += seconds
+        self.sources.add(kind, cause, seconds)
 
     def seconds(
         self, wall_s: float, times: RunTimes, *, is_over: bool
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """Useful seconds by stage and lost ones by kind, which sum to ``wall_s``.
+    ) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
+        """Useful seconds by stage and lost ones by kind, which sum to ``wall_s``; the lost ones by cause.
 
         Where a run goes on (``is_over`` False), nobody knows what a worker has done since its last event: its
         other seconds stand for these.
         """
-        lost = dict(self.lost_s)
+        found = LossSources(self.sources.seconds)
         waited = self._waited(times)
-        lost["waiting"] += waited * self._held_s
-        lost["balance"] += (1.0 - waited) * self._held_s
-        lost["overhead"] += self._free.short_s
+        found.add("waiting", "for items", waited * self._held_s)
+        found.add("balance", NOTHING_LEFT, (1.0 - waited) * self._held_s)
+        found.add("overhead", BETWEEN, self._free.short_s)
         gaps = self._free.gaps(0.0, wall_s)
         begin_s, end_s = (1 if gaps and gaps[0][0] <= 0 else 0), max(0, len(gaps) - 1)
         between = gaps[begin_s:end_s]
@@ -125,19 +145,24 @@ class TrackSeconds:
             and between[-1][1] <= times.last_work_s
             and not times.outside_s(between[0][0], between[-1][1])
         ):
-            lost["overhead"] += math.fsum(b - a for a, b in between)  # nothing else can be said of them
+            found.add(
+                "overhead", BETWEEN, math.fsum(b - a for a, b in between)
+            )  # no more can be said of them
             gaps = gaps[:begin_s] + gaps[end_s:]
         for start_s, stop_s in gaps:
             is_last = stop_s >= wall_s
             if is_last and not is_over and start_s > 0:
                 continue
-            for kind, seconds in self._silent(start_s, stop_s, is_last, times):
-                lost[kind] += seconds
+            for kind, cause, seconds in self._silent(start_s, stop_s, is_last, times):
+                found.add(kind, cause, seconds)
+        lost = dict.fromkeys(KINDS, 0.0)
+        for (kind, _), seconds in found.seconds.items():
+            lost[kind] += seconds
         known_s = sum(self.useful_s.values()) + sum(lost.values())
         scale = wall_s / known_s if known_s > 0 else 0.0
-        return {one: s * scale for one, s in self.useful_s.items()}, {
-            one: s * scale for one, s in lost.items()
-        }
+        useful = {one: s * scale for one, s in self.useful_s.items()}
+        causes = {one: s * scale for one, s in found.seconds.items()}
+        return useful, {one: s * scale for one, s in lost.items()}, causes
 
     def _waited(self, times: RunTimes) -> float:
         """The share of the time without items in which others still got some; later, there were none left."""
@@ -147,15 +172,15 @@ class TrackSeconds:
 
     def _silent(
         self, start_s: float, stop_s: float, is_last: bool, times: RunTimes
-    ) -> list[tuple[str, float]]:
+    ) -> list[tuple[str, str, float]]:
         """What a stretch that no event speaks of was, by where it is; seconds sum to its length."""
         first_s = min(max(times.first_work_s, start_s), stop_s) if start_s <= 0 else start_s
         end_s = min(max(times.last_work_s, first_s), stop_s)
-        rows = [("start-up", first_s - start_s), ("overhead", stop_s - end_s)]
+        rows = [("start-up", "before the first item", first_s - start_s), ("overhead", AFTER, stop_s - end_s)]
         between_s = end_s - first_s
         if is_last:
-            return [*rows, ("balance", between_s)]
+            return [*rows, ("balance", NOTHING_LEFT, between_s)]
         if start_s <= 0:
-            return [*rows, ("waiting", between_s)]
+            return [*rows, ("waiting", "for its first item", between_s)]
         outside_s = times.outside_s(first_s, end_s)
-        return [*rows, ("waiting", outside_s), ("overhead", between_s - outside_s)]
+        return [*rows, ("waiting", "between stages", outside_s), ("overhead", BETWEEN, between_s - outside_s)]
