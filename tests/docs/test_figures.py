@@ -28,7 +28,6 @@ NOT_NOTED = {
     *("merkle_devices", "moe_placement_nodes", "moe_placement_policy", "moe_placement_search", "moe_planner"),
     *("moe_routing", "pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
     *("zk_prove_1M", "zk_wgsl"),
-    *("moe_dispatch", "pipeline_planner", "schedule_simulation", "schedule_simulation_learned"),
 }
 
 

@@ -17,6 +17,7 @@ TALP, for devices of unequal speed and for causes that a run's events tell apart
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 __all__ = [
     "DEVICE",
@@ -29,6 +30,8 @@ __all__ = [
     "WorkerSeconds",
     "factors_of",
     "kind_of_idle",
+    "least_seconds",
+    "like_of",
     "prices_of",
     "speeds_of",
 ]
@@ -40,11 +43,12 @@ FACTORS = {
     "waiting": "devices wait for other stages, the disk, or whoever reads the items",
     "overhead": "messages, copies, and what comes after the last item",
     "repeats": "copies that came second, work of lost workers, items done twice",
-    "device efficiency": "what the work needs at the device's data sheet, over the time that it took",
+    "device efficiency": "what the work needs at the most that the device does, over the time that it took",
 }
 """The names of the factors, in the order in which they are taken away, and what each one loses."""
 
 DEVICE = "device efficiency"
+AMOUNTS = {"flop": "flop_per_s", "bytes": "bytes_per_s"}  # what an item needs, and which rate gives it
 KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")  # what a worker's lost second may be
 # Reasons of idle stretches by their first words; all others are a policy's reasons not to deal.
 LOADING = ("loads ", "brings ", "has ")
@@ -146,6 +150,29 @@ class StageOfFactors:
     longest_s: float = 0.0
     group: int = 0
     least_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def like_of(device: Mapping[str, Any]) -> str:
+    """What devices of the same kind share, of what is known of one; "" where that is not known."""
+    name = device.get("name")
+    return f"{name} {device.get('kind', '')}" if isinstance(name, str) and name else ""
+
+
+def least_seconds(work: Mapping[str, Any], rates: Mapping[str, Any]) -> float | None:
+    """Seconds that an item needs at least: the longest of each amount over its rate; None if not known.
+
+    work   ``flop`` and ``bytes``, one or both
+    rates  ``flop_per_s`` and ``bytes_per_s`` of the device
+    Source: the roofline model (Williams, Waterman and Patterson, 2009).
+    """
+    times = []
+    for amount, rate in AMOUNTS.items():
+        if amount in work:
+            pair = work[amount], rates.get(rate)
+            if not all(isinstance(one, int | float) and 0 < one < math.inf for one in pair):
+                return None
+            times.append(pair[0] / pair[1])
+    return max(times, default=None)
 
 
 def factors_of(

@@ -28,11 +28,18 @@ CPU_READING_S = 0.1
 )
 @click.option("--watch", is_flag=True, help="Show the load again and again, until Ctrl-C.")
 @click.option("--interval", default=1.0, metavar="SECONDS", help="Time between two looks with --watch (1).")
+@click.option("--roofline", is_flag=True, help="Measure what each selected device does at most, and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one a line.")
 @color_option
 @click.pass_context
 def devices(
-    context: click.Context, spec: str | None, watch: bool, interval: float, as_json: bool, color: str | None
+    context: click.Context,
+    spec: str | None,
+    watch: bool,
+    interval: float,
+    roofline: bool,
+    as_json: bool,
+    color: str | None,
 ) -> int:
     """List the devices, their scores and their load.
 
@@ -44,6 +51,10 @@ def devices(
     if interval <= 0:
         raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     settings = resolve({"devices": spec, "color": color})
+    if roofline:
+        from evenload.cli.monitoring.roofline import measure_devices
+
+        return measure_devices(settings.devices, as_json=as_json)
     with DevicePool.discover() as pool:
         page = DeviceTable(pool, settings, only_selected=spec is not None)
         if watch:

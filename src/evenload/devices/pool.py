@@ -14,6 +14,7 @@ from evenload.devices.device import Device
 from evenload.devices.duplicates import link_duplicates
 from evenload.devices.fork_guard import ForkGuard
 from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
+from evenload.devices.rates.known import rates_of
 from evenload.devices.readings import Readings
 from evenload.devices.score import ScoreWeights, score
 from evenload.devices.selection import Spec, choose, families
@@ -196,8 +197,14 @@ class DevicePool:
                 self.task_finished(device_id, self._clock() - began)
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Return all that is known of each device, with its score, as plain values for events and JSON."""
-        return {device.id: {**asdict(device), "score": self.score(device.id)} for device in self}
+        """Return all that is known of each device, with its score, as plain values for events and JSON.
+
+        Where it is known, also what it does at most: ``flop_per_s``, ``bytes_per_s`` and ``rates_from``.
+        """
+        return {
+            device.id: {**asdict(device), "score": self.score(device.id), **rates_of(device)}
+            for device in self
+        }
 
     def close(self) -> None:
         """Close the drivers that ``load`` opened; the next ``load`` opens them again."""

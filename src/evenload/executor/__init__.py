@@ -6,6 +6,7 @@ from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
     from evenload.executor.backends.ray.backend import Ray
+    from evenload.executor.counted_work import torch_work
     from evenload.executor.decide.summary import DeviceShare, Summary
     from evenload.executor.executor import Executor
     from evenload.executor.gangs.gang import gang
@@ -29,6 +30,7 @@ _HOMES = {
     "gang": "gangs.gang",
     "map": "mapping",
     "run_partitioned": "partitioned",
+    "torch_work": "counted_work",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "gang",
     "map",
     "run_partitioned",
+    "torch_work",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

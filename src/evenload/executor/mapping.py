@@ -48,6 +48,7 @@ def map(  # the built-in's name on purpose: evenload.map
     journal: str | os.PathLike | None = None,
     on_change: str = "refuse",
     fresh: bool | int = False,
+    work: Mapping[str, float] | None = None,
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
@@ -70,7 +71,7 @@ def map(  # the built-in's name on purpose: evenload.map
     )
     options = MapOptions(
         ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
-        look_ahead_bytes, total, stage, shared, journal, on_change, fresh,
+        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work,
     )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)
@@ -79,7 +80,8 @@ def map(  # the built-in's name on purpose: evenload.map
 
     def begin() -> None:
         if events is not None:
-            facts = {"backend": str(backend), "policy": str(policy)}
+            facts: dict[str, Any] = {"backend": str(backend), "policy": str(policy)}
+            facts |= {"item_work": {stage: options.work}} if options.work else {}
             known = (total, executor.devices.facts(), facts)
             events.emit(RunStarted(events.now(), name_of(fn), time.time(), *known))
 

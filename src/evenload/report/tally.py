@@ -1,11 +1,12 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappush, heapreplace
 from typing import Any
 
 from evenload.balance.bound import Bound, StageWork, bound_together
+from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
     Batched,
@@ -27,6 +28,7 @@ from evenload.events import (
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
 from evenload.report.losses.account import LossAccount
+from evenload.report.losses.advice import Advice
 from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -217,9 +219,7 @@ class Tally:
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
         slowest = self._slowest()
-        longest = slowest[0].text() if slowest else ""
-        is_over = status != "unfinished"
-        factors, advice = self._losses.factors(self._end_s, self._bounds(), is_over=is_over, longest=longest)
+        factors, advice = self._factors(status != "unfinished", slowest)
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
@@ -254,6 +254,10 @@ class Tally:
             finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
             factors=factors, advice=advice,
         )  # fmt: skip
+
+    def _factors(self, is_over: bool, slowest: Sequence[SlowItem]) -> tuple[Factors | None, Advice | None]:
+        longest = slowest[0].text() if slowest else ""
+        return self._losses.factors(self._end_s, self._bounds(), is_over=is_over, longest=longest)
 
     def _times(self) -> tuple[float, float, float]:
         """Seconds until work began, of work, and the bound of it; stages that overlap share a stretch."""

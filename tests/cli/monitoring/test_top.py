@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from evenload.balance.factors import FACTORS
 from evenload.cli.monitoring.top import COLUMNS, MachineView
 from evenload.cli.monitoring.top_jobs import FollowedJobs
 from evenload.devices import jobs as jobs_module
@@ -52,6 +53,8 @@ def test_jobs_come_and_go(tmp_path, job):
     assert row.useful == pytest.approx(1.0)
     assert len(row.cells()) == len(COLUMNS)
     assert row.cells()[COLUMNS.index("useful")] == "100%"
+    assert list(row.factors) == list(FACTORS)
+    assert row.factors["start-up"] == 1.0
 
 
 def test_the_plain_page_has_a_column_for_each_cell(job):
@@ -61,7 +64,7 @@ def test_the_plain_page_has_a_column_for_each_cell(job):
         lines = machine.lines(140)
     head = next(line for line in lines if line.split()[:1] == ["pid"])
     # A column without content is left out, as "failed" here.
-    assert head.split() == " ".join(one for one in COLUMNS if one != "failed").split()
+    assert head.split() == " ".join(one for one in COLUMNS if one not in ("failed", "lost most")).split()
 
 
 def test_a_job_whose_process_is_gone_is_swept_away():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from evenload.devices.rates.hardware import find_hardware
 from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.model.model_size import find_model, measure_model
 from evenload.pipeline.model.parameter_counts import COUNTS
-from evenload.pipeline.planning.estimates.hardware import find_hardware
 from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 
 CONFIGS = Path(__file__).parents[3] / "examples/edit-and-score/configs"

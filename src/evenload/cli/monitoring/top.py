@@ -30,7 +30,20 @@ __all__ = ["top"]
 N_HISTORY = 120
 FIRST_READING_S = 0.1
 COLUMNS = (
-    *("pid", "job", "stage", "done", "rate", "ETA", "failed", "imbal.", "useful", "cpu", "memory"),
+    *(
+        "pid",
+        "job",
+        "stage",
+        "done",
+        "rate",
+        "ETA",
+        "failed",
+        "imbal.",
+        "useful",
+        "lost most",
+        "cpu",
+        "memory",
+    ),
     "runs for",
 )
 # Of a job's columns, those that fit a terminal of 80.

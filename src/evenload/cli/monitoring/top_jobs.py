@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,8 @@ MOST_PIECES = 8
 class JobRow:
     """A job that runs. ``cpu`` is in cores; it and ``memory_bytes`` include the job's workers.
 
-    ``useful`` is the share of its time so far that was useful work at the devices' speed.
+    ``useful`` is the share of its time so far that was useful work at the devices' speed, ``factors``
+    multiply to it, and ``lost_most`` is the factor that took most seconds, with these.
     """
 
     pid: int
@@ -40,6 +41,8 @@ class JobRow:
     failed: int = 0
     imbalance: float | None = None
     useful: float | None = None
+    factors: dict[str, float | None] = field(default_factory=dict)
+    lost_most: str = ""
     page: str | None = None
 
     def cells(self) -> list[str]:
@@ -55,6 +58,7 @@ class JobRow:
             str(self.failed) if self.failed else "",
             "" if self.imbalance is None else f"{self.imbalance:.2f}",
             "" if self.useful is None else f"{self.useful:.0%}",
+            self.lost_most,
             f"{100 * self.cpu:.0f}%",
             format_bytes(self.memory_bytes),
             clock_text(self.runs_s),
@@ -84,7 +88,9 @@ class FollowedJobs:
             row |= {"items_per_s": pace.items_per_s, "eta_s": pace.eta_s, "imbalance": pace.imbalance}
         factors = tally.summary().factors if tally is not None else None
         if factors is not None:
-            row["useful"] = factors.share
+            row |= {"useful": factors.share, "factors": {one.name: one.value for one in factors.parts}}
+            most = factors.largest
+            row["lost_most"] = f"{most.name} {most.lost_s:.3g} s" if most is not None else ""
         return JobRow(**row)  # pyrefly: ignore
 
     def _read(self, path: str) -> tuple[Pace, Tally]:

@@ -7,9 +7,18 @@ device; a test compares the two.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from evenload.balance.bound import Bound
-from evenload.balance.factors import Factors, StageOfFactors, TrackOfFactors, factors_of, kind_of_idle
+from evenload.balance.factors import (
+    Factors,
+    StageOfFactors,
+    TrackOfFactors,
+    factors_of,
+    kind_of_idle,
+    least_seconds,
+    like_of,
+)
 
 __all__ = ["RunSeconds"]
 
@@ -28,6 +37,7 @@ class _DeviceSeconds:
 
     ready_s: float | None = None
     stop_s: float = -math.inf
+    n_items: int = 0
     useful_s: float = 0.0
     repeats_s: float = 0.0
     startup_s: float = 0.0
@@ -66,12 +76,18 @@ class RunSeconds:
         if one.rest is not None:
             self._end_rest(one, now, now)
 
-    def worked(self, device: str, start_s: float, stop_s: float, busy_s: float, needed: float) -> None:
-        """A chunk came back that was ``busy_s`` inside the task; the share ``needed`` of it counts."""
+    def worked(
+        self, device: str, start_s: float, stop_s: float, busy_s: float, needed: float, n_items: int = 0
+    ) -> None:
+        """A chunk came back that was ``busy_s`` inside the task.
+
+        The share ``needed`` of it counts, with ``n_items`` items.
+        """
         one = self._devices.get(device)
         if one is None:
             one = self._devices[device] = _DeviceSeconds(ready_s=start_s)
         one.useful_s += busy_s * needed
+        one.n_items += n_items
         one.repeats_s += busy_s * (1.0 - needed)
         one.stop_s, one.sent_s = stop_s, None
         self._first_s = min(self._first_s, start_s)
@@ -93,17 +109,29 @@ class RunSeconds:
         if one is not None and one.rest is None:
             one.waiting_s += seconds
 
-    def factors(self, began_s: float, end_s: float, bound: Bound, likes: Mapping[str, str]) -> Factors | None:
+    def factors(
+        self,
+        began_s: float,
+        end_s: float,
+        bound: Bound,
+        devices: Mapping[str, Mapping[str, Any]],
+        work: Mapping[str, float],
+    ) -> Factors | None:
         """The factors of the run; None if nothing useful was done.
 
-        bound  as it was measured
-        likes  device -> what devices of the same kind share; all that there are
+        bound    as it was measured
+        devices  what is known of each: name, kind, flop_per_s, bytes_per_s
+        work     what an item needs; empty if not known
         """
-        tracks = {}
-        for device in {**likes, **self._devices}:
+        tracks, least = {}, {}
+        for device in {**devices, **self._devices}:
+            known = devices.get(device, {})
             useful, lost = self._seconds(device, began_s, end_s)
-            tracks[device] = TrackOfFactors({STAGE: useful} if useful else {}, lost, likes.get(device, ""))
-        stage = StageOfFactors(bound.speeds, bound.longest_s)
+            tracks[device] = TrackOfFactors({STAGE: useful} if useful else {}, lost, like_of(known))
+            item_s = least_seconds(work, known)
+            if item_s is not None and device in self._devices:
+                least[device] = item_s * self._devices[device].n_items
+        stage = StageOfFactors(bound.speeds, bound.longest_s, least_s=least)
         return factors_of(end_s - began_s, tracks, {STAGE: stage})
 
     def _seconds(self, device: str, began_s: float, end_s: float) -> tuple[float, dict[str, float]]:

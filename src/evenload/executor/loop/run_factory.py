@@ -135,9 +135,8 @@ class RunFactory:
         if options.journal is not None and isinstance(sink, Delivery):
             sink = journal = self._journal_before(sink, source, options, fn)
         describer = self._describer(dealer, source, sink, task, options)
-        likes = {device.id: f"{device.name} {device.kind}" if device.name else "" for device in devices}
         return Run(
-            task, source, dealer, scheduler, sink, self._record, options, likes,
+            task, source, dealer, scheduler, sink, self._record, options, devices.facts(),
             journal=journal, on_over=on_over, size=size, describer=describer,
         )  # fmt: skip
 

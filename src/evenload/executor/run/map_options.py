@@ -1,11 +1,13 @@
 """What a caller may ask of a map, as one value."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evenload._arguments import choice, flag, folder, keywords, seconds, whole
+from evenload.balance.factors import AMOUNTS
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.errors import ConfigError, quoted
@@ -38,6 +40,7 @@ class MapOptions:
     journal: str | os.PathLike | None = None
     on_change: str = "refuse"
     fresh: bool | int = False
+    work: Mapping[str, float] | None = None
     is_policy_fixed: bool = False
     is_spread: bool = False
 
@@ -57,6 +60,8 @@ class MapOptions:
         if self.fresh is not False:
             n_items = 1 if self.fresh is True else whole("fresh", self.fresh, least=1, most=None)
             self._keep("fresh", n_items)
+        if self.work is not None:
+            self._keep("work", item_work(self.work))
         if self.shared is not None:
             keywords("shared", self.shared)
         if self.journal is not None:
@@ -68,3 +73,15 @@ class MapOptions:
 
     def _keep(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+def item_work(work: Any) -> dict[str, float]:
+    """``work`` as it is declared: flop and bytes of an item. Raises ConfigError if it is something else."""
+    hint = 'give work={"flop": 2.5e12, "bytes": 4e9}, one of them or both'
+    if not isinstance(work, Mapping) or not work or not set(work) <= set(AMOUNTS):
+        raise ConfigError(f"work={quoted(work)} does not say what an item needs", hint=hint)
+    for name, amount in work.items():
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not (is_number and 0 < amount < math.inf):
+            raise ConfigError(f"{name}={quoted(amount)} in work is no number above 0", hint=hint)
+    return {str(name): float(amount) for name, amount in work.items()}

@@ -46,7 +46,7 @@ LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 class Run:
     """One map, or all submitted calls, from its first item to the end of its results.
 
-    devices   those that take part; given with what those of one kind share
+    devices   those that take part; given with what is known of each
     journal   its sink, if it has a journal
     on_over   called once, when nothing more will be delivered
     size      of its items, by which costs are remembered; None if they are not to be
@@ -62,7 +62,7 @@ class Run:
         sink: Sink,
         record: Record,
         options: MapOptions,
-        devices: Mapping[str, str],
+        devices: Mapping[str, Mapping[str, Any]],
         *,
         journal: "JournalSink | None" = None,
         on_over: "Callable[[Run], None]" = lambda run: None,
@@ -78,7 +78,7 @@ class Run:
         self.sizing = ChunkSizing(task.batch or 1)
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
-        self._account = RunAccount(record, options.stage, devices)
+        self._account = RunAccount(record, options.stage, devices, options.work)
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
         look_ahead = options.look_ahead or LOOK_AHEAD
         self._feeder = Feeder(

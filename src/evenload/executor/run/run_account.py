@@ -23,14 +23,20 @@ class RunAccount:
     seconds       what the devices' seconds went into
     """
 
-    def __init__(self, record: Record, stage: str, likes: Mapping[str, str]):
-        """``likes``: of each device, what those share with it that are as fast."""
+    def __init__(
+        self,
+        record: Record,
+        stage: str,
+        devices: Mapping[str, Mapping[str, Any]],
+        work: Mapping[str, float] | None = None,
+    ):
+        """``devices``: what is known of each; ``work``: what an item needs."""
         self.n_duplicates = self.n_failed = 0
         self._n_restored = self._n_workers_lost = 0
         self._record, self._stage = record, stage
-        self._likes = likes
+        self._devices, self._work = devices, work
         self.seconds = RunSeconds()
-        self._tally = RunTally(list(likes))
+        self._tally = RunTally(list(devices))
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
@@ -55,7 +61,9 @@ class RunAccount:
             n_workers_lost=self._n_workers_lost,
             retries=retries,
             learned=learned,
-            factors=lambda bound: self.seconds.factors(began_s, end_s, bound, self._likes),
+            factors=lambda bound: self.seconds.factors(
+                began_s, end_s, bound, self._devices, self._work or {}
+            ),
         )
         self._record.stage_finished(self._stage, summary.bound_s or None, learned)
         return summary
@@ -69,7 +77,7 @@ class RunAccount:
             self._tally.add(device, answer.busy_s * needed, n_first, cost=cost, is_good=not answer.failures)
         if needed < 1.0:
             self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
-        self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed)
+        self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first)
         self._span(chunk, device, answer.start_s, answer.stop_s, answer.busy_s, status)
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:

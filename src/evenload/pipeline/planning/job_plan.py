@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenload.devices.rates.hardware import find_hardware
 from evenload.errors import ConfigError
 from evenload.pipeline.plan import CandidateResult, Plan
-from evenload.pipeline.planning.estimates.hardware import find_hardware
 from evenload.pipeline.planning.job_problem import JobProblem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import MODES, make_plan

@@ -9,9 +9,9 @@ relative to usual.
 import re
 from dataclasses import dataclass
 
+from evenload.devices.rates.hardware import Hardware, hardware_named
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.memory_sizes import parse_size
-from evenload.pipeline.planning.estimates.hardware import Hardware, hardware_named
 
 __all__ = ["FleetDevice", "is_modelled", "parse_host_bytes", "parse_modelled"]
 

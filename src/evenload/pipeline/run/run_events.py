@@ -1,13 +1,12 @@
 """What a run tells of its plan, and of how much waits before each stage."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenload.events import Counted, EventLog, Planned, Queued
 from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.dispatch.results import count_ends
-from evenload.pipeline.planning.estimates.hardware import peak_rates
 from evenload.report.page.bars import Bars
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.job.spec_stage import StageSpec
     from evenload.pipeline.plan import Plan
 
-__all__ = ["ItemCounts", "QueueLengths", "declared_work", "peak_rates_of", "planned_event"]
+__all__ = ["ItemCounts", "QueueLengths", "declared_work", "planned_event"]
 
 MOST_SLICES = 2000  # of a plan in one line of events.jsonl; more are drawn together
 EVERY_S = 1.0  # from one word on the queues, or the items, to the next
@@ -27,11 +26,6 @@ def declared_work(stages: "Sequence[StageSpec]") -> dict[str, dict[str, float]]:
     known = {stage.name: {"flop": stage.estimate.flop, "bytes": stage.estimate.bytes} for stage in stages}
     given = {name: {k: v for k, v in work.items() if v is not None} for name, work in known.items()}
     return {name: work for name, work in given.items() if work}
-
-
-def peak_rates_of(device: Mapping[str, Any]) -> dict[str, float]:
-    """What the data sheet says of a device with these facts: flop_per_s, bytes_per_s; nothing of CPUs."""
-    return peak_rates(str(device.get("name", ""))) if device.get("kind") != "cpu" else {}
 
 
 def planned_event(plan: "Plan", now_s: float) -> Planned:

@@ -25,7 +25,7 @@ from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
-from evenload.pipeline.run.run_events import ItemCounts, declared_work, peak_rates_of, planned_event
+from evenload.pipeline.run.run_events import ItemCounts, declared_work, planned_event
 from evenload.pipeline.run.run_loop import RunLoop
 from evenload.pipeline.run.run_parts import RunContext, build_parts
 from evenload.pipeline.stage import Item
@@ -131,8 +131,7 @@ class JobSession:
             "sort": spec.report.sort,
             "item_work": declared_work(spec.stages),
         }
-        devices = {name: {**known, **peak_rates_of(known)} for name, known in pool.facts().items()}
-        log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), devices, facts))
+        log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
         for text in (*spec.notes, *self._context.reuse.notes):
             log.emit(Note(log.now(), "warning", "job", text))
 

@@ -1,16 +1,19 @@
 """What a run's factors are made of, gathered from its events in memory bounded by devices and items."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.balance.bound import Bound
 from evenload.balance.factors import (
+    AMOUNTS,
+    DEVICE,
     Factors,
     StageOfFactors,
     TrackOfFactors,
     factors_of,
+    least_seconds,
+    like_of,
     prices_of,
     speeds_of,
 )
@@ -34,8 +37,6 @@ from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["LossAccount"]
 
-# What an item needs, and which fact of a device says how much of it there is in a second.
-RATES = {"flop": "flop_per_s", "bytes": "bytes_per_s"}
 MOST_STEPS = 20_000  # of a replay: items times slots
 MOST_LOADS = 1000
 STANDS_OUT = 0.5  # of what the slot has that lost most
@@ -130,7 +131,10 @@ class LossAccount:
         if found is None or worst is None or not is_over:
             return found, None
         speeds = {name: speeds_of(name, stage.speeds, tracks) for name, stage in stages.items()}
-        named = _causes(worst.name, causes, prices_of(tracks, speeds))
+        prices = prices_of(tracks, speeds)
+        if worst.name == DEVICE:
+            causes = {track: _idle_units(one, track, stages) for track, one in tracks.items()}
+        named = _causes(worst.name, causes, prices)
         replay = self._replay(tracks, stages, speeds)
         loads: dict[str, dict[str, float]] = {}
         for (device, stage), seconds in self._loads.items():
@@ -152,7 +156,7 @@ class LossAccount:
                 continue
             for track, one in slots.items():
                 useful, lost, causes[track] = one.seconds(wall_s, self._times, is_over=is_over)
-                tracks[track] = TrackOfFactors(useful, lost, self._like(device))
+                tracks[track] = TrackOfFactors(useful, lost, like_of(self._facts.get(device, {})))
         return tracks, causes
 
     def _replay(
@@ -203,11 +207,6 @@ class LossAccount:
             return seen.items.add(index, n_items) if index >= 0 else n_items
         return sum(seen.items.add(one, 1) for one in items)
 
-    def _like(self, device: str) -> str:
-        """What devices of the same kind share; "" where that is not known."""
-        name = self._facts.get(device, {}).get("name")
-        return f"{name} {self._facts[device].get('kind', '')}" if isinstance(name, str) and name else ""
-
     def _least_s(self, stage: str, tracks: Mapping[str, TrackOfFactors]) -> dict[str, float]:
         """Seconds that a stage's items need by what it declares and by the devices' data sheets."""
         work = self._work.get(stage)
@@ -216,12 +215,9 @@ class LossAccount:
         counts = self._seen[stage].n_by_track if stage in self._seen else {}
         least = {}
         for track in tracks:
-            rates = self._rates(track)
-            needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
-            times = [_quotient(amount, rate) for amount, rate in needs]
-            known = [one for one in times if one is not None]
-            if known and len(known) == len(times):
-                least[track] = max(known) * counts.get(track, 0.0)
+            item_s = least_seconds(work, self._rates(track))
+            if item_s is not None:
+                least[track] = item_s * counts.get(track, 0.0)
         return least
 
     def _rates(self, track: str) -> dict[str, float]:
@@ -229,11 +225,20 @@ class LossAccount:
         device = next((name for name, slots in self._seconds.items() if track in slots), track)
         known = [self._facts.get(part, {}) for part in device.split("+")]
         rates = {}
-        for rate in RATES.values():
+        for rate in AMOUNTS.values():
             parts = [one[rate] for one in known if isinstance(one.get(rate), int | float)]
             if len(parts) == len(known):
                 rates[rate] = sum(parts) / len(self._seconds.get(device, (0,)))
         return rates
+
+
+def _idle_units(
+    track: TrackOfFactors, name: str, stages: Mapping[str, StageOfFactors]
+) -> dict[tuple[str, str], float]:
+    """Seconds of each stage on a slot beyond those that its work needs at the most that the device does."""
+    took = {stage: seconds for stage, seconds in track.useful_s.items() if stage in stages}
+    least = {stage: stages[stage].least_s.get(name, seconds) for stage, seconds in took.items()}
+    return {(DEVICE, f"in {stage}"): max(0.0, took[stage] - least[stage]) for stage in took}
 
 
 def _causes(
@@ -252,10 +257,3 @@ def _causes(
         more = [f"{len(slots) - MOST_SLOTS} more"] if len(slots) > MOST_SLOTS else []
         rows.append(Cause(cause, sum(lost.values()), (*slots[:MOST_SLOTS], *more)))
     return sorted((one for one in rows if one.lost_s > 0), key=lambda one: -one.lost_s)
-
-
-def _quotient(amount: Any, rate: Any) -> float | None:
-    """``amount`` over ``rate`` if both are numbers that make sense."""
-    if not all(isinstance(one, int | float) and 0 < one < math.inf for one in (amount, rate)):
-        return None
-    return amount / rate

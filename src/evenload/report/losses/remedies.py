@@ -197,6 +197,6 @@ def _repeats(run: LostRun) -> Iterator[Remedy]:
 
 
 def _device(run: LostRun) -> Iterator[Remedy]:
-    stage = run.causes[0].cause if run.causes else "the task"
+    stage = run.causes[0].cause.removeprefix("in ") if run.causes else "the task"
     what = f"let {stage} do more at once: larger batches, 16 bits, a compiled or fused task"
     yield Remedy(what, without(run))

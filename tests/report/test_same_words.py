@@ -1,0 +1,146 @@
+"""Every surface says the same words and figures of where the time went."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from evenload.balance.factors import FACTORS
+from evenload.cli import main
+from evenload.cli.monitoring.top_jobs import FollowedJobs
+from evenload.cli.terminal.text_report import text_report
+from evenload.devices.jobs import announced
+from evenload.events import EventFile, Idle, RunFinished, RunStarted, Span, StageStarted, WorkerStarted
+from evenload.report.html import write_report
+from evenload.report.source import open_run
+from evenload.report.tally import summarise
+
+DOCS = Path(__file__).parents[2] / "docs"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EVENTS = [
+    RunStarted(0.0, "two stages", 0.0, 4, {"a": {"name": "GPU"}, "b": {"name": "GPU"}}, {"stages": ["x"]}),
+    StageStarted(0.0, "x", 4),
+    WorkerStarted(1.0, "a", "a", None, 1.0),
+    WorkerStarted(2.0, "b", "b", None, 2.0),
+    Idle("a", 1.0, 4.0, "loads x"),
+    Idle("b", 2.0, 4.5, "loads x"),
+    Span("x", "a", "a", 0, 1, 4.0, 7.0, busy_s=2.75),
+    Span("x", "b", "b", 1, 1, 4.5, 8.0),
+    Span("x", "a", "a", 2, 1, 7.0, 10.5),
+    Span("x", "b", "b", 3, 1, 8.0, 9.0),
+    RunFinished(11.0, "done"),
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with EventFile(folder / "events.jsonl") as sink:
+        for event in EVENTS:
+            sink(event)
+    return folder
+
+
+def factors_of_table(text, page):
+    """The first table whose first rows are the factors: their names, and what is said of each."""
+    rows = re.findall(r"^\| ([^|]+?) +\| ([^|]+?) +\|.*$", text, re.MULTILINE)
+    at = next(n for n, row in enumerate(rows) if row[0] == "start-up" and not row[1].startswith("2"))
+    return dict(rows[at : at + len(FACTORS)])
+
+
+def test_docs_have_the_words_of_the_program():
+    page = (DOCS / "how-to" / "read-a-report.md").read_text(encoding="utf-8")
+    assert factors_of_table(page, "read-a-report") == FACTORS
+    page = (DOCS / "explanation" / "bounds.md").read_text(encoding="utf-8")
+    assert list(factors_of_table(page, "bounds")) == list(FACTORS)
+    product = " × ".join(FACTORS)
+    assert f"share = {product}" in page
+
+
+def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, capsys):
+    found = summarise(EVENTS).factors
+    values = {part.name: part.value for part in found.parts}
+    lost = {part.name: part.lost_s for part in found.parts if part.value is not None}
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", str(run), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {part["name"]: part["value"] for part in told["factors"]["parts"]} == values
+    assert [worker["name"] for worker in told["factors"]["workers"]] == ["a", "b"]
+
+    lines = "\n".join(text_report(open_run(run), 100))
+    assert found.text() in lines
+    for part in found.parts:
+        assert re.search(
+            rf"^{part.name} +{'not known' if part.value is None else f'{part.value:.3f}'}", lines, re.M
+        )
+
+    pytest.importorskip("prometheus_client")
+    from evenload.report.metrics import Metrics
+
+    metrics = Metrics()
+    for event in EVENTS:
+        metrics(event)
+    samples = [one for family in metrics.registry.collect() for one in family.samples]
+    shares = {one.labels["factor"]: one.value for one in samples if one.name == "evenload_factor_ratio"}
+    assert shares == {name: value for name, value in values.items() if value is not None}
+    assert {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"} == lost
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    with announced("two stages", devices=["a"], events=run / "events.jsonl"):
+        (row,) = FollowedJobs().look()
+    assert (row.factors, row.useful) == (values, found.share)
+    assert row.lost_most == f"{found.largest.name} {found.largest.lost_s:.3g} s"
+
+
+class Words(HTMLParser):
+    def __init__(self, dom):
+        super().__init__()
+        self.seen, self._skips = [], 0
+        self.feed(dom)
+
+    def handle_starttag(self, tag, attrs):
+        self._skips += tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._skips -= tag in ("script", "style")
+
+    def handle_data(self, data):
+        if not self._skips and data.strip():
+            self.seen.append(data)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_page_says_the_same_and_its_workers_add_up(run, tmp_path):
+    summary = write_report(run, tmp_path / "x.html")
+    found = summary.factors
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=3000",
+        "--dump-dom",
+    ]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "x.html").as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=550).stdout
+    words = Words(dom).seen
+    assert summary.advice.text() in words
+    for part in found.parts:
+        assert part.name in words
+        assert any(part.says in one for one in words)
+        if part.value is not None and part.value <= 0.9995:
+            assert f"−{part.lost_s:.2f}\u202fs" in words
+    at = words.index("by price")
+    assert words[at + 1] == "1.000"
+    shown = [
+        one for one in ("start-up", "balance", "overhead") if any(w.lost_s.get(one) for w in found.workers)
+    ]
+    sums = [sum(w.price * w.lost_s[name] for w in found.workers) for name in shown]
+    assert words[at + 2 : at + 2 + len(shown)] == [f"{one:.2f}" if one > 0 else "–" for one in sums]
+    assert words[at + 3 + len(shown)] == f"{found.wall_s:.2f}"
