@@ -1,7 +1,7 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heapreplace
 from typing import Any
 
@@ -218,8 +218,7 @@ class Tally:
         devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
-        slowest = self._slowest()
-        factors, advice = self._factors(status != "unfinished", slowest)
+        factors, advice = self._factors(status != "unfinished")
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
@@ -247,7 +246,7 @@ class Tally:
             wasted_s=sum(device.wasted_s for device in devices),
             n_moves=self._n["moves"], n_moved_items=self._n["moved"],
             n_lost_workers=sum(device.n_lost_workers for device in devices),
-            slowest=slowest,
+            slowest=self._slowest(),
             failures=tuple(self._failures),
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
@@ -255,8 +254,8 @@ class Tally:
             factors=factors, advice=advice,
         )  # fmt: skip
 
-    def _factors(self, is_over: bool, slowest: Sequence[SlowItem]) -> tuple[Factors | None, Advice | None]:
-        longest = slowest[0].text() if slowest else ""
+    def _factors(self, is_over: bool) -> tuple[Factors | None, Advice | None]:
+        longest = next((one.text() for one in self._slowest()), "")
         return self._losses.factors(self._end_s, self._bounds(), is_over=is_over, longest=longest)
 
     def _times(self) -> tuple[float, float, float]:
