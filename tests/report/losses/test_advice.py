@@ -67,7 +67,7 @@ def test_two_models_on_one_device_are_told_with_what_a_second_device_would_save(
     assert (found.factor, found.lost_s) == ("start-up", 10.0)
     assert [one.cause for one in found.causes] == ["loading score", "loading edit"]
     first, second = found.remedies
-    assert first.what == "do the items of several runs in one, which loads once"
+    assert first.what == "put the items of several runs into one, which loads once"
     assert first.without_s == found.without_s == pytest.approx(6.0)
     assert second.what == (
         "have a device for each model that a loads (edit, score): --devices with 1 more like it"

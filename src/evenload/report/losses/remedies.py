@@ -107,7 +107,7 @@ def _start_up(run: LostRun) -> Iterator[Remedy]:
         )
     keeps_s = run.scaled(run.replay.makespan_s("start-up"))
     if run.is_pipeline:
-        what = "do the items of several runs in one, which loads once"
+        what = "put the items of several runs into one, which loads once"
     elif loaded or any(one.cause == "building the task" for one in run.causes):
         what = "keep workers and their models: one Executor for several maps"
     else:

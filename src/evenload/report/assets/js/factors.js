@@ -51,7 +51,7 @@ function whatTheyAre(factors) {
 }
 
 function adviceText(summary) {
-  return summary.advice ? el("p", { class: "advice" }, summary.advice.text) : null;
+  return summary.advice ? el("p", { class: "advice" }, summary.advice.text.replace(/(\d) s\b/g, "$1\u00a0s")) : null;
 }
 
 const MOST_WORKERS = 64;
