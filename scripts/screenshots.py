@@ -1,12 +1,14 @@
 """Pictures of the pages, by a headless Chromium: reports and live pages, light, dark and narrow.
 
 python scripts/screenshots.py OUT [RUN ...]        # sample runs, and RUN: run folders to show as well
-python scripts/screenshots.py --docs RUN           # the pictures of the README and the docs, of a real run
+python scripts/screenshots.py --docs RUN [RUN ...] # the pictures of the README and the docs, of real runs
 
-The pictures in docs/pictures are of the restore example:
+The pictures in docs/pictures are of the restore example, and of the factors of both examples:
 
     python examples/restore/pictures.py && evenload run examples/restore/job.yaml --devices cpu*2
-    python scripts/screenshots.py --docs examples/restore/runs/restore
+    python examples/edit-and-score/build.py && evenload run examples/edit-and-score/job.yaml
+    cd examples
+    python ../scripts/screenshots.py --docs restore/runs/restore edit-and-score/runs/edit-and-score
 """
 
 import importlib.util
@@ -180,15 +182,19 @@ def shoot_all(camera: Camera, out: Path, runs: list[Path]) -> None:
             player.wait()
 
 
-def shoot_docs(camera: Camera, run: Path) -> None:
-    """The first screen of a report in both themes, and that of the live page."""
+def shoot_docs(camera: Camera, run: Path, others: list[Path]) -> None:
+    """A report down to its timeline in both themes, the live page, and where the time of each run went."""
     out = ROOT / "docs" / "pictures"
     out.mkdir(exist_ok=True)
+    for one in (run, *others):
+        with tempfile.TemporaryDirectory() as folder:
+            write_report(one, page := Path(folder) / "report.html")
+            camera.shoot(page.as_uri(), out / f"factors-{one.name}.png", 1120, height=1440)
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
         write_report(run, page)
-        camera.shoot(page.as_uri(), out / "report.png", 1120, height=760)
-        camera.shoot(page.as_uri(), out / "report-dark.png", 1120, height=760, dark=True)
+        camera.shoot(page.as_uri(), out / "report.png", 1120, height=1160)
+        camera.shoot(page.as_uri(), out / "report-dark.png", 1120, height=1160, dark=True)
     with served(run) as url:
         camera.shoot(url, out / "page.png", 1120, height=760)
     shoot_audit(camera)
@@ -209,7 +215,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         camera = Camera(playwright)
         if sys.argv[1] == "--docs":
-            shoot_docs(camera, Path(sys.argv[2]))
+            shoot_docs(camera, Path(sys.argv[2]), [Path(run) for run in sys.argv[3:]])
         else:
             shoot_all(camera, Path(sys.argv[1]), [Path(run) for run in sys.argv[2:]])
 
