@@ -6,6 +6,7 @@ import pytest
 
 from evenload import Executor
 from evenload.devices import Device, DevicePool
+from evenload.devices.rates import known
 from evenload.errors import ConfigError
 from evenload.events import EventLog
 from evenload.executor import torch_work
@@ -21,10 +22,10 @@ def test_a_map_that_says_what_an_item_needs_knows_how_well_devices_are_used(monk
     def rest(seconds):
         time.sleep(seconds)
 
-    known = {"flop_per_s": 1e9, "bytes_per_s": 1e9, "rates_from": "data sheet"}
-    monkeypatch.setattr("evenload.devices.pool.rates_of", lambda device: known)
     events = []
     pool = DevicePool([Device("cpu:0", "cpu", "cpu", "a CPU")])
+    measured = {"flop_per_s": 1e9, "bytes_per_s": 1e9, "rates_from": "measured"}
+    monkeypatch.setattr(known, "_kept", lambda: {known._key(pool.device("cpu:0")): measured})
     work = {"flop": 1e6, "bytes": 5e6}  # 5 ms of the 20 and more that it takes
     results = map_items(
         rest, [0.02] * 4, devices=pool, backend="inline", work=work, events=EventLog(events.append)

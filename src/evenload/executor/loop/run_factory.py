@@ -9,6 +9,7 @@ from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.policy import Measured, Policy, Static, policy_from_name
 from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.devices import DevicePool
+from evenload.devices.rates.known import rates_of
 from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
@@ -136,7 +137,7 @@ class RunFactory:
             sink = journal = self._journal_before(sink, source, options, fn)
         describer = self._describer(dealer, source, sink, task, options)
         return Run(
-            task, source, dealer, scheduler, sink, self._record, options, devices.facts(),
+            task, source, dealer, scheduler, sink, self._record, options, _known(devices, options),
             journal=journal, on_over=on_over, size=size, describer=describer,
         )  # fmt: skip
 
@@ -183,6 +184,12 @@ class RunFactory:
             repeatable=options.repeatable,
             on_change=options.on_change,
         )
+
+
+def _known(devices: DevicePool, options: MapOptions) -> dict[str, dict[str, Any]]:
+    """What the factors of a run need to know of each device: its kind, and if asked for, its rates."""
+    rates = {one.id: rates_of(one) for one in devices} if options.work else {}
+    return {one.id: {"name": one.name, "kind": one.kind, **rates.get(one.id, {})} for one in devices}
 
 
 def _call_here(call: tuple[Callable, tuple, dict]) -> Any:
