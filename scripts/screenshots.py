@@ -204,7 +204,7 @@ def shoot_audit(camera: Camera) -> None:
     """The first screen of the audit that docs/how-to/audit.md tells of."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "audit.html"
-        parts = AuditParts(read_traces([ROOT / "examples" / "audit" / "ray-timeline.json.gz"]))
+        parts = AuditParts(read_traces([ROOT / "examples" / "audit" / "ray-timeline.gz"]))
         write_audit(parts, audit_of(parts), page)
         camera.shoot(page.as_uri(), ROOT / "docs" / "pictures" / "audit.png", 1120, height=820)
 

@@ -20,7 +20,7 @@ from evenload.executor import Executor
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
 
-RECORDED = Path(__file__).parents[2] / "examples" / "audit" / "ray-timeline.json.gz"
+RECORDED = Path(__file__).parents[2] / "examples" / "audit" / "ray-timeline.gz"
 
 
 def whole(found: Any) -> bool:
