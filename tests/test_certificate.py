@@ -146,6 +146,24 @@ def test_what_is_no_number_is_neither_read_as_one_nor_multiplied(all_pages, odd)
             assert refusal(content) is not None or check(parse(content))[:2] == known[:2], path
 
 
+def test_a_stage_counts_once(all_pages):
+    """Its time and its bound would add up; a file that names it a million times is refused before any sum."""
+    page = json.loads(json.dumps(all_pages[1]))
+    page["evidence"]["stretches"] *= 3
+    assert refusal(json.dumps(page).encode()) == "stretches: not each stage once"
+
+
+def test_two_stretches_of_a_plan_prove_nothing(all_pages):
+    """Only a run can have had them; a better plan would overlap the stages."""
+    plan = next(page for page in all_pages if page["kind"] == "plan")
+    first, last = dict(plan["evidence"]["stretches"][0]), dict(plan["evidence"]["stretches"][0])
+    ends = [max(row[2] for row in stage["chunks"] + stage["loads"]) for stage in plan["evidence"]["stages"]]
+    first |= {"stages": [0], "prices": [1], "stop": ends[0], "bound": 1}
+    last |= {"stages": [1], "prices": [1], "start": ends[0], "stop": ends[1], "bound": 1}
+    worse = {**plan, "evidence": {**plan["evidence"], "stretches": [first, last]}}
+    assert "stretch 1: " in str(refusal(json.dumps(worse).encode()))
+
+
 def test_prices_of_nothing_prove_nothing(all_pages):
     for page in all_pages:
         bare = json.loads(json.dumps(page))

@@ -16,11 +16,11 @@ from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate, chain
-from operator import index
+from operator import index, le
 from typing import Any
 
-FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 1, 48_000_000, 4_000_000
-MOST_LANES, MOST_NEEDS = 4096, 64
+FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 1, 48_000_000, 2_500_000
+MOST_LANES, MOST_PARTS, MOST_NEEDS = 4096, 16, 64
 NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,25})?(e[+-]?[0-9]{1,2})?")
 ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -85,14 +85,17 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
     stages, lanes = run["stages"], [index(one["lanes"]) for one in run["devices"]]
     parts = [one["parts"] or [d] for d, one in enumerate(run["devices"])]  # of a group: its devices
     needs = [(stage, p) for stage in stages for p in stage["needs"]]
-    is_small = 0 < min(lanes) <= sum(lanes) <= MOST_LANES and max(len(needs), *map(len, parts)) <= MOST_NEEDS
-    need(is_small, f"up to {MOST_LANES} lanes, groups of {MOST_NEEDS} and {MOST_NEEDS} needs are checked")
+    is_small = 0 < min(lanes) <= sum(lanes) <= MOST_LANES and len(needs) <= MOST_NEEDS
+    is_small = is_small and max(map(len, parts)) <= MOST_PARTS
+    need(is_small, f"up to {MOST_LANES} lanes, groups of {MOST_PARTS}, and {MOST_NEEDS} needs are checked")
     need(all(parts[p] == [p] for p in chain(*parts)), "devices: a group in a group")
     rows: list[list[Any]] = [[] for _ in lanes]
     n_again = sum(check_stage(stage, lanes, parts, rows, is_plan) for stage in stages)
     for d, some in enumerate(rows):
         keep_lanes(some, f"device {d}")
-    achieved, bound, last, members = 0, 0, 0, []
+    members = sorted(chain(*(one["stages"] for one in run["stretches"])))
+    need(members == [*range(len(stages))], "stretches: not each stage once")
+    achieved = bound = last = 0
     for at, one in enumerate(run["stretches"]):
         some, prices = [stages[s] for s in one["stages"]], numbers(one["prices"])
         start, stop, least = numbers((one["start"], one["stop"], one["bound"]))
@@ -103,13 +106,11 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
         else:
             is_proved = least and by_longest(some[0], least, index(one["longest"]), lanes)
         need((is_proved or least == 0) and (at == 0 or not is_plan), f"stretch {at}: its bound is not proved")
-        achieved, bound, last, members = achieved + stop - start, bound + least, stop, members + one["stages"]
-    need(sorted(members) == list(range(len(stages))), "stretches: not each stage once")
+        achieved, bound, last = achieved + stop - start, bound + least, stop
     for stage, p in needs:
         starts, stops = (sorted(row[k] for row in one["chunks"]) for k, one in ((1, stage), (2, stages[p])))
-        n, m = len(starts), len(stops)
-        is_so = all(stops[-(-k * m // n) - 1] <= start for k, start in enumerate(starts, 1))
-        need(is_so, f"stage {p}: what needs it begins too early")
+        ends = (stops[-(-k * len(stops) // len(starts)) - 1] for k in range(1, len(starts) + 1))
+        need(all(map(le, ends, starts)), f"stage {p}: what needs it begins too early")
     return achieved, bound, f", {n_again} items done again count as work" * (n_again > 0)
 
 

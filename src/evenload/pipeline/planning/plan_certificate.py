@@ -23,7 +23,7 @@ from evenload.pipeline.problem import Problem
 
 __all__ = ["plan_certificate"]
 
-MOST_TASKS = 200_000
+MOST_TASKS = 150_000
 NS = 10**9
 
 
