@@ -6,7 +6,9 @@ Loads, not times: busiest GPU over the mean, of whole tokens, mean over layers a
 weights have seen. 64 experts in 80 slots on 16 GPUs. Placements are made from the first half of each trace;
 weights from the 2,048 tokens before the batch. ``by hash`` is vLLM's choice (``base_router.py``: the token's
 place, times 2654435769, modulo the number of copies), ``in turn`` is SGLang's where all ranks must agree
-(``expert_location_dispatch.py``: the token's row modulo the number of copies), both as written there.
+(``expert_location_dispatch.py``: the token's row modulo the number of copies), both as written
+there; a slow test (tests/moe/adapters) holds the formula to the engines' own functions, taken out of their
+wheels.
 """
 
 from collections.abc import Iterator

@@ -94,6 +94,15 @@ def run(arguments, mode, *paths, cwd):
     )
 
 
+def unpacked(name, version):
+    """The folder of an engine's wheel, if ``EVENLOAD_PEERS`` names one that has it."""
+    peers = Path(os.environ.get("EVENLOAD_PEERS", "/nowhere"))
+    folders = sorted(peers.glob(f"{name}-{version}*"))
+    if not folders:
+        pytest.skip(f"no folder {name}-{version}* in EVENLOAD_PEERS")
+    return folders[0]
+
+
 @pytest.fixture
 def engine(installed, tmp_path):
     """Run a program that spawns a process, which calls the loader of a stand-in of an engine."""
@@ -323,7 +332,37 @@ def test_sglangs_choice_follows_the_layers_that_it_updates(monkeypatch, is_invar
     assert load[:4].tolist() == [1.0] * 4
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint32])  # those of vLLM's kernels
+def test_padding_in_ids_of_any_dtype_is_neither_mapped_nor_recorded(dtype):
+    module = types.ModuleType("base_router")
+    module.eplb_map_to_physical_and_record = lambda **_: None
+    vllm_weighted.hook_router(module)
+    phy2log, log2phy = torch.tensor([[0, 1, 2, 0, 1, 3]]), torch.zeros(1, 4, 2, dtype=torch.int64)
+    model = types.SimpleNamespace(physical_to_logical_map=phy2log, logical_to_physical_map=log2phy)
+    vllm_weighted.WEIGHTS.add(model, 2, True)
+    ids = torch.tensor([[0, 1], [2, -1], [0, 3], [-1, -1]])
+    load = torch.zeros(6, dtype=torch.int32)
+    slots = module.eplb_map_to_physical_and_record(
+        ids.to(dtype), load, log2phy[0], torch.ones(4), torch.ones(()), torch.tensor(2)
+    )
+    assert slots.dtype == dtype
+    kept = slots.to(torch.int64)[ids >= 0]
+    assert (phy2log[0][kept] == ids[ids >= 0]).all()
+    assert (slots[ids < 0] == torch.tensor(-1).to(dtype)).all()
+    assert int(load.sum()) == 3
+
+
 # The engines themselves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "version"), [(name, one) for name, some in TESTED.items() for one in some])
+def test_the_benchmarks_formula_is_the_engines_own_choice(tmp_path, monkeypatch, name, version):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    program = Path(__file__).with_name("engine_choices.py")
+    done = run([program, name, unpacked(name, version), tmp_path], "off", cwd=tmp_path)
+    assert done.stdout == "all equal", done.stderr
 
 
 @pytest.mark.slow
@@ -331,12 +370,8 @@ def test_sglangs_choice_follows_the_layers_that_it_updates(monkeypatch, is_invar
 @pytest.mark.parametrize(("name", "version"), [(name, one) for name, some in TESTED.items() for one in some])
 def test_the_engines_own_loader_and_modules(installed, tmp_path, name, version, mode):
     """``EVENLOAD_PEERS`` names a folder with the unpacked wheels as vllm-0.33.0, sglang-0.5.23, ..."""
-    peers = Path(os.environ.get("EVENLOAD_PEERS", "/nowhere"))
-    folders = sorted(peers.glob(f"{name}-{version}*"))
-    if not folders:
-        pytest.skip(f"no folder {name}-{version}* in EVENLOAD_PEERS")
     program = Path(__file__).with_name("engine_process.py")
-    done = run([program, name, folders[0]], mode, installed, cwd=tmp_path)
+    done = run([program, name, unpacked(name, version)], mode, installed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["shape"] == [2, 12]

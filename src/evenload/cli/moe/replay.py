@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evenload.moe.replay.replayer import Replay, StrategyReplay
 
 __all__ = ["replay"]
-LONGEST, SHORTEST = 512, 4  # tokens of a batch
+LONGEST = 512  # tokens of a batch
 N_BATCHES = 4  # that a short trace is divided into
 
 
@@ -120,7 +120,7 @@ def _batches(request: ReplayRequest) -> "tuple[str, NDArray[np.int64], int]":
     size = LONGEST if request.batch is None else request.batch
     if request.batch is None:
         _, tokens, has_tokens = request.trace.windows(1)
-        while has_tokens and size > SHORTEST and len(tokens) // size < N_BATCHES:
+        while has_tokens and size > 1 and len(tokens) // size < N_BATCHES:
             size //= 2
     name, batches, has_tokens = request.trace.windows(size)
     return name, batches, size if has_tokens else 0

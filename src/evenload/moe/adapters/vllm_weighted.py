@@ -154,8 +154,14 @@ def _map_and_record(
     if n_tokens is not None:
         is_token &= torch.arange(len(topk_ids), device=topk_ids.device)[:, None] < n_tokens
     slots = choose_slots(
-        topk_ids, weights, counts=None, mask=is_token, rank=None, n_ranks=1, sweeps=2 if is_whole else 0
+        topk_ids.long(),
+        weights,
+        counts=None,
+        mask=is_token,
+        rank=None,
+        n_ranks=1,
+        sweeps=2 if is_whole else 0,
     )
     counted = is_token & (slots >= 0) & (is_recording != 0)
-    load.scatter_add_(0, slots.clamp(min=0).reshape(-1).long(), counted.reshape(-1).to(load.dtype))
-    return slots
+    load.scatter_add_(0, slots.clamp(min=0).reshape(-1), counted.reshape(-1).to(load.dtype))
+    return slots.to(topk_ids.dtype)  # as vLLM: -1 is the largest number of a dtype without a sign

@@ -155,11 +155,7 @@ def replay(
     """
     if unknown := [strategy for strategy in strategies if strategy not in STRATEGIES]:
         raise UnknownName("strategy", unknown[0], STRATEGIES)
-    if not 1 <= history < len(batches):
-        raise ConfigError(
-            f"{len(batches)} batches, {history} of them to plan on",
-            hint="use a shorter history, or smaller batches",
-        )
+    _check_length(len(batches), history)
     limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
     bound = np.stack([placement_bound(one, *limits) for one in batches[history:]])
     ratio = 1 if fine is None else len(fine) // len(batches)
@@ -270,3 +266,16 @@ def _relative_loads(loads: NDArray[np.float64], speeds: NDArray[np.float64]) -> 
     level = np.where(alive, 1.0, 0.0) * np.ones_like(loads)
     per_speed = np.divide(loads, speeds, out=np.zeros_like(loads), where=np.broadcast_to(alive, loads.shape))
     return np.divide(per_speed, mean, out=level, where=np.broadcast_to(mean > 0, loads.shape))
+
+
+def _check_length(n_batches: int, history: int) -> None:
+    if n_batches < 2:
+        raise ConfigError(
+            f"a trace of {n_batches} batch, and a replay plans on one and serves another",
+            hint="give a longer trace, or plan on all of it with `evenload moe place`",
+        )
+    if not 1 <= history < n_batches:
+        raise ConfigError(
+            f"{n_batches} batches, {history} of them to plan on",
+            hint=f"use a history of 1 to {n_batches - 1}, or smaller batches",
+        )
