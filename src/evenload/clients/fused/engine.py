@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.fused.compiled import compile_step
-from evenload.clients.fused.rules import with_rules
+from evenload.clients.fused.rules import has_own_gradients, with_rules
 from evenload.clients.fused.slots import SlotRun
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepOutput, Tensors
 from evenload.clients.step.model_traits import ModelTraits
@@ -96,7 +96,9 @@ class FusedEngine:
     ) -> StepOutput:
         if not self._is_compiled:
             if self._eager is None:
-                self._eager = StackedStep(self._model, self._recipe, self.form).move(self._device)
+                is_inside = has_own_gradients(self._model)
+                step = StackedStep(self._model, self._recipe, self.form, is_inside)
+                self._eager = step.move(self._device)
             return self._eager(clients, draw, x, y, w, s)
         leaves = tuple((t.shape, t.dtype) for t in (*leaves_of(x), y))
         shape = (clients.alive.shape[0], tuple(x) if isinstance(x, dict) else None, leaves)

@@ -19,7 +19,7 @@ from evenload.clients.step.convolution import CONVOLUTIONS, autocast, is_plain
 from evenload.clients.step.pooling import PoolingRule
 from evenload.clients.step.replace_modules import replace_modules
 
-__all__ = ["RecurrentRule", "has_rules", "with_rules"]
+__all__ = ["RecurrentRule", "has_own_gradients", "has_rules", "with_rules"]
 
 
 def with_rules(model: nn.Module) -> nn.Module:
@@ -33,9 +33,14 @@ def with_rules(model: nn.Module) -> nn.Module:
         return None
 
     found = replace_modules(copy.deepcopy(model), rule)
-    if any(type(m) in CONVOLUTIONS.values() for m in found.modules()):
+    if has_own_gradients(found):
         found.__class__ = type(f"Pooled{type(found).__name__}", (_Pooled, type(found)), {})
     return found
+
+
+def has_own_gradients(model: nn.Module) -> bool:
+    """Does it have rules whose operations, under vmap, torch cannot differentiate from outside of it?"""
+    return any(type(m) in CONVOLUTIONS.values() for m in model.modules())
 
 
 class _Pooled:

@@ -16,14 +16,13 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from evenload.balance.pack import pack_lpt
 from evenload.clients.fused.engine import CompiledSteps, longest_first
 from evenload.clients.spread.client_worker import ClientWorker, intra_op
-from evenload.clients.spread.remote import RemoteClientWorker, SentModel, received, sent_recipe, sent_task
 from evenload.clients.spread.streams import Streams, gpu_of
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.serial import failed
@@ -31,7 +30,9 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import TaskError, WorkerLost
-from evenload.executor import Executor
+
+if TYPE_CHECKING:  # processes alone need it, and it takes half as long to load as all the rest
+    from evenload.executor import Executor
 
 __all__ = ["ClientDispatcher"]
 
@@ -51,7 +52,7 @@ class ClientDispatcher:
     threads: int = 1
     _workers: dict[tuple[str, int], ClientWorker] = field(default_factory=dict)
     _compiled: CompiledSteps = field(default_factory=CompiledSteps)
-    _executors: dict[tuple[str, str], Executor] = field(default_factory=dict)
+    _executors: "dict[tuple[str, str], Executor]" = field(default_factory=dict)
     _streams: Streams | None = None
 
     @property
@@ -134,6 +135,14 @@ class ClientDispatcher:
     def _in_processes(
         self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_slots: int
     ) -> Iterator[list[ClientResult]]:
+        from evenload.clients.spread.remote import (
+            RemoteClientWorker,
+            SentModel,
+            received,
+            sent_recipe,
+            sent_task,
+        )
+
         executor = self._executor(strategy, n_slots)
         fn: Any = functools.partial(
             RemoteClientWorker,
@@ -170,7 +179,9 @@ class ClientDispatcher:
         if trouble is not None:
             raise trouble
 
-    def _executor(self, strategy: Strategy, n_slots: int) -> Executor:
+    def _executor(self, strategy: Strategy, n_slots: int) -> "Executor":
+        from evenload.executor import Executor
+
         is_counted = strategy.outer == "processes" or (strategy.outer == "ray" and strategy.workers)
         spec: Any = f"cpu*{n_slots}" if is_counted else self.devices
         backend = "ray" if strategy.outer == "ray" else "process"

@@ -1,6 +1,7 @@
 """One step of K clients at once: each with its own weights, rows, optimiser state and randomness.
 
-    gradients   vmap over clients of the gradient of one client's loss
+    gradients   vmap over clients of one client's loss, and the gradient of all clients' sum: no client's loss
+                has another's parameters in it
     terms       proximal term, correction, clipping: per client
     update      the optimiser's stacked rule, in place
 
@@ -23,6 +24,7 @@ from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch
 from evenload.clients.values.losses import metrics_of
 from evenload.clients.values.recipe import Recipe
+from evenload.errors import ConfigError
 
 __all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput"]
 
@@ -102,9 +104,12 @@ class StackedStep:
     """The fused step of one model, recipe and form, not for two threads at once.
 
     ``functional_call`` swaps the parameters of the one module.
+
+    is_inside  take gradients inside of vmap, as a traced step does: for rules whose operations under vmap
+               cannot be differentiated from outside
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm):
+    def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm, is_inside: bool = False):
         self._base = with_masked_norm(copy.deepcopy(model)).train()
         self._recipe, self._form = recipe, form
         self._loss = BatchLoss(recipe, ReplacedFunctions() if form.replaces else None)
@@ -115,8 +120,11 @@ class StackedStep:
         self._weights = [
             f"{name}.{ROW_WEIGHT}" for name, m in self._base.named_modules() if isinstance(m, MaskedBatchNorm)
         ]
+        self._is_inside = is_inside
         dims = (0, None if form.shares_frozen else 0, 0, 0, 0, 0, 0)
         self._gradients = vmap(grad_and_value(self._objective, has_aux=True), in_dims=dims)
+        self._losses = vmap(self._objective, in_dims=dims)
+        self._outputs = vmap(self._forward, in_dims=dims[:-1])
 
     def move(self, device: str) -> "StackedStep":
         """Move what is not stacked (buffers outside the state dict) to the device."""
@@ -131,7 +139,8 @@ class StackedStep:
         draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
         0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
         """
-        grads, losses, buffers, metrics = self._forward_backward(clients, draw, x, y, w)
+        forward_backward = self._forward_backward if self._is_inside else self._forward_then_backward
+        grads, losses, buffers, metrics = forward_backward(clients, draw, x, y, w)
         clients.alive &= losses.isfinite()
         if bool(clients.alive.all()):
             self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
@@ -175,18 +184,10 @@ class StackedStep:
         y: Tensor,
         w: Tensor,
     ):
-        """One client's loss, and its new buffers: they are cloned, as modules write them in place."""
-        fresh = {name: t.clone() for name, t in buffers.items()}
-        extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
-        for layer in self._layers:
-            layer.n_calls = 0
-        tensors = {**params, **frozen, **fresh, **extra}
+        """One client's loss, and its new buffers."""
+        fresh, tensors = self._tensors(params, frozen, buffers, draw, w)
         if self._call is None:
-
-            def model(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(self._base, tensors, args, kwargs)
-
-            value, outputs = self._loss(model, x, y, draw, w)
+            value, outputs = self._loss(self._bound(tensors), x, y, draw, w)
         else:  # the objective may use any of the model's methods
             named = {f"model.{name}": t for name, t in tensors.items()}
             value, outputs = functional_call(
@@ -195,7 +196,55 @@ class StackedStep:
         metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
         return value, (fresh, metrics)
 
+    def _forward(self, params: Tensors, frozen: Tensors, buffers: Tensors, draw: Tensor, w: Tensor, x: Batch):
+        """One client's outputs, and its new buffers."""
+        fresh, tensors = self._tensors(params, frozen, buffers, draw, w)
+        return self._loss.outputs(self._bound(tensors), x, draw), fresh
+
+    def _tensors(
+        self, params: Tensors, frozen: Tensors, buffers: Tensors, draw: Tensor, w: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """One client's new buffers, cloned as modules write them in place; and all tensors of a call."""
+        fresh = {name: t.clone() for name, t in buffers.items()}
+        extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
+        for layer in self._layers:
+            layer.n_calls = 0
+        return fresh, {**params, **frozen, **fresh, **extra}
+
+    def _bound(self, tensors: dict[str, Tensor]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: functional_call(self._base, tensors, args, kwargs)
+
+    def _forward_then_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+        """The same as ``_forward_backward``, with all clients' gradients taken at once, outside of vmap.
+
+        Half of functorch's work for each operation is left out, and torch's compiler is not loaded for it.
+        """
+        params = {name: t.detach().requires_grad_() for name, t in clients.params.items()}
+        with torch.enable_grad():
+            losses, buffers, metrics = self._losses_of(params, clients, draw, x, y, w)
+            total = losses.sum()
+        grads = torch.autograd.grad(total, list(params.values()), materialize_grads=True)
+        grads = dict(zip(params, grads, strict=True))
+        return grads, losses.detach(), _detached(buffers), _detached(metrics)
+
+    def _losses_of(
+        self, params: Tensors, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensors, Tensors]:
+        """Losses [K], new buffers and metrics [K]. A named loss is that of all clients' rows in one call."""
+        if not self._loss.is_named:
+            losses, (buffers, metrics) = self._losses(params, clients.frozen, clients.buffers, draw, x, y, w)
+            return losses, buffers, metrics
+        outputs, buffers = self._outputs(params, clients.frozen, clients.buffers, draw, w, x)
+        if outputs.shape[:2] != y.shape[:2]:
+            raise ConfigError(f"outputs of shape {tuple(outputs.shape[1:])} for {y.shape[1]} rows")
+        outputs, targets = outputs.flatten(0, 1), y.flatten(0, 1)
+        losses = (self._loss.of_outputs(outputs, targets).view_as(w) * w).sum(1)
+        outputs = outputs.detach()
+        metrics = {n: (metric(outputs, targets).view_as(w) * w).sum(1) for n, metric in self._metrics.items()}
+        return losses, buffers, metrics
+
     def _forward_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+        """Gradients, losses, new buffers and metrics of all clients, by gradients inside of vmap."""
         grads, (losses, (buffers, metrics)) = self._gradients(
             clients.params, clients.frozen, clients.buffers, draw, x, y, w
         )
@@ -233,6 +282,10 @@ StepFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Tensors], Step
 
 def _along(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def _detached(tensors: Tensors) -> Tensors:
+    return {name: t.detach() for name, t in tensors.items()}
 
 
 def _copy(into: Tensors, values: Tensors) -> None:

@@ -42,6 +42,22 @@ class BatchLoss:
             return rows, outputs
         return (rows.mean() if w is None else (rows * w).sum()), outputs
 
+    @property
+    def is_named(self) -> bool:
+        """Is it one of our losses, which see a row alone? Rows of many clients can then be given at once."""
+        return isinstance(self._recipe.loss, str) and self._per_row is not None
+
+    def outputs(self, model: Callable[..., Any], x: Batch, key: Tensor) -> Any:
+        """The model's outputs for one client's rows, as ``rows`` has them."""
+        with self._inside(x, key):
+            return outputs_of(model, augmented(self._recipe, x, key))
+
+    def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each row [rows], from outputs that ``outputs`` gave; for a named loss."""
+        assert self._per_row is not None
+        with precision_of(self._recipe, y.device.type):
+            return self._per_row(outputs, y)
+
     def rows(self, model: Callable[..., Any], x: Batch, y: Tensor, key: Tensor) -> tuple[Tensor, Any]:
         """A loss for each row (or, of a recipe's own objective, one for all), and the model's outputs."""
         with self._inside(x, key):

@@ -58,23 +58,28 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     model.train()
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = recipe.optimizer.build(params)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    rates, scaled = [group["lr"] for group in optimizer.param_groups], 1.0
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, counted, sums, losses, status = 0, 0, dict.fromkeys(metrics, 0.0), [], "ok"
     functions = ReplacedFunctions(is_fused=False) if task.is_keyed else None
     batch_loss, has_terms = BatchLoss(recipe, functions), bool(recipe.prox) or task.correction is not None
     buffers = [(m._buffers, name) for m in model.modules() for name in m._buffers if name != KEY]
+    keys = torch.tensor(batches.draws, device=device).unbind()
+    factors = [recipe.schedule.factor(step, batches.n_steps) for step in range(batches.n_steps)]
     for step, (x, y) in enumerate(_batches(task, device)):
-        _set_draws(layers, int(batches.draws[step]))
-        _set_rates(optimizer, rates, recipe.schedule.factor(step, batches.n_steps))
+        if layers:
+            _set_draws(layers, int(batches.draws[step]))
+        if factors[step] != scaled or recipe.step is not None:  # a step of the user's may have set a rate
+            scaled = factors[step]
+            _set_rates(optimizer, rates, scaled)
         if recipe.step is not None:
             loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
         else:
             before = [(b := owner[name], None if b is None else b.clone()) for owner, name in buffers]
-            optimizer.zero_grad(set_to_none=True)
-            key = torch.tensor(int(batches.draws[step]), device=device)
-            value, outputs = batch_loss(model, x, y, key)
-            loss = float(value.detach())
+            for p in params.values():
+                p.grad = None
+            value, outputs = batch_loss(model, x, y, keys[step])
+            loss = value.item()
             if not math.isfinite(loss):
                 _restore(buffers, before)
                 status = "diverged"

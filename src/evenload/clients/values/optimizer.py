@@ -5,6 +5,7 @@ may differ, and a change of the rate compiles nothing anew. ``scalars`` makes th
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -206,8 +207,13 @@ def build_groups(name: str, groups: Sequence[tuple[list[Any], Mapping[str, Any]]
     """The optimiser of torch.optim called ``name`` over groups of parameters with their options."""
     import torch
 
+    kind = getattr(torch.optim, name)
+    with suppress(ImportError):  # this torch has other insides
+        from evenload.clients.values.lean_optimizers import lean
+
+        kind = lean(kind)
     of_groups = [{"params": params, **options} for params, options in groups]
-    return getattr(torch.optim, name)(of_groups, **groups[-1][1])  # Adagrad reads some of its own only
+    return kind(of_groups, **groups[-1][1])  # Adagrad reads some of its own only
 
 
 def along(values: "Tensor", like: "Tensor") -> "Tensor":
