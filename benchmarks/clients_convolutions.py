@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from record import record
 
-from evenload.clients.fused.engine import _settle_allocator
+from evenload.clients.fused.engine import settle_allocator
 from evenload.clients.step.image_kernels import layout as image_layout
 from evenload.clients.step.image_kernels import operations  # noqa: F401  (called by name)
 
@@ -116,7 +116,7 @@ def pooling(case: str) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    _settle_allocator("cpu")  # as in every fused run; it serves torch's kernels as well
+    settle_allocator("cpu")  # as in every fused run; it serves torch's kernels as well
     record("clients_convolutions", [convolution(case) for case in CASES] + [pooling(case) for case in POOLED])
 
 

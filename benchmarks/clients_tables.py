@@ -96,6 +96,14 @@ def cold_warm(pages: list[StateRow]) -> str:
     return table(columns, pages[0]["rows"], 2)
 
 
+def first_rounds(pages: list[StateRow]) -> str:
+    columns = {name: words(name) for name in ("model", "clients", "rounds", "auto")}
+    columns |= {name: figure(name, 2) for name in ("plain, s", "auto, s", "auto / plain")}
+    columns["spread"] = lambda row: f"{row['from']:.2f}-{row['to']:.2f}"
+    columns["loaded"] = figure("loaded", 2)
+    return table(columns, pages[0]["rows"], 4)
+
+
 def peers(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "peer", "note")}
     columns |= {name: figure(name, 1) for name in ("clock, ms", "cpu, ms")}
@@ -122,4 +130,5 @@ TABLES: Mapping[str, Any] = {
     "clients_convolutions": convolutions,
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
+    "clients_first_rounds": first_rounds,
 }

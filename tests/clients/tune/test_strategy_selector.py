@@ -21,7 +21,7 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
     data = [(torch.randn(40, 6, generator=g), torch.randint(0, 2, (40,), generator=g)) for _ in range(24)]
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
     serial = train(net, data, RECIPE, strategy="serial")
-    with Trainer(net, rounds=5, cache=cache) as trainer:
+    with Trainer(net, strategy="measured", rounds=5, cache=cache) as trainer:
         first = trainer.train(data, RECIPE)
         again = trainer.train(data, RECIPE)
     assert again.plan == first.plan
@@ -36,12 +36,12 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
         < 1e-6
     )
     assert len(json.loads(cache.read_text())) == 1
-    later = train(net, data, RECIPE, rounds=5, cache=cache)
+    later = train(net, data, RECIPE, strategy="measured", rounds=5, cache=cache)
     assert str(later.plan.strategy) == str(first.plan.strategy)
     assert later.plan.probes == first.plan.probes
     assert "before" in later.plan.why
     cache.write_text("{not json")
-    anew = train(net, data, RECIPE, rounds=5, cache=cache)
+    anew = train(net, data, RECIPE, strategy="measured", rounds=5, cache=cache)
     assert "before" not in anew.plan.why
     assert [entry["why"] for entry in json.loads(cache.read_text()).values()] == [anew.plan.why]
 
@@ -49,7 +49,7 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
 def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch, linear_clients):
     tuned, real = [], Tuner.decide
     monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self.timer.tasks)) or real(self))
-    with Trainer(nn.Linear(3, 2)) as trainer:
+    with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for n in (4, 5, 7, 6, 9):
             trainer.train(linear_clients(n), RECIPE)
     assert tuned == [4, 9]
@@ -59,7 +59,7 @@ def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch,
     tuned, real = [], Tuner.decide
     monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(self.timer.job_steps) or real(self))
     recipe = dataclasses.replace(RECIPE, batch_size=4, steps=None, epochs=1)
-    with Trainer(nn.Linear(3, 2)) as trainer:
+    with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for times in (1, 8, 9, 1, 70, 73):
             data = [(x.repeat(times, 1), y.repeat(times)) for x, y in linear_clients(4)]
             trainer.train(data, recipe)
@@ -69,7 +69,7 @@ def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch,
 def test_auto_is_tuned_once_for_recipes_that_cost_the_same(monkeypatch, linear_clients):
     tuned, real = [], Tuner.decide
     monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(1) or real(self))
-    with Trainer(nn.Linear(3, 2)) as trainer:
+    with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for rate in (0.1, 0.05, 0.01):
             recipe = dataclasses.replace(RECIPE, optimizer=SGD(rate, momentum=0.5 + rate))
             trainer.train(linear_clients(4), recipe)
@@ -85,7 +85,9 @@ def test_the_next_best_is_taken_for_one_that_failed(tmp_path, monkeypatch, tasks
     rows = tuple({"strategy": name, "ms per client-step": ms} for name, ms in took.items())
     monkeypatch.setattr(Tuner, "decide", lambda self: TrainingPlan(broken, "the fastest", {}, rows))
     model, tasks = tasks_of(4)
-    selector, later = (StrategySelector(model, ClientDispatcher(model), None, 1, cache) for _ in range(2))
+    selector, later = (
+        StrategySelector(model, ClientDispatcher(model), None, 1, cache, measures=True) for _ in range(2)
+    )
     assert selector.plan(tasks).strategy == broken
     selector.replace(tasks, broken, "it broke")
     assert str(selector.plan(tasks).strategy) == "inline/fused:4"

@@ -60,7 +60,8 @@ def test_hooks_and_the_profiler_see_every_step():
     p.grad = torch.ones(2)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         optimizer.step()
-    assert seen == ["before", "after"] and p.tolist() == [-0.5, -0.5]
+    assert seen == ["before", "after"]
+    assert p.tolist() == [-0.5, -0.5]
     assert "Optimizer.step#SGD.step" in [event.key for event in profile.key_averages()]
 
 
@@ -71,10 +72,11 @@ def test_training_loads_no_compiler():
         from evenload.clients import SGD, Adam, NAdam, ParameterGroups, Recipe, train
 
         g = torch.Generator().manual_seed(0)
-        data = [(torch.randn(n, 6, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in (9, 5, 8, 1)]
+        sizes = 9, 5, 8, 1
+        data = [(torch.randn(n, 6, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
         net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
-        optimizers = SGD(0.1, momentum=0.9), Adam(), NAdam(), ParameterGroups(SGD(0.1), {"*bias": {"lr": 0.2}})
-        for optimizer in optimizers:
+        groups = ParameterGroups(SGD(0.1), {"*bias": {"lr": 0.2}})
+        for optimizer in (SGD(0.1, momentum=0.9), Adam(), NAdam(), groups):
             recipe = Recipe(optimizer=optimizer, batch_size=4, epochs=2, metrics=("accuracy",))
             for strategy in ("serial", "fused:3", "auto"):
                 ran = train(net, data, recipe, strategy=strategy).plan.strategy

@@ -24,7 +24,7 @@ def tune(job: Path, rounds: int | None, as_json: bool) -> int:
     asked = parts.job
     ids = asked.cohort.draw(len(parts.datasets), asked.seed, 0)
     datasets = [parts.datasets[i] for i in ids]
-    with Trainer(parts.model, seed=asked.seed, rounds=rounds or asked.rounds) as trainer:
+    with Trainer(parts.model, strategy="measured", seed=asked.seed, rounds=rounds or asked.rounds) as trainer:
         found = trainer.train(datasets, asked.recipe, ids=ids, reduce=_NoState(), on_error="return")
     plan = found.plan
     if not as_json:

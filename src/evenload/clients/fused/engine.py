@@ -23,7 +23,7 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["CompiledSteps", "FusedEngine", "longest_first"]
+__all__ = ["CompiledSteps", "FusedEngine", "longest_first", "settle_allocator"]
 
 SETTLING_BYTES = (32 << 20) - (64 << 10)  # the largest block that changes what glibc's malloc gives back
 
@@ -75,7 +75,6 @@ class FusedEngine:
         self._steps: dict[tuple, StepFn] = {}  # of ``compiled``, found without a lock
         self._eager: StackedStep | None = None
         self.client_steps = self.row_steps = 0
-        _settle_allocator(device)
 
     def run(
         self, tasks: Sequence[ClientTask], queue: deque[ClientTask], n_rows: int, *, pads: bool = False
@@ -96,7 +95,7 @@ class FusedEngine:
     ) -> StepOutput:
         if not self._is_compiled:
             if self._eager is None:
-                is_inside = has_own_gradients(self._model)
+                is_inside = has_own_gradients(self._model) or not self._traits.has_plain_gradients
                 step = StackedStep(self._model, self._recipe, self.form, is_inside)
                 self._eager = step.move(self._device)
             return self._eager(clients, draw, x, y, w, s)
@@ -112,7 +111,7 @@ class FusedEngine:
         return self._steps[shape](clients, draw, x, y, w, s)
 
 
-def _settle_allocator(device: str) -> None:
+def settle_allocator(device: str) -> None:
     """Let malloc keep the memory of a step for the next one.
 
     glibc returns blocks of some megabytes to the system when they are freed, and gets them back page by

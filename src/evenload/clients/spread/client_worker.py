@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from evenload.clients.fused.engine import CompiledSteps, FusedEngine
+from evenload.clients.fused.engine import CompiledSteps, FusedEngine, settle_allocator
 from evenload.clients.step.model_traits import ModelTraits, form_of
 from evenload.clients.step.module_state import ModuleState
 from evenload.clients.step.serial import train_one
@@ -33,6 +33,7 @@ class ClientWorker:
         self._state = ModuleState(self.model)
         self._compiled = CompiledSteps() if compiled is None else compiled
         self._engines: dict[tuple, FusedEngine] = {}
+        settle_allocator(device)
 
     def engine(self, traits: ModelTraits, strategy: Strategy, tasks: Sequence[ClientTask]) -> FusedEngine:
         """The engine for such tasks; all tasks of one form have the same one."""

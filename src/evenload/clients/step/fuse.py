@@ -105,8 +105,8 @@ class StackedStep:
 
     ``functional_call`` swaps the parameters of the one module.
 
-    is_inside  take gradients inside of vmap, as a traced step does: for rules whose operations under vmap
-               cannot be differentiated from outside
+    is_inside  take gradients inside of vmap, as a traced step does: each client's own operations are then
+               differentiated, whatever vmap makes of them
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm, is_inside: bool = False):
@@ -139,8 +139,7 @@ class StackedStep:
         draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
         0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
         """
-        forward_backward = self._forward_backward if self._is_inside else self._forward_then_backward
-        grads, losses, buffers, metrics = forward_backward(clients, draw, x, y, w)
+        grads, losses, buffers, metrics = self._eager(clients, draw, x, y, w)
         clients.alive &= losses.isfinite()
         if bool(clients.alive.all()):
             self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
@@ -213,6 +212,15 @@ class StackedStep:
 
     def _bound(self, tensors: dict[str, Tensor]) -> Callable[..., Any]:
         return lambda *args, **kwargs: functional_call(self._base, tensors, args, kwargs)
+
+    def _eager(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+        """Gradients, losses, new buffers and metrics, by the way that works for this model."""
+        if not self._is_inside:
+            try:
+                return self._forward_then_backward(clients, draw, x, y, w)
+            except Exception:  # vmap knows some operations only while each client's gradient is taken
+                self._is_inside = True
+        return self._forward_backward(clients, draw, x, y, w)
 
     def _forward_then_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
         """The same as ``_forward_backward``, with all clients' gradients taken at once, outside of vmap.

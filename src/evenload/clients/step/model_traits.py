@@ -32,6 +32,8 @@ class ModelTraits:
     has_norm has batch statistics, which need more than one value
     draws    draws from torch's own generator
     replaces calls functions of torch that a fused step replaces
+    has_plain_gradients  every gradient in a step is the derivative of what was computed, so that it may be
+             taken of all clients' operations as vmap made them (``PLAIN``)
     """
 
     names: Mapping[str, str]
@@ -41,6 +43,27 @@ class ModelTraits:
     has_norm: bool
     draws: bool
     replaces: bool = False
+    has_plain_gradients: bool = False
+
+
+# Operations whose gradient is the derivative of what they compute, by the names that autograd gives them. Not
+# among them: functions with a backward of their own, what torch gives other gradients to by convention
+# (padding_idx), and operations that vmap knows as a whole only, or whose ties it may break otherwise.
+PLAIN_NAMES = """
+    Abs Add Addmm Baddbmm BinaryCrossEntropyWithLogits Bmm Cat Clamp ClampMax ClampMin Clone
+    ConstantPadNd Cos Cumsum Div Elu Erf Exp Expand Flip Gather Gelu Hardswish Hardtanh Index
+    IndexSelect LeakyRelu Log Log1P LogSigmoid LogSoftmax Logsumexp MaskedFill Mean Mish Mm MseLoss
+    Mul NativeBatchNorm NativeGroupNorm NativeLayerNorm Neg NllLoss NllLoss2D Permute Pow Relu
+    Repeat Roll Rsqrt Select Sigmoid Silu Sin Slice SmoothL1Loss Softmax Softplus Split
+    SplitWithSizes Sqrt Squeeze Stack Std Sub Sum T Tanh ToCopy Transpose Unbind UnsafeSplit
+    UnsafeView Unsqueeze Var View Where
+"""
+PLAIN = frozenset(f"{name}Backward{version}" for name in PLAIN_NAMES.split() for version in range(3))
+# What a model may ask of a tensor, or do to it, that differs while autograd works outside of vmap.
+WATCHED = frozenset(
+    [getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")]
+    + [getattr(torch.Tensor, name) for name in ("register_hook", "retain_grad")]
+)
 
 
 def class_count(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> int | None:
@@ -77,8 +100,9 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
     state = ModuleState(probed)
     random_before = torch.get_rng_state()
-    functions = ReplacedFunctions()
+    functions = _Watcher()
     loss, _ = BatchLoss(task.recipe, functions)(probed, x, y, torch.tensor(int(task.batches.draws[0])))
+    has_plain_gradients = not functions.is_watched and _has_plain_gradients(loss)
     loss.backward()
     draws = not torch.equal(random_before, torch.get_rng_state())
     torch.set_rng_state(random_before)
@@ -95,7 +119,40 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
         _has_norm(probed),
         draws,
         functions.is_used,
+        has_plain_gradients,
     )
+
+
+class _Watcher(ReplacedFunctions):
+    """Replaced functions that note whether autograd itself is asked for or acted on."""
+
+    is_watched = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.is_watched = self.is_watched or func in WATCHED
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _has_plain_gradients(loss: Tensor) -> bool:
+    """Are all operations that the loss came from among PLAIN?"""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        is_leaf = type(node).__name__ == "AccumulateGrad"
+        if not is_leaf and node.name() not in PLAIN and not _is_plain_embedding(node):
+            return False
+        waiting += [other for other, _ in node.next_functions]
+    return True
+
+
+def _is_plain_embedding(node: Any) -> bool:
+    if node.name() != "EmbeddingBackward0":
+        return False
+    padding = node._saved_padding_idx
+    return not node._saved_scale_grad_by_freq and (padding < 0 or padding >= 1 << 63)  # -1 without a sign
 
 
 def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:

@@ -11,7 +11,7 @@ from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
 from evenload.clients.values.data import map_batch
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["PaddingChecks", "short_batches"]
+__all__ = ["PaddingChecks", "n_probed", "short_batches"]
 
 # Numbers of rows that are probed, the least and the most first. With more clients' steps to come, more of
 # them: a probe takes about as long as four steps.
@@ -46,8 +46,7 @@ class PaddingChecks:
             self._kinds[key] = _Kind(self._probe(tasks))
         kind = self._kinds[key]
         if not kind.verdicts.keys() >= short.keys():
-            n_steps = sum(task.batches.n_steps for task in tasks)
-            most = max(FEWEST, min(MOST, n_steps // STEPS_PER_PROBE))
+            most = n_probed([task.batches.n_steps for task in tasks])
             for n in _spread(sorted(short.keys() - kind.verdicts.keys())):
                 if len(kind.verdicts) >= most:
                     break
@@ -65,6 +64,11 @@ class PaddingChecks:
         xs, ys = zip(*shown, strict=True)
         x = map_batch(lambda *t: torch.cat(t), *xs)
         return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
+
+
+def n_probed(n_steps: Sequence[int]) -> int:
+    """How many sizes of batches are probed at most, for clients of so many steps."""
+    return max(FEWEST, min(MOST, sum(n_steps) // STEPS_PER_PROBE))
 
 
 def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:

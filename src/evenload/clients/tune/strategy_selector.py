@@ -1,16 +1,21 @@
 """Which strategy runs: the one asked for if it can be used here, else what the tuner picks."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torch import nn
 
+from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import why_no_streams
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.tune.engine_checks import EngineChecks, typical_task
-from evenload.clients.tune.padding_checks import short_batches
+from evenload.clients.tune.expected_cost import FEWEST_STEPS, Expectation, WorkSize, expect
+from evenload.clients.tune.padding_checks import n_probed, short_batches
+from evenload.clients.tune.step_work import count_work
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
 from evenload.clients.values.strategy import Strategy, TrainingPlan
@@ -20,6 +25,7 @@ __all__ = ["StrategySelector"]
 
 GROWN = 8  # times the steps that a plan was measured for: then it is measured anew
 
+LOADING_S = 1.0  # seconds for loading torch's compiler, which gradients inside of vmap need
 # What is tried next if an inner strategy cannot be used.
 NEXT = {
     "rules-compiled": "rules",
@@ -33,9 +39,10 @@ NEXT = {
 class StrategySelector:
     """The plans for one model's clients: how they are trained, for each kind of tasks.
 
-    asked   the strategy that the caller asked for; None for "auto"
-    rounds  how many calls are to come
-    cache   file that remembers measurements, or None
+    asked     the strategy that the caller asked for; None for "auto" and "measured"
+    rounds    how many calls are to come
+    cache     file that remembers measurements, or None
+    measures  measure strategies also where the job is too short to repay it
     """
 
     def __init__(
@@ -45,8 +52,10 @@ class StrategySelector:
         asked: Strategy | None,
         rounds: int,
         cache: str | Path | None,
+        measures: bool = False,
     ):
         self._dispatcher, self._asked, self._rounds = dispatcher, asked, rounds
+        self._measures = measures
         self._checks = EngineChecks(model, dispatcher)
         self._cache = TuningCache(cache, model) if cache else None
         self._plans: dict[tuple, TrainingPlan] = {}
@@ -115,18 +124,45 @@ class StrategySelector:
         return TrainingPlan(strategy, why, reasons)
 
     def _tune(self, tasks: list[ClientTask]) -> TrainingPlan:
-        """The plan that the cache remembers for such tasks, else the one that measuring gives."""
+        """The plan that the cache remembers for such tasks, else the expected or the measured one."""
         together = self._together(tasks)
         known = self._cache.find(together, self._rounds) if self._cache else None
         if known is not None:
             plan = self._first_usable(known.strategy, tasks, "measured on this machine before")
             return dataclasses.replace(plan, probes=known.probes)
-        plan = Tuner(self._dispatcher, self._checks, together, self._rounds).decide()
+        expected = self._expect(together)
+        if not (expected.pays_measuring or self._measures):
+            return self._first_usable(expected.strategy, tasks, expected.why)
+        plan = Tuner(
+            self._dispatcher, self._checks, together, self._rounds, expected=expected.strategy
+        ).decide()
         if self._cache:
             self._cache.keep(together, self._rounds, plan)
         if not plan.strategy.takes_chunks:
             return plan
         return dataclasses.replace(plan, check=self._checks.check(plan.strategy, together).difference)
+
+    def _expect(self, tasks: list[ClientTask]) -> Expectation:
+        """What these tasks, which can be in one fused step, are expected to take."""
+        model, traits = self._dispatcher.model, self._checks.traits(tasks)
+        n_steps = [task.batches.n_steps for task in tasks]
+        step = None
+        if traits is not None and len(tasks) > 1 and self._rounds * sum(n_steps) >= FEWEST_STEPS:
+            with suppress(Exception):  # not every model can be counted
+                step = count_work(model, typical_task(tasks))
+        is_loading = "torch._dynamo" not in sys.modules and not (traits and traits.has_plain_gradients)
+        return expect(
+            WorkSize(
+                step=step,
+                n_clients=len(tasks),
+                n_steps=sum(n_steps),
+                rounds=self._rounds,
+                n_short=min(n_probed(n_steps), len(short_batches(tasks))),
+                start_s=LOADING_S if is_loading else 0.0,
+                is_even=len(set(n_steps)) == 1,
+                is_fusable=traits is not None and traits.refusal is None and not has_rules(model),
+            )
+        )
 
     def _together(self, tasks: list[ClientTask]) -> list[ClientTask]:
         return self._checks.together(Strategy(inner="fused"), tasks)

@@ -45,7 +45,8 @@ class Trainer:
     """A trainer of one model's clients, call after call; workers, compiled steps and plans are kept.
 
     model     an nn.Module or a function that makes one; it is copied
-    strategy  "auto", a text that ``Strategy.parse`` reads, or a Strategy
+    strategy  "auto"; "measured", which measures strategies however short the job is; a text that
+              ``Strategy.parse`` reads, or a Strategy
     devices   what a strategy "devices/..." runs on, as ``evenload.map`` takes it
     seed      with a client's id decides its shuffling and dropout, and what a factory draws
     rounds    how many calls are to come: whether compiling pays depends on it
@@ -75,8 +76,9 @@ class Trainer:
         self._seed = seed
         self._reader = DatasetReader(self._model)
         self._dispatcher = ClientDispatcher(self._model, devices, threads)
-        asked = None if strategy == "auto" else Strategy.parse(strategy)
-        self._selector = StrategySelector(self._model, self._dispatcher, asked, rounds, cache)
+        asked = None if strategy in ("auto", "measured") else Strategy.parse(strategy)
+        measures = strategy == "measured"
+        self._selector = StrategySelector(self._model, self._dispatcher, asked, rounds, cache, measures)
 
     @property
     def model(self) -> nn.Module:

@@ -15,6 +15,7 @@ from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
+from evenload.clients.tune.expected_cost import even_chunk
 from evenload.clients.tune.probe_timer import SEARCH, WORTH_S, Probe, ProbeTimer
 from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
 from evenload.clients.values.task import ClientTask
@@ -39,7 +40,10 @@ STREAM_COUNTS = (2, 4, 8)
 
 
 class Tuner:
-    """The search for the fastest strategy for one kind of tasks, of which ``rounds`` rounds are to come."""
+    """The search for the fastest strategy for one kind of tasks, of which ``rounds`` rounds are to come.
+
+    expected  the strategy to begin with, and to take where the budget pays for measuring no fused one
+    """
 
     def __init__(
         self,
@@ -49,7 +53,9 @@ class Tuner:
         rounds: int,
         clock: Callable[[], float] = time.perf_counter,
         thread_clock: Callable[[], float] = time.thread_time,
+        expected: Strategy | None = None,
     ):
+        self._expected = expected if expected is not None and expected.is_fused else None
         self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, clock, thread_clock)
         self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
         self._n = len(tasks)
@@ -78,6 +84,10 @@ class Tuner:
         self._try_threads()
         self._try_processes()
         timer.confirm()
+        is_untried = not any(p.strategy.is_fused for p in timer.probes) and "fused" not in timer.reasons
+        if self._expected is not None and is_untried:
+            why = "expected to be the fastest; measuring it would not pay"
+            return TrainingPlan(self._expected, why, timer.reasons, timer.table())
         return self._plan(f"the fastest of {len(timer.probes)} measured strategies")
 
     def _plan(self, why: str) -> TrainingPlan:
@@ -121,6 +131,8 @@ class Tuner:
         return self.timer.probe(strategy)
 
     def _fewest(self) -> int:
+        if self._expected is not None:
+            return self._expected.chunk
         return FEWEST_LIGHT if self.timer.probes[0].step_s < LIGHT_S else FEWEST
 
     def _most(self, outer: str) -> int:
@@ -134,8 +146,7 @@ class Tuner:
         """A chunk near ``chunk`` that divides ``n`` clients of equal length: no step is then half empty."""
         if not self._is_even:
             return chunk
-        near = [c for c in range(1, n + 1) if n % c == 0 and chunk / 1.5 <= c <= chunk * 1.5]
-        return min(near, key=lambda c: (max(c / chunk, chunk / c), -c), default=chunk)
+        return even_chunk(chunk, n)
 
     def _try_streams(self) -> None:
         """Measure streams of a GPU: one first, to find the chunk; then more, which share the clients."""

@@ -1,0 +1,86 @@
+"""The choice before anything is measured: by sizes alone, and never for more than serial training costs."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.clients.tune.expected_cost import (
+    FEWEST_STEPS,
+    GAIN,
+    WorkSize,
+    check_s,
+    even_chunk,
+    expect,
+    fused_step_s,
+    serial_step_s,
+)
+from evenload.clients.tune.step_work import StepWork
+from evenload.clients.values.strategy import Strategy
+
+TINY = StepWork(n_ops=33, flops=3.2e5, elements=21_697)
+WIDE = StepWork(n_ops=158, flops=1.36e8, elements=5_406_753)  # a transformer's layer of width 64
+steps = st.builds(
+    StepWork, n_ops=st.integers(1, 5000), flops=st.floats(0, 1e10), elements=st.integers(0, 10**8)
+)
+sizes = st.builds(
+    WorkSize,
+    step=st.none() | steps,
+    n_clients=st.integers(1, 300),
+    n_steps=st.integers(1, 10_000),
+    rounds=st.integers(1, 1000),
+    n_short=st.integers(0, 32),
+    start_s=st.sampled_from([0.0, 1.0]),
+    is_even=st.booleans(),
+    is_fusable=st.booleans(),
+)
+
+
+@given(sizes)
+def test_fusing_is_expected_only_where_it_saves_its_checks_and_a_fifth_of_serial(work):
+    found = expect(work)
+    if not found.strategy.is_fused:
+        assert found.strategy == Strategy()
+        return
+    assert work.is_fusable
+    n = work.n_steps * work.rounds
+    serial_s = n * serial_step_s(work.step)
+    fused_s = n * fused_step_s(work.step, found.strategy.chunk) + check_s(work)
+    assert found.best_s == fused_s <= GAIN * serial_s == GAIN * found.serial_s
+    assert 2 <= found.strategy.chunk <= work.n_clients
+    assert n >= FEWEST_STEPS
+
+
+@given(sizes, st.integers(2, 10))
+def test_more_rounds_neither_undo_fusing_nor_measuring(work, times):
+    """What pays for a few rounds pays for more of them."""
+    now, later = expect(work), expect(dataclasses.replace(work, rounds=work.rounds * times))
+    assert later.strategy.is_fused or not now.strategy.is_fused
+    if now.strategy == later.strategy:
+        assert later.pays_measuring or not now.pays_measuring
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_a_chunk_divides_the_clients_if_one_near_does(chunk, n):
+    chunk = min(chunk, n)
+    divisors = [c for c in range(1, n + 1) if n % c == 0 and chunk <= 1.5 * c <= 2.25 * chunk]
+    found = even_chunk(chunk, n)
+    assert found in divisors if divisors else found == chunk
+
+
+def test_many_tiny_clients_are_fused_from_the_first_round_on():
+    for n_clients in (20, 100):
+        found = expect(WorkSize(TINY, n_clients, 10 * n_clients, rounds=1))
+        assert found.strategy == Strategy(inner="fused", chunk=n_clients)
+        assert not found.pays_measuring
+
+
+def test_steps_that_are_arithmetic_are_left_to_serial_training_or_measured():
+    few, many = (expect(WorkSize(WIDE, 20, 200, rounds=rounds)) for rounds in (1, 1000))
+    assert few.strategy == many.strategy == Strategy()
+    assert (few.pays_measuring, many.pays_measuring) == (False, True)
+
+
+def test_loading_the_compiler_is_waited_for_only_where_the_job_repays_it():
+    short, long = (expect(WorkSize(TINY, 100, 1000, rounds=rounds, start_s=1.0)) for rounds in (5, 100))
+    assert (short.strategy.is_fused, long.strategy.is_fused) == (False, True)

@@ -1,0 +1,27 @@
+"""Counting a step: operations, products and numbers written, with nothing left behind."""
+
+import copy
+
+import torch
+from torch import nn
+
+from evenload.clients.tune.step_work import count_work
+
+
+def test_products_are_counted_and_the_model_stays_as_it_is(tasks_of):
+    model, tasks = tasks_of(2)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = count_work(model, tasks[0])
+    # forward [4, 3] @ [3, 2], and of its gradients that of the weight only: inputs need none
+    assert found.flops == 2 * (2 * 4 * 3 * 2)
+    assert 5 < found.n_ops < 60
+    assert found.elements > sum(p.numel() for p in model.parameters())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_deeper_model_has_more_operations(tasks_of):
+    flat, tasks = tasks_of(2)
+    deep, deep_tasks = tasks_of(2, nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)))
+    assert count_work(deep, deep_tasks[0]).n_ops > count_work(flat, tasks[0]).n_ops
