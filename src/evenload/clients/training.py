@@ -41,7 +41,8 @@ def train(
     datasets     per client: a pair (x, y) of tensors or arrays, a Dataset of pairs, Rows, or a function that
                  returns one of these and is called when its client is due
     recipe       one for all, or one per client (they may differ in numbers: rates, decay, steps)
-    strategy     "auto" measures and picks; see ``Strategy`` for what else
+    strategy     "auto" picks, and measures first if the job repays it; "measured" always measures; see
+                 ``Strategy`` for what else
     devices      what a strategy "devices/..." runs on
     start        state dict to start from, or one per client; the model's own by default
     ids          the clients' ids, which with ``seed`` and ``round`` decide shuffling and dropout; 0, 1, ...

@@ -135,29 +135,23 @@ class ClientDispatcher:
     def _in_processes(
         self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_slots: int
     ) -> Iterator[list[ClientResult]]:
-        from evenload.clients.spread.remote import (
-            RemoteClientWorker,
-            SentModel,
-            received,
-            sent_recipe,
-            sent_task,
-        )
+        from evenload.clients.spread import remote
 
         executor = self._executor(strategy, n_slots)
         fn: Any = functools.partial(
-            RemoteClientWorker,
-            model=SentModel(self.model),
+            remote.RemoteClientWorker,
+            model=remote.SentModel(self.model),
             strategy=strategy,
             traits=traits,
             threads=self.threads,
         )
         known = {id(task.recipe): task.recipe for task in tasks}
-        recipes = {at: sent_recipe(recipe) for at, recipe in known.items()}
+        recipes = {at: remote.sent_recipe(recipe) for at, recipe in known.items()}
         groups = _groups_of(tasks, GROUPS_PER_WORKER * len(executor.devices))
         trouble: Exception | None = None
         while groups:
             alone: list[list[int]] = []
-            items = [[sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in g] for g in groups]
+            items = [[remote.sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in g] for g in groups]
             costs = [sum(map(_cost, (tasks[at] for at in g))) for g in groups]
             answers: Any = executor.map(
                 fn, items, cost=costs, ordered=False, stage="clients", on_error="return"
@@ -174,7 +168,7 @@ class ClientDispatcher:
                 else:
                     ended, error = answer
                     trouble = trouble or error
-                    yield [received(*sent) for sent in ended]
+                    yield [remote.received(*sent) for sent in ended]
             groups = alone
         if trouble is not None:
             raise trouble

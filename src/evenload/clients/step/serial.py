@@ -58,7 +58,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     model.train()
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = recipe.optimizer.build(params)
-    rates, scaled = [group["lr"] for group in optimizer.param_groups], 1.0
+    rates = [group["lr"] for group in optimizer.param_groups]
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, counted, sums, losses, status = 0, 0, dict.fromkeys(metrics, 0.0), [], "ok"
     functions = ReplacedFunctions(is_fused=False) if task.is_keyed else None
@@ -67,17 +67,13 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     keys = torch.tensor(batches.draws, device=device).unbind()
     factors = [recipe.schedule.factor(step, batches.n_steps) for step in range(batches.n_steps)]
     for step, (x, y) in enumerate(_batches(task, device)):
-        if layers:
-            _set_draws(layers, int(batches.draws[step]))
-        if factors[step] != scaled or recipe.step is not None:  # a step of the user's may have set a rate
-            scaled = factors[step]
-            _set_rates(optimizer, rates, scaled)
+        _set_draws(layers, int(batches.draws[step]))
+        _set_rates(optimizer, rates, factors[step])
         if recipe.step is not None:
             loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
         else:
             before = [(b := owner[name], None if b is None else b.clone()) for owner, name in buffers]
-            for p in params.values():
-                p.grad = None
+            _drop_gradients(params)
             value, outputs = batch_loss(model, x, y, keys[step])
             loss = value.item()
             if not math.isfinite(loss):
@@ -118,6 +114,11 @@ def _batches(task: ClientTask, device: str) -> Iterator[tuple[Batch, Tensor]]:
         for i, n in enumerate(block.tolist()):
             own = slice(i * size, i * size + n)
             yield map_batch(lambda t, own=own: t[own], x), y[own]
+
+
+def _drop_gradients(params: dict[str, nn.Parameter]) -> None:
+    for p in params.values():
+        p.grad = None
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
