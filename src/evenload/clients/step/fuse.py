@@ -292,7 +292,7 @@ def _along(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def _detached(tensors: Tensors) -> Tensors:
+def _detached(tensors: Tensors) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in tensors.items()}
 
 

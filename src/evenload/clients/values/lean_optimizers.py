@@ -37,7 +37,7 @@ def lean(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     def step(self: Any, *closure: Any) -> Any:
         return (told if _is_watched(self) else without_gradients)(self, *closure)
 
-    step.hooked = True  # torch would wrap it once more
+    vars(step)["hooked"] = True  # else torch would wrap it once more
     return type(kind.__name__, (kind,), {**plain, "step": step, "__doc__": kind.__doc__})
 
 
