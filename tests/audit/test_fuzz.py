@@ -247,6 +247,7 @@ def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_pat
         (b"timestamp, index\n1, 2\n", "no trace of a known format"),
         (b"utilization.gpu\n5\n", "no column with a time"),
         (b"timestamp, utilization.gpu [%]\nx, y\n", "no sample"),
+        (b"timestamp, utilization.gpu [%]\n1e300, 5\n-7, 5\n", "no sample"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_a_sentence(content: bytes, said: str, tmp_path: Path) -> None:

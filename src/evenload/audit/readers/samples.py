@@ -29,6 +29,7 @@ SHARES = ("dcgm_fi_prof_gr_engine_active", "gr_engine_active", "gract", "dcgm_fi
 FORMATS = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S")
 NUMBER = re.compile(r"[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?")
 MOST_LINE = 1 << 16
+MOST_SECONDS = 9e9  # from the epoch to 2255
 MOST_SAMPLES = 50_000_000
 DMON_S = 1.0
 BLOCK = 1 << 20
@@ -180,7 +181,8 @@ def _seconds(text: str) -> float | None:
     """Seconds of a time as nvidia-smi writes it, an ISO time, or a number of seconds or milliseconds."""
     if NUMBER.fullmatch(text):
         number = float(text)
-        return number / 1e3 if number > 1e11 else number
+        number = number / 1e3 if number > 1e11 else number
+        return number if 0 <= number <= MOST_SECONDS else None
     for form in FORMATS:
         try:
             return datetime.strptime(text[:40], form).replace(tzinfo=UTC).timestamp()
