@@ -56,7 +56,9 @@ class VirtualWorker:
     life: Iterator[float | None] = field(default_factory=lambda: iter(()))
     orders: deque[Order] = field(default_factory=deque)
     tasks: dict[int, PreparedTask] = field(default_factory=dict)
+    n_run: Counter[int] = field(default_factory=Counter)
     chunk: int = 0
+    held: tuple[Any, ...] = ()
     position: int = NOT_BEGUN
     since_s: float = 0.0
     last_dropped: int = 0
@@ -72,6 +74,9 @@ class VirtualBackend:
     bad        items that raise whenever they run
     n_losses   item -> so many times that it runs, the machine is lost with it
     begun      how often each item has begun
+    failed     how often each item has raised, found too little memory, or was in an answer nobody can read
+    struck     items that a worker had begun, or was to begin or to answer, when it ended
+    most_run   of each hundred of items, the most that one worker has begun
     """
 
     is_threaded, host = True, ""
@@ -88,6 +93,9 @@ class VirtualBackend:
         self.clock, self.rng, self.n_faults, self.bad = clock, random.Random(seed), n_faults, bad
         self._n_losses = Counter(n_losses or {})
         self.begun: Counter[int] = Counter()
+        self.failed: Counter[int] = Counter()
+        self.struck: set[int] = set()
+        self.most_run: Counter[int] = Counter()
         self._pool = pool
         self._workers: dict[int, VirtualWorker] = {}
         self._heap: list[tuple[float, int, int, int]] = []  # (at, tie, worker, which of its waits)
@@ -199,6 +207,7 @@ class VirtualBackend:
     def _run(self, one: VirtualWorker, order: Order, items: tuple[Any, ...]) -> Iterator[float | None]:
         assert order.task is not None
         one.chunk, began_s = order.chunk, self.clock.now
+        one.held = items
         self._is_at(one, UNPACKING)
         if self._happens(0.05):
             self._answer(one, Spoilt(one.number, order.chunk, UNREADABLE, is_run=False))
@@ -211,7 +220,10 @@ class VirtualBackend:
                 break
             part = items[start : start + step]
             self._is_at(one, start)
+            one.held = part
             self.begun.update(part)
+            one.n_run.update(item // 100 for item in part)
+            self.most_run |= one.n_run
             assert max(self.begun[item] for item in part) < MOST_TIMES, "it is run again and again"
             n_run = start + len(part)
             yield self.rng.uniform(5.0, 50.0) if self._happens(0.05) else self._some_s() / 100
@@ -225,10 +237,13 @@ class VirtualBackend:
                     failures[at] = RAISED
                 elif self._happens(0.03):
                     failures[at] = NO_MEMORY
+                self.failed[item] += at in failures
         self._is_at(one, PACKING)
+        one.held = items[:n_run]
         if self._happens(0.03):
             yield from self._die_here(one)
         if self._happens(0.05):
+            self.failed.update(items[:n_run])
             self._answer(one, Spoilt(one.number, order.chunk, UNREADABLE, is_run=True))
             return
         values = [None if at in failures else 2 * item for at, item in enumerate(items[:n_run])]
@@ -242,7 +257,7 @@ class VirtualBackend:
         yield 0.0
 
     def _answer(self, one: VirtualWorker, message: Message) -> None:
-        one.chunk, one.position = 0, NOT_BEGUN
+        one.chunk, one.position, one.held = 0, NOT_BEGUN, ()
         self._news.append(message)
 
     def _is_at(self, one: VirtualWorker, position: int) -> None:
@@ -250,6 +265,8 @@ class VirtualBackend:
 
     def _end(self, one: VirtualWorker, code: int = -9) -> None:
         del self._workers[one.number]
+        given = [order.items for order in one.orders if order.items]
+        self.struck.update(one.held or (given[0] if given else ()))
         cut_off = Gone(one.number, None, PACKING, cause="was lost with its machine", is_cut_off=True)
         self._news.append(Gone(one.number, code, one.position) if one.has_machine else cut_off)
 

@@ -92,8 +92,26 @@ def test_every_run_comes_to_its_end(
         assert one.has_no_device or len(one.fates) == len(one.items), "items are lost"
         assert all(isinstance(value, TaskError) or value == 2 * one.items[at] for at, value in one.fates)
         check_factors(one)
-        if not one.run.options.repeatable:
-            assert all(backend.begun[item] <= 1 for item in one.items), "it began twice"
+        check_promises(one, backend, bad if n_faults == 0 else frozenset(one.items))
+
+
+def check_promises(one: "Begun", backend: VirtualBackend, suspects: frozenset[int]) -> None:
+    """What the options of the run promise; only ``suspects`` may fail."""
+    options, numbers = one.run.options, [at for at, _ in one.fates]
+    if options.ordered:
+        assert numbers == list(range(len(numbers))), "results are not in order"
+    if not options.repeatable:
+        assert all(backend.begun[item] <= 1 for item in one.items), "it began twice"
+    if options.fresh is not False:
+        most = backend.most_run[one.items.start // 100]
+        assert most < options.fresh + (options.batch or 1), "it was not renewed"
+    for at, value in one.fates:
+        item = one.items[at]
+        if type(value) is WorkerLost:
+            assert item in backend.struck, f"{value} blamed for a worker that never had it"
+        if type(value) is TaskError and "bad luck" in str(value):
+            assert backend.failed[item] > options.retries, "it had fewer tries than it was promised"
+        assert not isinstance(value, TaskError) or item in suspects, "it fails and did nothing"
 
 
 def check_factors(one: "Begun") -> None:

@@ -191,14 +191,15 @@ class Scheduler:
 
     def _on_late_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
         """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
-        hung = self._hung.pop(event.chunk)
-        sent = hung.held
+        sent = self._hung.pop(event.chunk).held
         n = len(sent.items) if event.skipped is None else event.skipped
-        accepted = self._accept(sent, [at for at in range(n) if sent.items[at] not in self.settled])
-        closed = {unit for unit in sent.units if not self._open_in(unit)}
-        self.dealer.failed(event.chunk, event.now, set(sent.units) - closed)
-        self.dealer.forget(closed)
-        self._suspects.update(set(sent.units) - closed)  # some of their items may be settled
+        again = {p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)}
+        again |= {p for p in event.raised if self._may_try_again(sent.items[p])}
+        accepted = self._accept(sent, [at for at in self._open_positions(sent) if at < n and at not in again])
+        is_open = {unit for unit in sent.units if self._open_in(unit)}
+        self.dealer.failed(event.chunk, event.now, is_open)
+        self.dealer.forget(set(sent.units) - is_open)
+        self._suspects |= is_open  # some of their items may be settled
         return accepted
 
     def _open_positions(self, sent: HeldChunk) -> list[int]:
@@ -289,8 +290,7 @@ class Scheduler:
                 instructions += self._fail(self._open(sent.items), "unknown")
             again = [unit for unit in sent.units if self._open_in(unit)]
             self.dealer.forget(set(sent.units) - set(again))
-            struck = [unit for unit in again if unit in self._suspects]
-            self.dealer.requeue(struck, alone=True, avoid=event.device)
+            self.dealer.requeue([u for u in again if u in self._suspects], alone=True, avoid=event.device)
             self.dealer.requeue(again)
         return instructions
 
