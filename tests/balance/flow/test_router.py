@@ -5,6 +5,8 @@ import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +112,12 @@ def test_speeds_fixed_loads_capacities_and_dead_gpus_are_proved_optimal(data):
     assert capacities is None or (routing.quotas[0] <= capacities).all()
     certificate = routing.certificate()
     assert certificate.proves(graph, 0, demands[0], speeds, fixed, capacities)
+    relative = [Fraction(int(speed), int(speeds.max())) for speed in speeds if speed]
+    above = min((math.floor(certificate.peak * speed) + 1) / speed for speed in relative)
+    with_dead = tuple(sorted({*certificate.gpus, *np.flatnonzero(speeds == 0).tolist()}))
+    for gpus in (certificate.gpus, with_dead):
+        forged = replace(certificate, peak=above, gpus=gpus)
+        assert not forged.proves(graph, 0, demands[0], speeds, fixed, capacities)
     assert float(certificate.peak) == pytest.approx(routing.peaks[0])
     least = least_peak(graph, 0, demands[0], speeds=speeds / speeds.max(), fixed=fixed, capacities=capacities)
     assert float(certificate.bound) <= least + 1e-4

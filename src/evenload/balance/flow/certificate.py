@@ -60,7 +60,10 @@ class Certificate:
         shut_in = forced_demand(graph, layer, demand, inside, capacities)
         load = int(shut_in.sum()) + (0 if fixed is None else int(np.asarray(fixed)[inside].sum()))
         speed = sum((relative[gpu] for gpu in self.gpus), Fraction(0))
-        room_below_peak = sum(max(math.ceil(self.peak * relative[gpu]) - 1, -1) for gpu in self.gpus)
+        living = (
+            relative[gpu] for gpu in self.gpus if relative[gpu]
+        )  # a dead GPU has no room, below any peak
+        room_below_peak = sum(math.ceil(self.peak * speed) - 1 for speed in living)
         return (
             load == self.load
             and speed == self.speed
