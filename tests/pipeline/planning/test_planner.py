@@ -193,6 +193,25 @@ def test_a_stage_of_which_nothing_is_left_costs_nothing_and_need_not_fit(
     assert {unit.stage for phase in plan.phases for unit in phase.units} == {s.name for s in rest.stages}
 
 
+@settings(max_examples=40, deadline=None)
+@given(problem=problems, chance=st.randoms(use_true_random=False))
+def test_models_that_are_held_or_parked_are_in_the_bound(problem: Problem, chance) -> None:
+    """A replan's: a parked model comes back sooner than it is read."""
+    devices = []
+    for device in problem.devices:
+        parked = [stage for stage in problem.stages if chance.random() < 0.5]
+        returns = tuple((stage.name, stage.load_s * chance.choice([0, 0.1, 0.7])) for stage in parked)
+        held = tuple(stage.name for stage in problem.stages if stage not in parked and chance.random() < 0.2)
+        devices.append(replace(device, returns=returns, holds=held[:1]))
+    problem = replace(problem, devices=tuple(devices))
+    plan = make_plan(problem, effort=0)
+    assert plan.makespan_s is not None
+    assert plan.makespan_s >= least_time(problem) * (1 - 1e-9)
+    for candidate in generate_candidates(problem, least_time(problem)):
+        outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
+        assert outcome.makespan_s >= least_time(problem) * (1 - 1e-9)
+
+
 @settings(max_examples=25, deadline=None)
 @given(problem=problems, seed=st.integers(0, 10**6))
 def test_a_device_that_may_run_nothing_is_as_good_as_none(problem: Problem, seed: int) -> None:

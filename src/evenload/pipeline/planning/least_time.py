@@ -1,9 +1,10 @@
 """Compute the least time that any plan could take, however it holds, orders and overlaps the stages.
 
 What a device can do in T seconds depends on the set A of stages that it ever loads. It loads each of them
-once. It has nothing to do before ``head``, the earliest time at which an item can reach the first stage of A,
-and nothing useful to do after ``T - tail``, when the last item must have left the last stage of A. So it
-works for at most
+once, and no faster than the device that is fastest at it (which may have the model parked in host memory).
+It has nothing to do before ``head``, the earliest time at which an item can reach the first stage of A, and
+nothing useful to do after ``T - tail``, when the last item must have left the last stage of A. So it works
+for at most
 
     window(A) = T - tail(A) - max(sum of loads in A, head(A)).
 
@@ -104,11 +105,12 @@ def _cost(number: int, problem: Problem) -> _Cost:
     is_split = is_split and stage.weights is not None and stage.weights.n_blocks > 1
     speeds = tuple(_best_speed(stage, device, problem, is_split) for device in problem.devices)
     is_held = any(stage.name in device.holds for device in problem.devices)
+    returns = (seconds for one in problem.devices for name, seconds in one.returns if name == stage.name)
     n_left = problem.n_left(number)
     return _Cost(
         n_left=n_left,
         item_s=stage.item_s,
-        load_s=0.0 if is_held else stage.load_s,
+        load_s=0.0 if is_held else min([stage.load_s, *returns]),
         speeds=speeds,
         work_s=n_left * stage.item_s * (least if problem.done else problem.mean_size),
         longest_s=stage.item_s * (least if problem.done or not sizes else max(sizes)),
