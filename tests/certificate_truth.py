@@ -34,7 +34,7 @@ def times(run: dict[str, Any], kind: str) -> tuple[float, float]:
             rows += [(part, start, stop, d, devices[d]["lanes"]) for part in devices[d]["parts"] or [d]]
         done = [i for row in stage["chunks"] for first, n in pairs(row[4]) for i in range(first, first + n)]
         assert len(set(done)) == stage["items"]
-        assert len(done) - len(set(done)) == stage["repeats"]
+        assert len(done) == stage["items"]
         assert all(0 <= row[3] <= row[2] - row[1] for row in stage["chunks"])
     for part, start, _, who, lanes in rows:
         others = [row for row in rows if row[0] == part and row[1] <= start < row[2]]
@@ -69,13 +69,19 @@ def pairs(items: list[int]) -> list[tuple[int, int]]:
     return list(zip(items[::2], items[1::2], strict=True))
 
 
+def needed(row: list[Any]) -> float:
+    """The share of a chunk whose items nobody had done before."""
+    n = sum(n for _, n in pairs(row[4]))
+    return n / (n + row[5])
+
+
 def least(stages: list[dict[str, Any]], devices: list[dict[str, Any]], kind: str) -> float:
     work, speeds, longest = [], [], 0.0
     for stage in stages:
         rate = {d: s for d, s in enumerate(stage["speeds"]) if s is not None}
         one = StageWork()
-        for d, _, _, busy, items, cost, is_good in stage["chunks"]:
-            n = sum(n for _, n in pairs(items))
+        for d, _, _, busy, items, again, cost, is_good in stage["chunks"]:
+            n = again + sum(n for _, n in pairs(items))
             one.add(str(d), busy / 1e9, n, cost=cost, is_good=is_good)
         if kind == "run":
             found = one.bound().speeds
@@ -83,7 +89,7 @@ def least(stages: list[dict[str, Any]], devices: list[dict[str, Any]], kind: str
             assert all(abs(found[str(d)] / rate[d] - 1) < SLACK for d in rate)
             lanes = sorted((rate[d] for d in rate for _ in range(devices[d]["lanes"])), reverse=True)
             sizes = [
-                row[3] * rate[row[0]] / sum(n for _, n in pairs(row[4]))
+                row[3] * rate[row[0]] / (row[5] + sum(n for _, n in pairs(row[4])))
                 for row in stage["chunks"]
                 if row[0] in rate
                 for _ in range(min(len(lanes), sum(n for _, n in pairs(row[4]))))
@@ -91,11 +97,11 @@ def least(stages: list[dict[str, Any]], devices: list[dict[str, Any]], kind: str
             sizes.sort(reverse=True)
             prefixes = (sum(sizes[:k]) / sum(lanes[:k]) for k in range(1, len(lanes) + 1))
             longest = max([longest, *prefixes])
-            work.append(sum(row[3] * rate[row[0]] for row in stage["chunks"] if row[0] in rate))
+            work.append(sum(row[3] * rate[row[0]] * needed(row) for row in stage["chunks"] if row[0] in rate))
         else:
             for d, start, stop in stage["loads"]:
                 assert stop - start >= max(stage["load"][p] for p in devices[d]["parts"] or [d])
-            for d, start, _, busy, _, _, _ in stage["chunks"]:
+            for d, start, _, busy, *_ in stage["chunks"]:
                 some = devices[d]["parts"] or [d]
                 assert busy * sum(rate[p] for p in set(some)) >= devices[d]["lanes"] * 1e9 * (1 - 1e-12)
                 assert not any(stage["load"][p] for p in some) or any(

@@ -15,7 +15,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import index, le
 from typing import Any
 
@@ -62,25 +62,25 @@ def parse(content: bytes) -> Any:
         raise Refused(f"the file is no JSON: {ascii(str(error))[:99]}") from None
 
 
-def check(page: Any) -> tuple[Fraction, Fraction, str]:
-    """Return what was achieved, a bound of what anybody can achieve, and a note. Raises Refused."""
+def check(page: Any) -> tuple[Fraction, Fraction]:
+    """Return what was achieved, and a bound of what anybody can achieve. Raises Refused."""
     try:
         need((page["format"], page["version"]) == (FORMAT, VERSION), f"it is not {FORMAT}, version {VERSION}")
         need(page["kind"] in CHECKS, f"kind: {ascii(page['kind'])[:60]} is none of {', '.join(CHECKS)}")
         achieved, bound, ratio = numbers(page["claim"][name] for name in ("achieved", "bound", "ratio"))
         how, option = CHECKS[page["kind"]]
-        least, most, note = how(page["evidence"], option)
+        least, most = how(page["evidence"], option)
         need(achieved >= least, f"claim.achieved: {float(achieved)}, but it was {float(least)}")
         need(bound <= most, f"claim.bound: {float(bound)}, but the evidence proves {float(most)}")
         need(0 < bound <= achieved <= ratio * bound, "claim.ratio: it is not achieved over bound")
-        return Fraction(achieved), Fraction(bound), note
+        return Fraction(achieved), Fraction(bound)
     except Refused:
         raise
     except ODD as error:
         raise Refused(f"it is damaged: {ascii(repr(error))[:99]}") from None
 
 
-def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
+def check_times(run: Any, is_plan: bool) -> tuple[Any, Any]:
     """Check a run or a plan: chunks of items on devices, times in nanoseconds."""
     stages, lanes = run["stages"], [index(one["lanes"]) for one in run["devices"]]
     parts = [one["parts"] or [d] for d, one in enumerate(run["devices"])]  # of a group: its devices
@@ -90,7 +90,8 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
     need(is_small, f"up to {MOST_LANES} lanes, groups of {MOST_PARTS}, and {MOST_NEEDS} needs are checked")
     need(all(parts[p] == [p] for p in chain(*parts)), "devices: a group in a group")
     rows: list[list[Any]] = [[] for _ in lanes]
-    n_again = sum(check_stage(stage, lanes, parts, rows, is_plan) for stage in stages)
+    for stage in stages:
+        check_stage(stage, lanes, parts, rows, is_plan)
     for d, some in enumerate(rows):
         keep_lanes(some, f"device {d}")
     members = sorted(chain(*(one["stages"] for one in run["stretches"])))
@@ -111,11 +112,11 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any, str]:
         starts, stops = (sorted(row[k] for row in one["chunks"]) for k, one in ((1, stage), (2, stages[p])))
         ends = (stops[-(-k * len(stops) // len(starts)) - 1] for k in range(1, len(starts) + 1))
         need(all(map(le, ends, starts)), f"stage {p}: what needs it begins too early")
-    return achieved, bound, f", {n_again} items done again count as work" * (n_again > 0)
+    return achieved, bound
 
 
-def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]], is_plan: bool) -> int:
-    """Return how many items were done again. Adds sums to the stage, and what devices did to their rows."""
+def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]], is_plan: bool) -> None:
+    """Check the chunks and loads of a stage. Adds sums to the stage, and what devices did to their rows."""
     where, loads, loaded = f"stage {ascii(stage['name'])[:60]}", numbers(stage["load"]), {}
     rate = {d: +speed for d, speed in enumerate(stage["speeds"]) if speed is not None}
     is_so = all(rate.values()) and max(rate, default=0) < len(lanes) == len(loads)
@@ -124,23 +125,22 @@ def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]],
         need(stop - start >= max(loads[p] for p in parts[d]), f"{where}: too short a load from {start}")
         loaded.setdefault(d, stop)
     samples, busy, done = [[] for _ in lanes], [0] * len(lanes), []
-    for *row, items, cost, is_good in stage["chunks"]:
+    for *row, items, again, cost, is_good in stage["chunks"]:
         (d, start, stop, busy_ns), n = numbers(row), sum(map(index, items[1::2]))
-        is_so = start + busy_ns <= stop and n and cost != 0
+        n_all = n + index(again)
+        is_so = start + busy_ns <= stop and n_all and cost != 0
         if is_plan:
             is_ready = loaded.get(d, stop) <= start or not any(loads[p] for p in parts[d])
-            is_so = is_so and is_ready and busy_ns * sum(rate[p] for p in {*parts[d]}) >= n * lanes[d] * 10**9
+            is_so = is_so and is_ready and n_all == 1
+            is_so = is_so and busy_ns * sum(rate[p] for p in {*parts[d]}) >= lanes[d] * 10**9
         need(is_so, f"{where}: nothing done, no time for it, or not loaded, from {start}")
         done += [(index(first), first + k) for first, k in zip(items[::2], items[1::2], strict=True)]
-        samples[d] += [(float(busy_ns / (n if cost is None else +cost)) / 1e9, n)] * bool(is_good)
-        busy[d] += busy_ns
-    reached = n_items = 0
-    for first, end in sorted(done):
-        n_items, reached = n_items + max(0, end - max(first, reached)), max(reached, end)
-    n_again = sum(end - first for first, end in done) - n_items
-    is_so = not is_plan or (n_again == 0 and n_items == len(stage["chunks"]))
-    is_so = is_so and [n_items, n_again] == [stage["items"], stage["repeats"]]
-    need(is_so, f"{where}: it has {n_items} items, {n_again} again")
+        samples[d] += [(float(busy_ns / (n_all if cost is None else +cost)) / 1e9, n_all)] * bool(is_good)
+        busy[d] += busy_ns * n // n_all
+    done.sort()
+    n_items = sum(end - first for first, end in done)
+    is_so = all(a[1] <= b[0] for a, b in pairwise(done)) and n_items == stage["items"]
+    need(is_so, f"{where}: it has {n_items} items, or some twice")
     for d, some in enumerate([] if is_plan else samples):
         is_so = abs(speed_of(some) / rate[d] - 1) < 1e-9 if some else d not in rate
         need(is_so, f"{where}: the speed of device {d} is not what its chunks say")
@@ -150,7 +150,6 @@ def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]],
     for d, start, stop in spans:
         for p in parts[d]:
             rows[p].append((start, stop, d, lanes[d]))
-    return n_again
 
 
 def keep_lanes(rows: list[Any], where: str) -> None:
@@ -190,12 +189,13 @@ def by_longest(stage: Any, bound: Any, n: int, lanes: list[int]) -> bool:
     """The n longest items are on n devices at most, the fastest at best."""
     rate = stage["rate"]
     fast = sorted((speed for d, speed in rate.items() for _ in range(min(lanes[d], n))), reverse=True)[:n]
-    sizes = ((busy * rate[d], sum(items[1::2])) for d, _, _, busy, items, *_ in stage["chunks"] if d in rate)
-    each = (math.floor(size / fast[0] / k) for size, k in sizes for _ in range(min(k, len(fast))))
+    chunks = ((row, sum(row[4][1::2])) for row in stage["chunks"] if row[0] in rate)
+    sizes = ((row[3] * rate[row[0]] / (k + row[5]), k) for row, k in chunks)
+    each = (math.floor(size / fast[0]) for size, k in sizes for _ in range(min(k, len(fast))))
     return bound * sum(fast) <= sum(heapq.nlargest(len(fast), each)) * fast[0]
 
 
-def check_split(page: Any, proves: Any) -> tuple[Any, Any, str]:
+def check_split(page: Any, proves: Any) -> tuple[Any, Any]:
     """Check routings or placements of layers: each expert's demand over the slots that hold it."""
     speeds, gpus, achieved, bound = numbers(page["speeds"]), page["slot2gpu"], Fraction(0), Fraction(0)
     speeds = [Fraction(speed) / max(speeds) for speed in speeds]
@@ -214,7 +214,7 @@ def check_split(page: Any, proves: Any) -> tuple[Any, Any, str]:
         achieved += Fraction(math.ceil(max((one / speed for one, speed in used), default=0) * 10**9), 10**9)
         need(peak == 0 or proves(layer, peak, gpus, speeds), f"layer {at}: its peak is not proved")
         bound += peak
-    return achieved, bound, ""
+    return achieved, bound
 
 
 def by_cut(layer: Any, peak: Any, gpus: list[int], speeds: list[Fraction]) -> bool:
@@ -247,8 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     given, code = parser.parse_args(arguments), 0
     for path in given.files:
         try:
-            achieved, bound, note = check(load(path))
-            text = f"holds: {100 * float(bound / achieved):.2f} % of the best possible{note}"
+            achieved, bound = check(load(path))
+            text = f"holds: {100 * float(bound / achieved):.2f} % of the best possible"
             code |= bound < Fraction(given.require) * achieved
         except (Refused, OSError) as error:
             text, code = f"refused: {error}", 1

@@ -9,7 +9,9 @@ Nothing but the spans is known of a run, so devices are compared by what they di
 - the *work* of an item is its busy seconds times the speed of the device that it ran on;
 - the bound is the larger of "all work over all speeds" and, for j = 1, 2, ..., "the j longest items over the
   j fastest devices": an item cannot be on two devices at once. This is the exact optimum of a plan that may
-  interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner.
+  interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner;
+- a device that had several chunks at once has so many *lanes*, each as fast; and of an item that was done
+  several times, the first completion is work.
 
 Whatever the speeds, it is never above the busiest device's busy seconds, hence never above the makespan.
 What it takes as given: seconds inside the task that do not depend on the items (a launch, a first
@@ -20,12 +22,16 @@ purpose. A device that finished nothing has no speed and is left out (``Bound.un
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evenload.balance.metrics import sorted_prefix_bound
 
-__all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together", "work_prices"]
+__all__ = ["Bound", "Lanes", "StageWork", "bound_of_spans", "bound_together", "work_prices"]
+
+
+CLOCK_S, MOST_LANES, MOST_LONGEST = 1e-6, 4096, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class Bound:
     """The least seconds for a stage: ``bound_s``, the larger of ``work_s`` (all work over all speeds) and
     ``longest_s`` (longest items).
 
-    ``speeds`` maps each measured device to items (or cost) per busy second; ``unmeasured`` finished nothing.
+    ``speeds`` maps each measured device to items (or cost) per busy second, of all its lanes; ``unmeasured``
+    finished nothing.
     """
 
     bound_s: float
@@ -77,38 +84,72 @@ class _Device:
         return math.exp(-total / weight)
 
 
+class Lanes:
+    """A count of the chunks that each device had at once: ``add`` each one when it ends, then ``n(device)``.
+
+    It is the least number if chunks come in the order of their ends, else at least that. Overlaps of up to a
+    microsecond are rounding.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, list[float]] = {}
+
+    def add(self, device: str, start_s: float, stop_s: float) -> None:
+        """Give a chunk to the lane that became free last before it (Faigle and Nawijn 1995)."""
+        ends = self._ends.setdefault(device, [])
+        at = bisect_right(ends, start_s + CLOCK_S)
+        if at:
+            del ends[at - 1]
+        elif len(ends) >= MOST_LANES:
+            return
+        ends.insert(bisect_right(ends, stop_s), max(start_s, stop_s))
+
+    def n(self, device: str) -> int:
+        """Return the lanes of a device, 1 if nothing is known of it."""
+        return max(1, len(self._ends.get(device, ())))
+
+
 class StageWork:
     """The spans of one stage, added up in O(devices²) memory however many there are.
 
     ``devices`` names those that were there from the start (one that never finishes anything is reported as
-    unmeasured); others are added as they show up. A device that runs k chunks at once is k names.
+    unmeasured); others are added as they show up. ``lanes``: of devices that do several chunks at once.
     """
 
-    def __init__(self, devices: Iterable[str] = ()):
+    def __init__(self, devices: Iterable[str] = (), lanes: Lanes | None = None):
+        self._lanes = Lanes() if lanes is None else lanes
         self._devices: dict[str, _Device] = {device: _Device() for device in devices}
 
     def add(
-        self, device: str, busy_s: float, n_items: int, *, cost: float | None = None, is_good: bool = True
-    ) -> None:
+        self, device: str, busy_s: float, n_items: int, *, cost: float | None = None, is_good: bool = True,
+        n_needed: int | None = None,
+    ) -> None:  # fmt: skip
         """Count a span of ``n_items`` items that took ``busy_s`` seconds.
 
         ``cost`` is the items' size hint in any unit: give it for all spans of a stage or for none.
         ``is_good=False``: the work had to be done but says nothing of the device's speed (the items raised).
-        Leave out what no plan had to do: spans of lost workers and superseded duplicates.
+        ``n_needed``: so many of the items had not been done before; the others show speed, but are no work.
+        Leave out spans of lost workers and superseded duplicates.
         """
+        n_needed = n_items if n_needed is None else n_needed
         if n_items <= 0 or busy_s < 0:
             return
         one = self._devices.setdefault(device, _Device())
-        one.busy_s += busy_s
+        one.busy_s += busy_s * n_needed / n_items
         if is_good and (cost is None or cost > 0):
             one.rate(busy_s / (n_items if cost is None else cost), n_items)
-        _keep_longest(one.longest, busy_s / n_items, n_items, limit=max(1, len(self._devices)))
+        limit = max(MOST_LONGEST, len(self._devices) - 1 + self._lanes.n(device))
+        _keep_longest(one.longest, busy_s / n_items, n_needed, limit=limit)
 
     def work(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Speeds (items or cost per busy second) and work (in the same unit) of the measured devices."""
+        """Speeds (items or cost per second, of all lanes) and work (in that unit) of the measured devices."""
+        speeds = self._lane_speeds()
+        work = {name: self._devices[name].busy_s * speed for name, speed in speeds.items()}
+        return {name: self._lanes.n(name) * speed for name, speed in speeds.items()}, work
+
+    def _lane_speeds(self) -> dict[str, float]:
         rated = ((name, one.speed) for name, one in self._devices.items())
-        speeds = {name: speed for name, speed in rated if speed is not None}
-        return speeds, {name: self._devices[name].busy_s * speed for name, speed in speeds.items()}
+        return {name: speed for name, speed in rated if speed is not None}
 
     def bound(self) -> Bound:
         speeds, work = self.work()
@@ -116,8 +157,10 @@ class StageWork:
         if not speeds:
             return Bound(0.0, 0.0, 0.0, {}, unmeasured)
         work_s = sum(work.values()) / sum(speeds.values())
-        items = (size_s * speeds[name] for name in speeds for size_s in self._devices[name].longest)
-        longest_s = sorted_prefix_bound(heapq.nlargest(len(speeds), items), list(speeds.values()))
+        each = self._lane_speeds()
+        items = (size_s * speed for name, speed in each.items() for size_s in self._devices[name].longest)
+        lanes = [speed for name, speed in each.items() for _ in range(self._lanes.n(name))]
+        longest_s = sorted_prefix_bound(heapq.nlargest(len(lanes), items), lanes)
         return Bound(max(work_s, longest_s), work_s, longest_s, speeds, unmeasured)
 
 

@@ -55,7 +55,7 @@ def certify(request: CertifyRequest) -> int:
     target = request.source if is_certificate else _certify_run(request)
     try:
         page: Any = load(target)
-        achieved, bound, note = check(page)
+        achieved, bound = check(page)
     except Refused as error:
         raise FormatError(
             f"{printable(str(target))} proves nothing: {printable(str(error))}",
@@ -67,7 +67,7 @@ def certify(request: CertifyRequest) -> int:
         from evenload.report.html import write_whole
 
         write_whole(request.badge, badge(share), "--badge")
-    _print(request, target, page, share, note)
+    _print(request, target, page, share)
     if request.require is not None and share < Fraction(str(request.require)):
         least = f"{100 * request.require:g} %"
         click.echo(f"error: {_percent(share)} of the best possible, less than the {least} required", err=True)
@@ -91,7 +91,7 @@ def _certify_run(request: CertifyRequest) -> Path:
     return target
 
 
-def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction, note: str) -> None:
+def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
     kind, numbers = page["kind"], page["claim"]
     if request.as_json:
         facts = {"schema": 1, "kind": kind, "name": page["name"], "share": float(share)}
@@ -103,7 +103,7 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction, no
     unit, scale = _unit(kind)
     reached, least = (f"{float(numbers[name]) / scale:.4g} {unit}" for name in ("achieved", "bound"))
     name = printable(str(page["name"]))
-    close = f"{_percent(share)} of the best possible{note}"
+    close = f"{_percent(share)} of the best possible"
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
     for path in (target, request.badge):
         if path is not None:

@@ -1,6 +1,11 @@
 """The items of a stage that are done, however often they were dealt: one byte per item."""
 
-__all__ = ["ItemSet"]
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from evenload.events import Event, Restored, RunStarted, Span, StageFinished, StageStarted
+
+__all__ = ["ItemSet", "NeededItems"]
 
 _DONE, _FAILED = 1, 2
 # Above this many items the bytes are no longer kept and chunks are simply added up.
@@ -38,6 +43,24 @@ class ItemSet:
         self._n_done += n_new
         return n_new
 
+    def missing(self, index: int, n_items: int) -> list[int]:
+        """Of these items, those that ``add`` would count: ``[first, how many, first, how many, ...]``."""
+        found, at, stop = [], index, index + n_items
+        if stop > _LARGEST:
+            return [index, n_items]
+        self._grow(stop)
+        if self._state.count(0, index, stop) == n_items:
+            return [index, n_items]
+        while (first := self._state.find(0, at, stop)) >= 0:
+            ends = [
+                end
+                for end in (self._state.find(1, first, stop), self._state.find(2, first, stop))
+                if end >= 0
+            ]
+            at = min([*ends, stop])
+            found += [first, at - first]
+        return found
+
     def finish(self, index: int) -> None:
         """The item is through; its span may have been counted before."""
         self.add(index, 1)
@@ -56,3 +79,90 @@ class ItemSet:
     def _grow(self, size: int) -> None:
         if size > len(self._state):
             self._state.extend(bytes(max(size - len(self._state), min(len(self._state), 1 << 20))))
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One way through a stage's items; ``is_mixed``: of two runs at once, so that nobody can tell."""
+
+    items: ItemSet = field(default_factory=ItemSet)
+    is_open: bool = False
+    is_cut: bool = False
+    is_mixed: bool = False
+
+
+class NeededItems:
+    """The work of a run that any plan has to do: ``add`` every event; of each item, the first completion.
+
+    A run that was cut off and goes on does the same items; a stage that begins again after its end does new
+    ones.
+    """
+
+    def __init__(self) -> None:
+        self._passes: dict[str, _Pass] = {}
+        self._first: dict[str, int] = {}  # what the items of the pass are counted from, by ``runs``
+        self._end: dict[str, int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take note of stages that begin and end, and of items that were there; a span goes to ``take``."""
+        if isinstance(event, StageStarted):
+            self._begin(event.stage)
+        elif isinstance(event, StageFinished):
+            self._pass(event.stage).is_open = False
+        elif isinstance(event, Restored):
+            self._runs(event.stage, event.index, event.n_items, event.items)
+        elif isinstance(event, RunStarted):
+            for one in self._passes.values():  # a run that was killed has not ended its stages
+                one.is_cut, one.is_open = one.is_cut or one.is_open, False
+
+    def take(self, span: Span) -> int:
+        """Return how many items of a chunk had not come back before."""
+        return sum(self.runs(span)[1::2])
+
+    def runs(self, span: Span) -> list[int]:
+        """Take a chunk; return its items that had not come back before, ``[first, how many, ...]``.
+
+        Items of a later pass are counted on from the ones before, so that each has a number of its own.
+        """
+        if span.n_items <= 0 or span.status in ("superseded", "lost"):
+            return []
+        return self._runs(span.stage, span.index, span.n_items, span.items)
+
+    def _pass(self, stage: str) -> _Pass:
+        return self._passes.setdefault(stage, _Pass())
+
+    def _begin(self, stage: str) -> None:
+        before = self._passes.get(stage)
+        if before is not None and before.is_cut:
+            before.is_cut, before.is_open = False, True
+            return
+        is_mixed = before is not None and before.is_open
+        self._passes[stage] = _Pass(is_open=True, is_mixed=is_mixed)
+        self._first[stage] = self._end.get(stage, 0)
+
+    def _runs(self, stage: str, index: int, n_items: int, items: Iterable[int] | None) -> list[int]:
+        one, end = self._pass(stage), self._end.get(stage, 0)
+        if one.is_mixed or (items is None and index < 0):
+            self._end[stage] = end + n_items
+            return [end, n_items]
+        given = [index, n_items] if items is None else _together(items)
+        found = []
+        for first, n in zip(given[::2], given[1::2], strict=True):
+            if first >= 0 and n > 0:
+                found += one.items.missing(first, n)
+                one.items.add(first, n)
+        add = self._first.get(stage, 0)
+        found[::2] = [first + add for first in found[::2]]
+        self._end[stage] = max([end, *map(sum, zip(found[::2], found[1::2], strict=True))])
+        return found
+
+
+def _together(items: Iterable[int]) -> list[int]:
+    """Return items as ``[first, how many, first, how many, ...]``."""
+    found: list[int] = []
+    for item in items:
+        if found and item == found[-2] + found[-1]:
+            found[-1] += 1
+        else:
+            found += [item, 1]
+    return found

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heapreplace
 from typing import Any
 
-from evenload.balance.bound import Bound, StageWork, bound_together
+from evenload.balance.bound import Bound, Lanes, StageWork, bound_together
 from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
@@ -27,6 +27,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
+from evenload.report.items import NeededItems
 from evenload.report.losses.account import LossAccount
 from evenload.report.losses.advice import Advice
 from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
@@ -53,6 +54,8 @@ class Tally:
         self._stages: dict[str, StageCount] = {}
         self._tracks = WorkerTracks()
         self._losses = LossAccount(self._tracks)
+        self._needed = NeededItems()
+        self.lanes = Lanes()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._failures: list[FailedItem] = []
@@ -82,13 +85,14 @@ class Tally:
         if handler:
             handler(event)
         self._losses.add(event)
+        self._needed.add(event)
 
     def _device(self, name: str) -> DeviceCount:
         return self._devices.setdefault(name, DeviceCount())
 
     def _stage(self, name: str) -> StageCount:
         if name not in self._stages:
-            self._stages[name] = StageCount(work=StageWork(self._devices))
+            self._stages[name] = StageCount(work=StageWork(self._devices, self.lanes))
         return self._stages[name]
 
     def _on_started(self, event: RunStarted) -> None:
@@ -122,14 +126,18 @@ class Tally:
         self._n["chunks"] += 1
         self._n["duplicates"] += span.duplicate
         track = self._tracks.key(span.device, span.worker)
-        self._losses.add_span(span, track, busy_s)
+        n_needed = self._needed.take(span)
+        self._losses.add_span(span, track, busy_s, n_needed)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
         device.n_items += span.n_items
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
-        stage.work.add(track, busy_s, span.n_items, cost=span.cost, is_good=span.status == "ok")
+        if span.n_items > 0:
+            self.lanes.add(track, span.start_s, span.stop_s)
+        good = span.status == "ok"
+        stage.work.add(track, busy_s, span.n_items, cost=span.cost, is_good=good, n_needed=n_needed)
         if span.items is None:
             stage.items.add(span.index, span.n_items)
         else:

@@ -123,7 +123,7 @@ class _Page:
             self._loads[one.stage].append([device, start, stop])
         else:
             chunks = self._chunks[one.stage]
-            chunks.append([device, start, stop, stop - start, [len(chunks), 1], None, True])
+            chunks.append([device, start, stop, stop - start, [len(chunks), 1], 0, None, True])
 
     def stages(self) -> list[dict[str, Any]]:
         n_groups = len(self.devices) - len(self._problem.devices)
@@ -138,7 +138,6 @@ class _Page:
                 {
                     "name": stage.name,
                     "items": len(chunks),
-                    "repeats": 0,
                     "speeds": [*self._possible(rates, chunks), *[None] * n_groups],
                     "load": [*loads, *[0] * n_groups],
                     "loads": self._loads[stage.name],

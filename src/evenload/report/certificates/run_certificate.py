@@ -19,6 +19,7 @@ from evenload.balance.claim import claim, exact
 from evenload.certificate import speed_of
 from evenload.errors import ConfigError
 from evenload.events import Event, RunStarted, Span, WorkerExited, WorkerStarted
+from evenload.report.items import NeededItems
 from evenload.report.tally import Tally
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -44,6 +45,7 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
     stretches = tally.stretches()
     stages, lanes = chunks.stages(), chunks.lanes()
     order = {stage.name: number for number, stage in enumerate(stages)}
+    lanes = {track: max(n, tally.lanes.n(track)) for track, n in lanes.items()}  # of a log out of order
     parts, achieved, bound = [], 0, 0
     for start_s, stop_s, works in stretches:
         some = [stages[order[one]] for one in works if one in order]
@@ -70,39 +72,35 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Stage:
-    """The chunks of a stage, as written: ``[device, start, stop, busy, items, cost, is good]``."""
+    """The chunks of a stage, as written: ``[device, start, stop, busy, items, again, cost, is good]``.
+
+    items  that nobody had done before; ``n_of``: how many, and with those done again
+    """
 
     name: str
     rows: list[list[Any]] = field(default_factory=list)
-    n_of: list[int] = field(default_factory=list)
+    n_of: list[tuple[int, int]] = field(default_factory=list)
     speeds: dict[int, float] = field(default_factory=dict)
 
     def measure(self) -> None:
         samples: dict[int, list[tuple[float, int]]] = {}
-        for (device, _, _, busy, _, cost, is_good), n in zip(self.rows, self.n_of, strict=True):
+        for (device, _, _, busy, _, _, cost, is_good), (_, n_all) in zip(self.rows, self.n_of, strict=True):
             if is_good:
-                size = n if cost is None else exact(cost)
-                samples.setdefault(device, []).append((float(busy / size) / 1e9, n))
+                size = n_all if cost is None else exact(cost)
+                samples.setdefault(device, []).append((float(busy / size) / 1e9, n_all))
         self.speeds = {device: speed_of(some) for device, some in samples.items()}
 
     @property
     def work(self) -> Fraction:
         busy: dict[int, int] = {}
-        for row in self.rows:
-            busy[row[0]] = busy.get(row[0], 0) + row[3]
+        for row, (n, n_all) in zip(self.rows, self.n_of, strict=True):
+            busy[row[0]] = busy.get(row[0], 0) + row[3] * n // n_all
         return sum((busy.get(d, 0) * exact(speed) for d, speed in self.speeds.items()), Fraction(0))
 
     def to_json(self, n_devices: int) -> dict[str, Any]:
-        n_items = reached = n_all = 0
-        for first, n in sorted(
-            (one, n) for row in self.rows for one, n in zip(row[4][::2], row[4][1::2], strict=True)
-        ):
-            n_items, reached = n_items + max(0, first + n - max(first, reached)), max(reached, first + n)
-            n_all += n
         return {
             "name": self.name,
-            "items": n_items,
-            "repeats": n_all - n_items,
+            "items": sum(n for n, _ in self.n_of),
             "speeds": [self.speeds.get(device) for device in range(n_devices)],
             "load": [0] * n_devices,
             "loads": [],
@@ -122,6 +120,7 @@ class ChunkRows:
         self._tracks = WorkerTracks()
         self._numbers: dict[str, int] = {}
         self._stages: dict[str, _Stage] = {}
+        self._needed = NeededItems()
         self._shift = 0
 
     def time(self, t: float) -> int:
@@ -131,6 +130,7 @@ class ChunkRows:
     def add(self, event: Event) -> None:
         if isinstance(event, (WorkerStarted, WorkerExited)):
             self._tracks.see(event)
+        self._needed.add(event)
         if not isinstance(event, Span):
             return
         track = self._tracks.key(event.device, event.worker)
@@ -138,12 +138,15 @@ class ChunkRows:
         busy_s = min(event.busy_s, length_s) if event.busy_s > 0 else length_s
         if event.status in ("superseded", "lost") or event.n_items <= 0:
             return
-        items = [event.index, event.n_items] if event.items is None else _runs(event.items)
-        if min(items) < 0 or sum(items[1::2]) != event.n_items:
+        first = event.index if event.items is None else min(event.items, default=0)
+        n_all = event.n_items if event.items is None else len(event.items)
+        if first < 0 or n_all != event.n_items:
             raise ConfigError(
                 f"this run cannot be certified: its log is damaged, a chunk has {event.n_items} items from"
-                f" {min(items)}", hint="`evenload report` shows what can be read of it",
+                f" {first}", hint="`evenload report` shows what can be read of it",
             )  # fmt: skip
+        items = self._needed.runs(event)
+        n = sum(items[1::2])
         start = round(event.start_s * 1e9)
         stop = max(start, round(event.stop_s * 1e9))
         cost = event.cost if event.cost is not None and event.cost > 0 else None
@@ -151,8 +154,8 @@ class ChunkRows:
         stage = self._stages.setdefault(event.stage, _Stage(event.stage))
         device = self._numbers.setdefault(track, len(self._numbers))
         busy = min(round(busy_s * 1e9), stop - start)
-        stage.rows.append([device, start, stop, busy, items, cost, is_good])
-        stage.n_of.append(event.n_items)
+        stage.rows.append([device, start, stop, busy, items, n_all - n, cost, is_good])
+        stage.n_of.append((n, n_all))
 
     def lanes(self) -> dict[str, int]:
         """Return for each worker's track how many chunks it had at once, most of all 1; evens out clocks."""
@@ -173,17 +176,6 @@ class ChunkRows:
             for stage in self._stages.values():
                 stage.rows = [[row[0], row[1] - first, row[2] - first, *row[3:]] for row in stage.rows]
         return list(self._stages.values())
-
-
-def _runs(items: Iterable[int]) -> list[int]:
-    """Return items as ``[first, how many, first, how many, ...]``."""
-    found: list[int] = []
-    for item in items:
-        if found and item == found[-2] + found[-1]:
-            found[-1] += 1
-        else:
-            found += [item, 1]
-    return found
 
 
 def _settle(rows: list[list[Any]]) -> int:
@@ -240,8 +232,8 @@ def _by_longest(stages: list[_Stage], lanes: list[int]) -> _Witness:
     if not fast:
         return _Witness(0, stages, [])
     sizes = (
-        (math.floor(row[3] * speeds[row[0]] / fast[0] / n), n)
-        for row, n in zip(stage.rows, stage.n_of, strict=True)
+        (math.floor(row[3] * speeds[row[0]] / n_all / fast[0]), n)
+        for row, (n, n_all) in zip(stage.rows, stage.n_of, strict=True)
         if row[0] in speeds
     )
     longest = nlargest(len(fast), (size for size, n in sizes for _ in range(min(n, len(fast)))))

@@ -20,14 +20,12 @@ from evenload.balance.factors import (
 from evenload.events import (
     Event,
     Idle,
-    Restored,
     RunStarted,
     Span,
     StageFinished,
     StageStarted,
     WorkerStarted,
 )
-from evenload.report.items import ItemSet
 from evenload.report.losses.advice import Advice, advice_on
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
@@ -45,11 +43,8 @@ MOST_SLOTS = 3
 
 @dataclass(slots=True)
 class _Seen:
-    """The items of a stage that came back; ``is_mixed``: of two runs at once, so that nobody can tell."""
+    """The items of a stage that came back."""
 
-    items: ItemSet = field(default_factory=ItemSet)
-    is_open: bool = False
-    is_mixed: bool = False
     n_by_track: dict[str, float] = field(default_factory=dict)
     lengths: Lengths = field(default_factory=Lengths)
 
@@ -83,29 +78,25 @@ class LossAccount:
             slot.startup(event.t - max(0.0, event.startup_s), event.t)
         elif isinstance(event, StageStarted):
             self._times.stage_started(event.stage, event.t)
-            self._begin(event.stage)
         elif isinstance(event, StageFinished):
             self._times.stage_finished(event.stage, event.t)
-            self._seen.setdefault(event.stage, _Seen()).is_open = False
-        elif isinstance(event, Restored):
-            self._new_items(event.stage, event.index, event.n_items, event.items)
         elif isinstance(event, RunStarted):
             self._facts.update({name: dict(facts) for name, facts in event.devices.items()})
-            for seen in self._seen.values():  # a run that was killed has not ended its stages
-                seen.is_open = False
             self._run_facts = dict(event.facts)
             work = event.facts.get("item_work")
             self._work = work if isinstance(work, Mapping) else self._work
 
-    def add_span(self, span: Span, track: str, busy_s: float) -> None:
-        """Count a span in the slot ``track``, of which ``busy_s`` seconds were inside the task."""
+    def add_span(self, span: Span, track: str, busy_s: float, n_needed: int) -> None:
+        """Count a span in the slot ``track``, of which ``busy_s`` seconds were inside the task.
+
+        n_needed  of its items, those that had not come back before
+        """
         useful = 0.0
         if span.n_items > 0 and span.status not in ("superseded", "lost"):
-            n_new = self._new_items(span.stage, span.index, span.n_items, span.items)
-            useful = min(1.0, n_new / span.n_items)
-            seen = self._seen[span.stage]
-            seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_new
-            seen.lengths.add(track, n_new, busy_s * useful)
+            useful = min(1.0, n_needed / span.n_items)
+            seen = self._seen.setdefault(span.stage, _Seen())
+            seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_needed
+            seen.lengths.add(track, n_needed, busy_s * useful)
         self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
@@ -190,22 +181,6 @@ class LossAccount:
         if track not in slots:
             slots[track] = TrackSeconds()
         return slots[track]
-
-    def _begin(self, stage: str) -> None:
-        """Items may come again from here on, in another run of the same name."""
-        before = self._seen.get(stage)
-        is_mixed = before is not None and before.is_open
-        self._seen[stage] = fresh = _Seen(is_open=True, is_mixed=is_mixed)
-        if before is not None:
-            fresh.n_by_track, fresh.lengths = before.n_by_track, before.lengths
-
-    def _new_items(self, stage: str, index: int, n_items: int, items: Any) -> int:
-        seen = self._seen.setdefault(stage, _Seen())
-        if seen.is_mixed:
-            return n_items
-        if items is None:
-            return seen.items.add(index, n_items) if index >= 0 else n_items
-        return sum(seen.items.add(one, 1) for one in items)
 
     def _least_s(self, stage: str, tracks: Mapping[str, TrackOfFactors]) -> dict[str, float]:
         """Seconds that a stage's items need by what it declares and by the devices' data sheets."""
