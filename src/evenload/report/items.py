@@ -142,6 +142,7 @@ class NeededItems:
 
     def _runs(self, stage: str, index: int, n_items: int, items: Iterable[int] | None) -> list[int]:
         one, end = self._pass(stage), self._end.get(stage, 0)
+        n_items = max(0, n_items)
         if one.is_mixed or (items is None and index < 0):
             self._end[stage] = end + n_items
             return [end, n_items]
@@ -153,7 +154,8 @@ class NeededItems:
                 one.items.add(first, n)
         add = self._first.get(stage, 0)
         found[::2] = [first + add for first in found[::2]]
-        self._end[stage] = max([end, *map(sum, zip(found[::2], found[1::2], strict=True))])
+        ends = [first + n for first, n in zip(found[::2], found[1::2], strict=True)]
+        self._end[stage] = max([end, *ends])
         return found
 
 
