@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from evenload.executor.decide.instruction import Indices
+from evenload.executor.transport.progress_cell import PACKING
 
 __all__ = ["HeldChunk", "HungChunk"]
 
@@ -14,6 +15,16 @@ class HeldChunk(NamedTuple):
     units: Indices
     items: Indices
     singly: bool
+
+    def blamed(self, position: int, batch: int) -> tuple[int, range]:
+        """Return how many items had begun, and the positions of those that may have ended the worker."""
+        n = len(self.items)
+        if position == PACKING:
+            return n, range(n)
+        if position < 0:
+            return 0, range(n)
+        stop = min(n, position + (1 if self.singly else batch))
+        return stop, range(position, stop)
 
 
 class HungChunk(NamedTuple):

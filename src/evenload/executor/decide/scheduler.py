@@ -280,11 +280,11 @@ class Scheduler:
         instructions: list[ins.Instruction] = []
         if event.chunk in self._hung:
             why = "overtime" if event.is_overtime else "died" if event.position != QUEUED else ""
-            return self._end_hung(event.chunk, event.now, why)
+            return self._end_hung(event.chunk, event.now, why, event.position)
         for deal in self.dealer.lost(event.device, event.now):
             sent = self._sent.pop(deal.chunk)
             if deal.chunk == event.chunk and event.position != QUEUED:
-                began, blamed = self._blame(sent, event.position)
+                began, blamed = sent.blamed(event.position, self._batch)
                 instructions += self._settle_blamed(sent, began, blamed, event.is_overtime)
             elif event.position == PACKING and not self._repeatable:  # it may have gone on to this one
                 instructions += self._fail(self._open(sent.items), "unknown")
@@ -302,7 +302,7 @@ class Scheduler:
         held = self._sent.pop(event.chunk, None) if self._repeatable else None
         if held is None:
             return []
-        _, stuck = self._blame(held, event.position)
+        _, stuck = held.blamed(event.position, self._batch)
         items = [held.items[at] for at in stuck]
         units = {item // self._batch for item in items}
         self._hung[event.chunk] = HungChunk(held, items)
@@ -315,10 +315,16 @@ class Scheduler:
         self.dealer.requeue(again)
         return []
 
-    def _end_hung(self, chunk: int, now: float, why: str) -> list[ins.Instruction]:
-        """The stuck item of a chunk has ended its worker, unless another device has it; or its batch has."""
+    def _end_hung(self, chunk: int, now: float, why: str, at: int = QUEUED) -> list[ins.Instruction]:
+        """The stuck item of a chunk has ended its worker, unless another device has it; or its batch has.
+
+        A worker that went on after all was ``at`` another position when it ended.
+        """
         hung = self._hung.pop(chunk)
         stuck = self._open(hung.items)
+        if at >= 0 and (stuck or why == "overtime"):
+            last = self._open(hung.held.items[position] for position in hung.held.blamed(at, self._batch)[1])
+            stuck = last if why == "overtime" else sorted({*stuck, *last})
         has_copy, ends = self.dealer.has_copy(chunk), []
         if len(stuck) == 1 and (why == "overtime" or (why == "spoilt" and not has_copy)):
             ends = self._fail(stuck, why)
@@ -328,17 +334,8 @@ class Scheduler:
             self._suspects.update(item // self._batch for item in stuck)
             self.retries[why] += len(stuck)
         self._redo_rest(chunk, hung.held, now)
+        self.dealer.forget({unit for unit in hung.held.units if not self._open_in(unit)})
         return ends
-
-    def _blame(self, sent: HeldChunk, position: int) -> tuple[int, range]:
-        """Return how many items of the chunk had begun, and the positions that may have ended the worker."""
-        n = len(sent.items)
-        if position == PACKING:
-            return n, range(n)
-        if position < 0:
-            return 0, range(n)
-        stop = min(n, position + (1 if sent.singly else self._batch))
-        return stop, range(position, stop)
 
     def _settle_blamed(
         self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool
