@@ -62,8 +62,16 @@ class Mean:
         sums = torch.cat(_weighted_sums(states, weights)).cpu()
         if self._sums is None:
             self._sums = torch.zeros(len(sums), dtype=torch.float64)
-            self._like = [(name, t.shape, t.dtype) for name, t in states[0].items()]
+            self._like = _like(states[0])
         self._sums += sums
+
+
+def _like(state: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    """Name, shape and dtype of each tensor."""
+    if isinstance(state, StateRow) and isinstance(state.stack, FlatStates):  # without slicing them out of it
+        stack = state.stack
+        return [(name, stack.shapes[own], stack.flat.dtype) for name, own in state.names.items()]
+    return [(name, t.shape, t.dtype) for name, t in state.items()]
 
 
 def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:

@@ -37,7 +37,8 @@ class StepTable:
         draws = np.concatenate([*(plan.draws for plan in plans), [0]])
         self._spare = ends[-1]
         self._places = torch.from_numpy(np.concatenate([places, own])).to(device)
-        self._weights = torch.from_numpy(_row_weights(recipe.batch_size)[self.counts]).to(device, dtype)
+        counts = torch.from_numpy(self.counts)
+        self._weights = _row_weights(recipe.batch_size, dtype).index_select(0, counts).to(device)
         self._draws = torch.from_numpy(draws).to(device)
 
     def first(self, task: ClientTask) -> int:
@@ -58,7 +59,7 @@ class StepTable:
 
 
 @functools.cache
-def _row_weights(batch: int) -> np.ndarray:
+def _row_weights(batch: int, dtype: torch.dtype) -> Tensor:
     """[batch + 1, batch]: for each number n of real rows, 1/n for these and 0 for padding."""
     counts = np.arange(batch + 1)[:, None]
-    return (np.arange(batch) < counts) / np.maximum(counts, 1)
+    return torch.from_numpy((np.arange(batch) < counts) / np.maximum(counts, 1)).to(dtype)

@@ -106,14 +106,16 @@ def _extent(n: int, per_epoch: int, n_steps: int, batch: int) -> _Extent:
 
 def _shown(extents: Sequence[_Extent], epoch_keys: np.ndarray, shuffles: bool) -> np.ndarray:
     """int64 [clients, epochs, batches, batch]: the rows that each client sees in turn, then zeros."""
-    sizes, kept = np.array([(e.n, e.kept) for e in extents]).T
-    n, width, least = int(sizes.max()), int(kept.max()), int(kept.min())
-    n_batches, batch = max(e.per_epoch for e in extents), extents[0].batch
+    distinct = set(map(id, extents))
+    known = extents if len(distinct) > 1 else extents[:1]  # clients of one size share their extent
+    n, width, least = max(e.n for e in known), max(e.kept for e in known), min(e.kept for e in known)
+    n_batches, batch = max(e.per_epoch for e in known), extents[0].batch
     shown = np.zeros((*epoch_keys.shape, n_batches * batch), np.int64)
-    ragged = sizes if int(sizes.min()) < n else None
+    ragged = np.array([e.n for e in extents]) if min(e.n for e in known) < n else None
     for epoch in range(epoch_keys.shape[1]):
         order = orders(epoch_keys[:, epoch], n, ragged) if shuffles else np.arange(n)
         shown[:, epoch, :width] = order[..., :width]
         if least < width:
-            shown[:, epoch, least:width][np.arange(least, width) >= kept[:, None]] = 0
+            kept = np.array([e.kept for e in extents])[:, None]
+            shown[:, epoch, least:width][np.arange(least, width) >= kept] = 0
     return shown.reshape(*epoch_keys.shape, n_batches, batch)
