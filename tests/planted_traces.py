@@ -37,19 +37,27 @@ def spans(schedule: Schedule) -> list[tuple[int, int, int, int]]:
     return sorted(found, key=lambda one: (one[1], one[0]))
 
 
-def expected_losses(schedule: Schedule, short: int = 2) -> dict[str, int]:
-    """Ticks lost to each cause, tick by tick: the slow twin. ``short``: the longest launch gap."""
+def expected_losses(schedule: Schedule, short: int = 2, *, excerpt: bool = False) -> dict[str, int]:
+    """Ticks lost to each cause, tick by tick: the slow twin.
+
+    short    the longest launch gap
+    excerpt  all ticks were recorded, from a run that was longer
+    """
     used = [d for d, row in enumerate(schedule) if any(kind is not None for kind in row)]
     first = min(next(t for t, kind in enumerate(schedule[d]) if kind is not None) for d in used)
     last = max(max(t for t, kind in enumerate(schedule[d]) if kind is not None) for d in used)
     states = [_states(row, short) for row in schedule]
+    if excerpt:
+        first, last = 0, len(schedule[0]) - 1
+        ends = ("start-up", "tail")
+        states = [["gap" if one in ends else one for one in row] for row in states]
     lost = dict.fromkeys(CAUSES, 0)
     for t in range(first, last + 1):
         n_busy = sum(one[t] in ("busy", "launch gaps") for one in states)
         for d, row in enumerate(schedule):
             state = states[d][t]
             begun = schedule[d].index(WORK) if WORK in schedule[d] else 0
-            if t < begun and state != "not used":
+            if t < begun and state != "not used" and not excerpt:
                 state = "start-up"
             if state == "busy":
                 lost["exchange"] += row[t] == EXCHANGE
@@ -116,7 +124,8 @@ def torch_cpu(schedule: Schedule, path: Path) -> float:
         row = {"ph": "X", "cat": "cpu_op", "pid": 1000 + d, "tid": 1000 + d}
         events.append({**row, "name": "aten::linear", "ts": a * 40.0, "dur": (b - a) * 40.0})
         events.append({**row, "name": "aten::addmm", "ts": a * 40.0 + 1, "dur": 20.0})
-    events.append({"ph": "X", "cat": "Trace", "name": "P", "pid": "Spans", "tid": "P", "ts": 0, "dur": 1e9})
+    window = {"cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler"}
+    events.append({"ph": "X", **window, "ts": 0, "dur": len(schedule[0]) * 40.0})
     path.write_text(json.dumps({"traceEvents": events}))
     return KERNEL_S
 
@@ -163,18 +172,24 @@ def nsight_sqlite(schedule: Schedule, path: Path) -> float:
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
     database.execute("INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'ncclDevKernel_AllGather')")
-    columns = "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER"
+    columns = "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, globalPid INTEGER"
+    database.execute("CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER)")
+    for d in range(len(schedule)):  # each in a process that sees no other
+        database.execute("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?, 0, ?)", (d, 100 + d))
+    database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE ({columns}, graphId INTEGER)")
     database.execute(
         f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName INTEGER, shortName INTEGER)"
     )
     database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns}, copyKind INTEGER, bytes INTEGER)")
     for n, (d, a, b, kind) in enumerate(spans(schedule)):
-        if kind == EXCHANGE and n % 2:
-            row = (a * 40_000, b * 40_000, d, 7, 1, 4096)
-            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (a * 40_000, b * 40_000, 0, 7, (1 << 48) + (100 + d << 24))
+        if kind == WORK and n % 2:
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?, ?, 3)", row)
+        elif n % 2:
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, 1, 4096)", row)
         else:
-            row = (a * 40_000, b * 40_000, d, 7, 1, 1 if kind == WORK else 2)
-            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
+            row += (1, 1 if kind == WORK else 2)
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     database.commit()
     database.close()
     return KERNEL_S
@@ -220,5 +235,6 @@ FORMATS: dict[str, Callable[[Schedule, Path], float]] = {
 }
 """File names and what writes them: each returns the seconds of a tick."""
 
+EXCERPTS = ("cpu.json",)
 TELLS_EXCHANGE = ("torch.json.gz", "dask.json", "nsight.sqlite")
 KNOWS_UNUSED = ("events.jsonl", "load.csv")

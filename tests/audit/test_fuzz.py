@@ -217,10 +217,12 @@ def other_columns(database: sqlite3.Connection) -> None:
 
 
 def other_types(database: sqlite3.Connection) -> None:
-    row = ("x", b"y", None, 1.5, 1, 1)
-    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
-    row = (math.inf, 1 << 62, 0, 7, 1, 1)
-    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
+    rows = [("x", b"y", None, 1.5, "p", 1, 1), (math.inf, 1 << 62, 0, 7, -1, 1, 1)]
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    gpus = [(b"g", 0, 100), (1.5, "0", -1), (None, None, None), (-(1 << 63), 0, (1 << 63) - 1)]
+    database.executemany("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?, ?, ?)", gpus)
+    graph = (1, 2, 0, 7, 0, "<script>" * 100)
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?, ?, ?)", graph)
 
 
 @pytest.mark.parametrize("change", [replaced_by_view, other_columns, other_types])

@@ -6,12 +6,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from planted_traces import FORMATS, KNOWS_UNUSED, TELLS_EXCHANGE, Schedule, expected_losses, spans
+from planted_traces import EXCERPTS, FORMATS, KNOWS_UNUSED, TELLS_EXCHANGE, Schedule, expected_losses, spans
 
 from evenload.audit.audit import audit_recording
 from evenload.audit.losses import CAUSES
 from evenload.audit.recording import EXCHANGE, LOADING, PARTLY, REPEAT, WORK, Recording
 from evenload.audit.traces import AuditOptions, audit_traces
+from evenload.errors import FormatError
 
 WITHIN = 0.02
 
@@ -36,7 +37,7 @@ def used(schedule: Schedule) -> Schedule:
     return [row for row in schedule if any(kind is not None for kind in row)]
 
 
-def recorded(schedule: Schedule) -> Recording:
+def recorded(schedule: Schedule, *, excerpt: bool = False) -> Recording:
     """The recording of a schedule: a tick is 40 ns, and shorter gaps than 100 ns are launch gaps."""
     columns = np.array(spans(schedule), np.int64)
     device, start, stop, kind = columns.T
@@ -51,15 +52,18 @@ def recorded(schedule: Schedule) -> Recording:
         kind.astype(np.int8),
         names,
         gap_ns=100,
+        window_ns=(0, 40 * len(schedule[0])) if excerpt else None,
+        is_excerpt=excerpt,
     )
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedules())
-def test_every_lost_nanosecond_has_its_cause(schedule: Schedule) -> None:
+@given(schedules(), st.booleans())
+def test_every_lost_nanosecond_has_its_cause(schedule: Schedule, excerpt: bool) -> None:
     """As the slow twin finds, tick by tick; and work and losses sum to the devices' time exactly."""
-    found = audit_recording(recorded(schedule))
-    assert found.lost_ns == {cause: 40 * n for cause, n in expected_losses(schedule).items()}
+    found = audit_recording(recorded(schedule, excerpt=excerpt))
+    expected = expected_losses(schedule, excerpt=excerpt)
+    assert found.lost_ns == {cause: 40 * n for cause, n in expected.items()}
     assert found.work_ns + sum(found.lost_ns.values()) == found.wall_ns * len(schedule)
 
 
@@ -125,7 +129,7 @@ def test_planted_idleness_is_found_in_every_format(
         schedule = used(schedule)
     path = tmp_path_factory.mktemp("planted") / name
     tick_s = FORMATS[name](schedule, path)
-    expected = expected_losses(schedule, short=0 if name == "load.csv" else 2)
+    expected = expected_losses(schedule, short=0 if name == "load.csv" else 2, excerpt=name in EXCERPTS)
     found = audit_traces([path])
     assert len(found.devices) == len(schedule)
     whole_s = sum(expected.values()) * tick_s
@@ -144,3 +148,32 @@ def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> Non
     assert [one.wall_s for one in found.what_ifs] == pytest.approx(
         [found.wall_s] * 3
     )  # two pieces, as they were
+
+
+@given(
+    n_gpus=st.integers(1, 16), after_ms=st.integers(0, 20), n=st.integers(20, 60), late=st.integers(0, 10**6)
+)
+@settings(max_examples=30, deadline=None)
+def test_samples_of_several_gpus_that_nothing_tells_apart_are_refused(
+    n_gpus: int, after_ms: int, n: int, late: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Else one of them would hide the others. One GPU whose recording paused for long is still read."""
+    lines = ["timestamp, utilization.gpu [%]"]
+    for at in range(n):
+        for gpu in range(n_gpus):
+            seconds = 1_795_000_000 + at + (late if 2 * at > n else 0) + gpu * after_ms / 1000 / n_gpus
+            lines.append(f"{seconds:.6f}, {100 if gpu % 2 else 0}")
+    path = tmp_path_factory.mktemp("samples") / "load.csv"
+    path.write_text("\n".join(lines))
+    if n_gpus == 1:
+        assert len(audit_traces([path]).devices) == 1
+        return
+    with pytest.raises(FormatError, match="several GPUs"):
+        audit_traces([path])
+
+
+def test_samples_without_a_head_say_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "load.csv").write_text("2026/03/04 10:00:00.123, 0, 55 %\n" * 3)
+    with pytest.raises(FormatError, match="no head") as refused:
+        audit_traces([tmp_path / "load.csv"])
+    assert "noheader" in str(refused.value.hint)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from evenload.audit.traces import AuditOptions, audit_traces
+from evenload.errors import ConfigError, FormatError
 from evenload.events import EventFile, EventLog
 from evenload.executor import Executor
 from evenload.report.source import open_run
@@ -54,9 +55,10 @@ def test_torch_profiler_on_a_cpu(torch_trace: Path) -> None:
     assert found.n_spans > 30
     assert whole(found)
     assert not found.faults
-    # Two of the three waits lie between spans. They lasted at least so long.
-    assert found.lost_ns["no device works"] >= 0.99 * 2 * 50_000_000
-    assert [gap.device for gap in found.gaps[:2]] == ["", ""]
+    # Also the wait before the first span: the profiler tells when it began to record.
+    assert found.lost_ns["no device works"] >= 0.99 * 3 * 50_000_000
+    assert found.gaps[0].device == ""
+    assert found.gaps[0].start_s == 0
 
 
 def test_threads_of_torch_as_devices(torch_trace: Path) -> None:
@@ -85,6 +87,32 @@ def test_ranks_of_one_run(torch_trace: Path, tmp_path: Path) -> None:
     assert found.share == pytest.approx(audit_traces([torch_trace]).share)
     assert found.lost_ns["serial"] == 0
     assert not found.faults
+
+
+def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace: Path, tmp_path: Path) -> None:
+    """A schedule of torch's profiler writes one file for each time that it records."""
+    import gzip
+
+    content = json.loads(gzip.decompress(torch_trace.read_bytes()))
+    content["baseTimeNanoseconds"] += 3_600_000_000_000
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps(content))
+    with pytest.raises(FormatError, match="at different times"):
+        audit_traces([torch_trace, later])
+    with pytest.raises(ConfigError, match="given twice"):
+        audit_traces([later, tmp_path / ".." / tmp_path.name / "later.json"])
+
+
+def test_a_profile_without_work_has_no_device(torch_trace: Path, tmp_path: Path) -> None:
+    """What torch writes when it recorded nothing: the profiler's own span is no work."""
+    import gzip
+
+    content = json.loads(gzip.decompress(torch_trace.read_bytes()))
+    content["traceEvents"] = [one for one in content["traceEvents"] if one.get("cat") == "Trace"]
+    assert content["traceEvents"]
+    (tmp_path / "empty.json").write_text(json.dumps(content))
+    with pytest.raises(FormatError, match="no device did anything"):
+        audit_traces([tmp_path / "empty.json"])
 
 
 DASK = """

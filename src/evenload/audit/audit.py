@@ -116,9 +116,12 @@ class AuditParts:
         self.rows = spans_by_device(recording)
         self.occupancy = [occupancy_of(recording, rows, self.window_ns) for rows in self.rows]
         busy = [one.busy for one in self.occupancy]
-        activity = Activity(busy, recording.gap_ns)
-        self.lost = [device_losses(one, self.window_ns, recording.gap_ns, activity) for one in self.occupancy]
-        self.narrow = narrow_stretches(activity, recording.gap_ns, MOST_GAPS)
+        excerpt_ns = self.window_ns if recording.is_excerpt else None
+        self.activity = Activity(busy, recording.gap_ns, excerpt_ns)
+        self.lost = [
+            device_losses(one, self.window_ns, recording.gap_ns, self.activity) for one in self.occupancy
+        ]
+        self.narrow = narrow_stretches(self.activity, recording.gap_ns, MOST_GAPS)
 
 
 def audit_recording(recording: Recording, *, n_devices: int = 0) -> Audit:
@@ -134,7 +137,10 @@ def with_devices(recording: Recording, n_devices: int) -> Recording:
     """The recording with as many devices; those that it does not know did nothing."""
     n_known = len(recording.devices)
     if n_devices and n_devices < n_known:
-        raise ConfigError(f"the trace has {n_known} devices, not {n_devices}", hint="leave --devices out")
+        raise ConfigError(
+            f"the trace has {n_known} devices, not {n_devices}",
+            hint="give --count at least that, or leave it out",
+        )
     more = tuple(f"not in the trace ({at})" for at in range(1, n_devices - n_known + 1))
     return replace(recording, devices=recording.devices + more)
 
@@ -177,7 +183,8 @@ def _window(recording: Recording) -> tuple[int, int]:
     if not recording.n_spans and recording.window_ns is None:
         raise FormatError(
             f"{recording.source}: no device did anything in it",
-            hint="see that the trace has device activity, such as ProfilerActivity.CUDA",
+            hint="see that the trace has device activity, such as ProfilerActivity.CUDA; of a CPU, torch's "
+            "profiler records what the thread that started it does",
         )
     times = recording.window_ns or (int(recording.start_ns.min()), int(recording.stop_ns.max()))
     if times[1] <= times[0]:

@@ -13,7 +13,8 @@
     within samples   of a sample with a share below 1, the rest                          overhead
 
 The factor is that of docs/explanation/bounds.md which the cause belongs to. In its launch gaps a device
-counts as busy for the others. All is in whole nanoseconds, so the causes sum to the lost time exactly.
+counts as busy for the others. In an excerpt of a run, the time before a device's first span and after its
+last is a longer gap. All is in whole nanoseconds, so the causes sum to the lost time exactly.
 """
 
 from collections.abc import Sequence
@@ -97,23 +98,36 @@ class Activity:
     """A count of busy devices as a step function of time, with exact integrals of it.
 
     Stretches of a device that are less than ``gap_ns`` apart are one.
+
+    excerpt_ns  the window, if it was cut out of a longer run: then it is told from its start to its end
     """
 
-    def __init__(self, busy: Sequence[Stretches], gap_ns: int) -> None:
+    def __init__(
+        self, busy: Sequence[Stretches], gap_ns: int, excerpt_ns: tuple[int, int] | None = None
+    ) -> None:
+        self.excerpt_ns = excerpt_ns
         self.busy = busy = [closed(one, gap_ns) for one in busy]
         empty = np.empty(0, np.int64)
         starts = np.concatenate([empty, *(one.start_ns for one in busy)])
         stops = np.concatenate([empty, *(one.stop_ns for one in busy)])
-        times, at = np.unique(np.concatenate([starts, stops]), return_inverse=True)
+        edges = np.array(excerpt_ns or (), np.int64)
+        times, at = np.unique(np.concatenate([starts, stops, edges]), return_inverse=True)
         change = np.zeros(len(times), np.int64)
         np.add.at(change, at[: len(starts)], 1)
-        np.add.at(change, at[len(starts) :], -1)
+        np.add.at(change, at[len(starts) : len(starts) + len(stops)], -1)
         self.times = times
         self.n_busy = np.cumsum(change)  # from times[i] to times[i + 1]
         step_ns = np.diff(times)
         self._within = [  # before each time, the nanoseconds in which none and exactly one were busy
             np.concatenate([[0], np.cumsum(step_ns * (self.n_busy[:-1] == n))]) for n in (0, 1)
         ]
+
+    def gaps(self, busy: Stretches) -> Stretches:
+        """The gaps between a device's stretches; of an excerpt, also before the first and after the last."""
+        before, after = ((one,) for one in self.excerpt_ns) if self.excerpt_ns else ((), ())
+        starts = np.concatenate([np.array(before, np.int64), busy.stop_ns])
+        stops = np.concatenate([busy.start_ns, np.array(after, np.int64)])
+        return Stretches(starts, stops) if self.excerpt_ns else Stretches(starts[:-1], stops[1:])
 
     def split(self, gaps: Stretches) -> NDArray[np.int64]:
         """Nanoseconds of each gap [gaps, 3] in which no device, exactly one, and more were busy."""
@@ -150,10 +164,14 @@ def device_losses(
         return lost
     lost["exchange"], lost["repeats"] = one.kind_ns[EXCHANGE], one.kind_ns[REPEAT]
     lost["within samples"] = one.kind_ns[PARTLY]
-    lost["start-up"] = one.kind_ns[LOADING] + one.first_ns - begin
-    lost["tail"] = end - int(busy.stop_ns[-1])
-    between = Stretches(busy.stop_ns[:-1], busy.start_ns[1:])
+    lost["start-up"] = one.kind_ns[LOADING]
+    between = activity.gaps(busy)
     is_short = between.stop_ns - between.start_ns < gap_ns
+    if activity.excerpt_ns:
+        is_short[[0, -1]] = False
+    else:
+        lost["start-up"] += one.first_ns - begin
+        lost["tail"] = end - int(busy.stop_ns[-1])
     lost["launch gaps"] = Stretches(between.start_ns[is_short], between.stop_ns[is_short]).total_ns
     split = activity.split(Stretches(between.start_ns[~is_short], between.stop_ns[~is_short])).sum(axis=0)
     lost["no device works"], lost["serial"], lost["waiting"] = (int(ns) for ns in split)
@@ -164,7 +182,7 @@ def device_losses(
 def narrow_stretches(activity: Activity, gap_ns: int, n_most: int) -> list[Gap]:
     """The longest stretches, from ``gap_ns`` on, in which at most one device of several was busy.
 
-    Stretches without any are told only between the first span and the last.
+    Stretches without any are told only between the first span and the last, but of an excerpt in all of it.
     """
     busy = activity.busy
     n_busy, times = activity.n_busy[:-1], activity.times

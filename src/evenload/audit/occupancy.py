@@ -33,7 +33,7 @@ class Occupancy:
     """A device's time in a window: busy stretches, and the seconds of each kind.
 
     busy      the union of all its spans
-    first_ns  when its first work began; for a device without work, its first span
+    first_ns  when its first work began; for a device without work, and in an excerpt, its first span
     later     of the busy time, what is from ``first_ns`` on
     kind_ns   [kinds] nanoseconds of ``later`` that went into each kind
     """
@@ -103,7 +103,7 @@ def occupancy_of(recording: Recording, rows: NDArray[np.int64], window_ns: tuple
     busy = later = union(start, stop)
     works = np.flatnonzero((kind == WORK) & (stop > start))
     first_ns = window_ns[1] if not len(busy.start_ns) else int(busy.start_ns[0])
-    if len(works) and int(start[works[0]]) > first_ns:
+    if len(works) and not recording.is_excerpt and int(start[works[0]]) > first_ns:
         first_ns = int(start[works[0]])
         start, stop = np.maximum(start, first_ns), np.maximum(stop, first_ns)
         later = union(start, stop)

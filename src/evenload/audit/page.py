@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evenload._version import __version__
 from evenload.audit.audit import Audit, AuditParts
-from evenload.audit.losses import CAUSES, Activity
+from evenload.audit.losses import CAUSES
 from evenload.audit.occupancy import Stretches, closed, minus, union
 from evenload.audit.recording import WORK, shown_name
 from evenload.events import Idle, RunStarted, Span, WorkerStarted
@@ -75,16 +75,15 @@ def _timeline(parts: AuditParts) -> Timeline:
     timeline.add(RunStarted(0.0, "", 0.0, devices={name: {} for name in recording.devices}))
     labels, label_of = _labels(parts)
     least_ns = (end - begin) // PIXELS
-    activity = Activity([one.busy for one in parts.occupancy], recording.gap_ns)
     for device, name in enumerate(recording.devices):
         for label, one in _bars(parts, device, label_of, len(labels)):
             for start_s, stop_s in _seconds(one, begin):
                 took_s = stop_s - start_s
                 timeline.add(Span(labels[label], name, name, 0, 0, start_s, stop_s, took_s, items=()))
         first_s = (parts.occupancy[device].first_ns - begin) / 1e9
-        if len(parts.occupancy[device].busy.start_ns) and first_s > 0:
+        if len(parts.occupancy[device].busy.start_ns) and first_s > 0 and not recording.is_excerpt:
             timeline.add(WorkerStarted(first_s, name, name, startup_s=first_s))
-        for why, start_s, stop_s in _idle(parts, device, activity, least_ns):
+        for why, start_s, stop_s in _idle(parts, device, least_ns):
             timeline.add(Idle(name, start_s, stop_s, REASONS.get(why, why)))
     return timeline
 
@@ -131,22 +130,20 @@ def _bars(
         taken = union(both[order], np.concatenate([taken.stop_ns, found.stop_ns])[order])
 
 
-def _idle(
-    parts: AuditParts, device: int, activity: Activity, least_ns: int
-) -> Iterator[tuple[str, float, float]]:
+def _idle(parts: AuditParts, device: int, least_ns: int) -> Iterator[tuple[str, float, float]]:
     """Yield the cause and seconds of a device's idle stretches that can be seen."""
     begin, end = parts.window_ns
     busy = parts.occupancy[device].later
     if not len(busy.start_ns):
         yield "not used", 0.0, (end - begin) / 1e9
         return
-    between = Stretches(busy.stop_ns[:-1], busy.start_ns[1:])
+    between = parts.activity.gaps(busy)
     seen = between.stop_ns - between.start_ns >= max(parts.recording.gap_ns, least_ns)
     gaps = Stretches(between.start_ns[seen], between.stop_ns[seen])
-    most = activity.split(gaps).argmax(axis=1)
+    most = parts.activity.split(gaps).argmax(axis=1)
     for at, (start_s, stop_s) in zip(most.tolist(), _seconds(gaps, begin), strict=True):
         yield ("no device works", "serial", "waiting")[at], start_s, stop_s
-    if busy.stop_ns[-1] < end:
+    if busy.stop_ns[-1] < end and not parts.recording.is_excerpt:
         yield "tail", int(busy.stop_ns[-1] - begin) / 1e9, (end - begin) / 1e9
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._plain_text import plain
-from evenload.errors import FormatError
+from evenload.errors import FormatError, quoted
 
 __all__ = [
     "EXCHANGE",
@@ -45,6 +45,7 @@ class Recording:
     start_ns, stop_ns, device, kind, name   [spans] columns; ``name`` counts ``names``
     gap_ns     idle stretches between two spans that are shorter are launch gaps
     window_ns  when the run began and ended, where that is known; else its spans say so
+    is_excerpt the window was cut out of a longer run: what is idle at its ends is neither start-up nor tail
     has_items  whether spans are pieces of work that a plan could have placed elsewhere
     faults     sentences on what was left out
     """
@@ -59,6 +60,7 @@ class Recording:
     names: tuple[str, ...] = ("",)
     gap_ns: int = 100_000
     window_ns: tuple[int, int] | None = None
+    is_excerpt: bool = False
     has_items: bool = True
     faults: tuple[str, ...] = ()
 
@@ -138,12 +140,14 @@ def joined(recordings: Sequence[Recording], *, aligned: bool = False) -> Recordi
     """One recording of several files of a run; devices of the same name get the number of their file.
 
     aligned  the files' clocks differ: each is moved so that its first span starts at 0
-    Raises FormatError without recordings, or for more than MOST_DEVICES devices.
+    Raises FormatError without recordings, for more than MOST_DEVICES devices, or for excerpts of the same
+    devices at different times.
     """
     if not recordings:
         raise FormatError("there is no trace to audit", hint="name at least one file")
     if aligned:
         recordings = [_moved_to_zero(one) for one in recordings]
+    _check_excerpts(recordings)
     devices, names = _named(recordings), [name for one in recordings for name in one.names]
     if len(devices) > MOST_DEVICES:
         raise FormatError(
@@ -166,6 +170,7 @@ def joined(recordings: Sequence[Recording], *, aligned: bool = False) -> Recordi
         tuple(names),
         max(one.gap_ns for one in recordings),
         (min(a for a, _ in windows), max(b for _, b in windows)) if windows else None,
+        all(one.is_excerpt for one in recordings),
         all(one.has_items for one in recordings),
         (*_apart(recordings), *(fault for one in recordings for fault in one.faults)),
     )
@@ -192,6 +197,21 @@ def _moved_to_zero(one: Recording) -> Recording:
     first = int(one.start_ns.min())
     window = None if one.window_ns is None else (one.window_ns[0] - first, one.window_ns[1] - first)
     return replace(one, start_ns=one.start_ns - first, stop_ns=one.stop_ns - first, window_ns=window)
+
+
+def _check_excerpts(recordings: Sequence[Recording]) -> None:
+    """Refuse excerpts of the same devices that do not overlap: nobody recorded what lies between."""
+    last: dict[tuple[str, ...], int] = {}
+    excerpts = [one for one in recordings if one.is_excerpt and one.window_ns]
+    for one in sorted(excerpts, key=lambda one: one.window_ns or (0, 0)):
+        start_ns, stop_ns = one.window_ns or (0, 0)
+        if start_ns >= last.get(one.devices, start_ns + 1):
+            raise FormatError(
+                f"two of the traces show {quoted(', '.join(one.devices))} at different times, and none what "
+                "it did in between",
+                hint="audit each by itself; if they are different devices whose clocks differ, use --align",
+            )
+        last[one.devices] = max(stop_ns, last.get(one.devices, stop_ns))
 
 
 def _apart(recordings: Iterable[Recording]) -> Iterator[str]:

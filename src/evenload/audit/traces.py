@@ -7,7 +7,7 @@ from pathlib import Path
 from evenload.audit.audit import Audit, AuditParts, audit_of, with_devices
 from evenload.audit.readers.open_trace import read_trace
 from evenload.audit.recording import Recording, joined
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["AuditOptions", "audit_traces", "read_traces"]
 
@@ -36,6 +36,11 @@ def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOption
     """
     if options.gap_s is not None and not 0 <= options.gap_s <= 86_400:
         raise ConfigError(f"a launch gap of {options.gap_s} s", hint="give seconds, such as 0.0001")
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        if path.resolve() in seen:
+            raise ConfigError(f"{quoted(str(path), 200)} is given twice", hint="name each trace once")
+        seen.add(path.resolve())
     recording = joined([read_trace(Path(path), rows=options.rows) for path in paths], aligned=options.aligned)
     if options.gap_s is not None:
         recording = replace(recording, gap_ns=round(options.gap_s * 1e9))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.audit.readers.chrome_event import ChromeEvent, event_shape, number_of
-from evenload.audit.readers.chrome_rows import RowRule, rule_of
+from evenload.audit.readers.chrome_rows import RowRule, is_window, rule_of
 from evenload.audit.readers.json_elements import JsonElements
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
@@ -130,6 +130,7 @@ def read_chrome(file: TraceFile, *, rows: str = "auto") -> Recording:
     name = rule.name_by_frame(start, stop, own, kind, name)
     kept = (own >= 0) & (kind >= 0)
     base = _base_ns(elements.head)
+    window = _window(collector, start, stop, row) if kept.any() else None
     faults = [*file.faults(), *collector.faults(), *_faults_of(elements, file)]
     return Recording(
         rule.source,
@@ -141,8 +142,17 @@ def read_chrome(file: TraceFile, *, rows: str = "auto") -> Recording:
         name[kept],
         tuple(tables.names.known),
         rule.gap_ns,
+        window_ns=window and (window[0] + base, window[1] + base),
+        is_excerpt=window is not None,
         faults=tuple(faults),
     )
+
+
+def _window(collector: _Collector, start: NDArray, stop: NDArray, row: NDArray) -> tuple[int, int] | None:
+    """When torch's profiler began to record and ended; None of other traces."""
+    at = [n for n, one in enumerate(collector.tables.rows.known) if is_window(one)]
+    chosen = np.isin(row, at)
+    return (int(start[chosen].min()), int(stop[chosen].max())) if chosen.any() else None
 
 
 def _devices(rule: RowRule, tables: _Tables, rank: str) -> tuple[NDArray, NDArray, list[str]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evenload.audit.recording import EXCHANGE, WORK
 
-__all__ = ["FRAME", "RowRule", "rule_of"]
+__all__ = ["FRAME", "RowRule", "is_window", "rule_of"]
 
 GPU_WORK = ("kernel", "concurrent_kernel", "gpu_memset")
 GPU_COPIES = ("gpu_memcpy",)
@@ -89,13 +89,19 @@ class RowRule:
         return name
 
 
+def is_window(row: tuple[Any, Any, str]) -> bool:
+    """Whether a row's span is that from the start of torch's profiler to its end, which is no device's."""
+    pid, _, category = row
+    return (pid, category) == ("Spans", "Trace")
+
+
 def rule_of(rows: Sequence[tuple[Any, Any, str]], by: str) -> RowRule:
     """The rule for a trace with these rows. ``by``: auto, thread or process."""
     categories = {category for _, _, category in rows}
     if categories & {*GPU_WORK, *GPU_COPIES}:
         kinds = {**dict.fromkeys(GPU_WORK, WORK), **dict.fromkeys(GPU_COPIES, EXCHANGE)}
         return RowRule("torch profiler", "gpu", kinds)
-    if "cpu_op" in categories:
+    if "cpu_op" in categories or any(is_window(row) for row in rows):
         return RowRule("torch profiler, CPU", "thread" if by == "thread" else "process", {"cpu_op": WORK})
     if any(category.startswith("task:") and str(tid).startswith("worker:") for _, tid, category in rows):
         return RowRule("Ray timeline", "worker", TASK_PARTS, TASK_GAP_NS)

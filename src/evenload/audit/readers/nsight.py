@@ -2,7 +2,8 @@
 
     nsys export --type sqlite report.nsys-rep
 
-Kernels, copies and sets of a GPU's streams are one device. The file is a stranger's: it is opened for reading
+Kernels, CUDA graphs, copies and sets of a GPU's streams are one device. A process numbers the GPUs that it
+sees; which they are, ``TARGET_INFO_CUDA_DEVICE`` tells. The file is a stranger's: it is opened for reading
 alone, its views and triggers are not used, and what it returns is checked as everything else.
 """
 
@@ -24,6 +25,7 @@ __all__ = ["read_nsight"]
 
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": WORK,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": WORK,  # whole CUDA graphs: their kernels are not listed
     "CUPTI_ACTIVITY_KIND_MEMSET": WORK,
     "CUPTI_ACTIVITY_KIND_MEMCPY": EXCHANGE,
 }
@@ -74,6 +76,7 @@ def _read(database: sqlite3.Connection, path: Path) -> Recording:
         )
     devices, names = Numbering(MOST_DEVICES, -1), Numbering(MOST_NAMES, 0, [""])
     texts = dict(_texts(database)) if "StringIds" in known else {}
+    gpu_of = _gpus(database) if "TARGET_INFO_CUDA_DEVICE" in known else {}
     columns = SpanColumns()
     n_wrong = 0
     for table in found:
@@ -81,7 +84,8 @@ def _read(database: sqlite3.Connection, path: Path) -> Recording:
             good = [one for one in rows if all(type(value) is int for value in one[:3])]
             n_wrong += len(rows) - len(good)
             if good:
-                _add(columns, good, TABLES[table], devices, names, texts)
+                own = [devices[gpu_of.get((_pid(one[4]), one[2]), one[2])] for one in good]
+                _add(columns, good, TABLES[table], own, names, texts)
     faults = [*columns.faults()]
     if n_wrong:
         faults.append(f"{quoted(path.name)}: {n_wrong} × a row without whole numbers: left out.")
@@ -100,24 +104,47 @@ def _add(
     columns: SpanColumns,
     rows: list[Any],
     kind: int,
-    devices: Numbering,
+    devices: list[int],
     names: Numbering,
     texts: dict[int, str],
 ) -> None:
-    said = [texts.get(one[3], "") if isinstance(one[3], int) else "" for one in rows]
+    said = [
+        texts.get(one[3], "") if isinstance(one[3], int) else str(one[3] or "")[:MOST_NAME] for one in rows
+    ]
     kinds = [EXCHANGE if kind == WORK and one.lower().startswith(COLLECTIVES) else kind for one in said]
     start = np.array([float(one[0]) for one in rows])
     length = np.array([float(one[1] - one[0]) for one in rows])
-    columns.add(start, length, [devices[one[2]] for one in rows], kinds, [names[one] for one in said])
+    columns.add(start, length, devices, kinds, [names[one] for one in said])
 
 
 def _blocks(database: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
-    """Yield rows of start, end, device and the name's number. A missing column is an error of SQLite."""
+    """Yield rows of start, end, device, name or its number, process. A missing column is an error."""
     has = {str(row[1]) for row in database.execute(f'PRAGMA table_info("{table}")')}
     name = next((one for one in ("shortName", "demangledName") if one in has), "NULL")
-    cursor = database.execute(f'SELECT start, "end", deviceId, {name} FROM "{table}"')
+    if "graphId" in has and table.endswith("GRAPH_TRACE"):
+        name = "'CUDA graph ' || graphId"
+    process = "globalPid" if "globalPid" in has else "NULL"
+    cursor = database.execute(f'SELECT start, "end", deviceId, {name}, {process} FROM "{table}"')
     while rows := cursor.fetchmany(N_ROWS):
         yield rows
+
+
+def _pid(global_pid: object) -> int:
+    """The process of a serialised identifier: its bits 24 to 47."""
+    return global_pid >> 24 & 0xFFFFFF if isinstance(global_pid, int) else -1
+
+
+def _gpus(database: sqlite3.Connection) -> dict[tuple[int, int], int]:
+    """The GPU that each process knows by each number."""
+    has = {str(row[1]) for row in database.execute("PRAGMA table_info(TARGET_INFO_CUDA_DEVICE)")}
+    if not has >= {"pid", "cudaId", "gpuId"}:
+        return {}
+    rows = database.execute("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE LIMIT ?", (MOST_NAMES,))
+    return {
+        (pid & 0xFFFFFF, number): gpu
+        for pid, number, gpu in rows
+        if isinstance(pid, int) and isinstance(number, int) and isinstance(gpu, int)
+    }
 
 
 def _texts(database: sqlite3.Connection) -> Iterator[tuple[int, str]]:

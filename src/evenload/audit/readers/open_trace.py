@@ -6,7 +6,7 @@ from evenload.audit.readers.chrome import read_chrome
 from evenload.audit.readers.dask_stream import read_dask
 from evenload.audit.readers.nsight import read_nsight
 from evenload.audit.readers.own_run import read_own_run
-from evenload.audit.readers.samples import is_samples, read_samples
+from evenload.audit.readers.samples import is_bare, is_samples, read_samples
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import Recording
 from evenload.errors import FormatError, quoted
@@ -36,6 +36,12 @@ def read_trace(path: Path, *, rows: str = "auto") -> Recording:
             return read_chrome(file, rows=rows)
         if is_samples(first):
             return read_samples(file)
+        if is_bare(first):
+            raise FormatError(
+                f"{quoted(str(path), 200)} has no head that names its columns",
+                hint="leave noheader out of nvidia-smi's --format, or write the names of its query as the "
+                "first line",
+            )
     raise FormatError(
         f"{quoted(str(path), 200)} is no trace of a known format",
         hint="give a Chrome trace (torch's profiler, ray.timeline()), a Dask task stream as JSON, an SQLite "

@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import MOST_DEVICES, PARTLY, WORK, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
-__all__ = ["is_samples", "read_samples"]
+__all__ = ["is_bare", "is_samples", "read_samples"]
 
 TIMES = ("timestamp", "time", "unix_time", "ts")
 DEVICES = ("index", "gpu", "gpu_id", "gpu index", "entity", "pci.bus_id", "uuid", "gpu_uuid")
@@ -32,13 +33,21 @@ MOST_LINE = 1 << 16
 MOST_SECONDS = 9e9  # from the epoch to 2255
 MOST_SAMPLES = 50_000_000
 DMON_S = 1.0
+LEAST_SAMPLES = 40
+BARE_LINE = re.compile(rb"\s*\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 BLOCK = 1 << 20
+HINT = "record with: nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1"
 
 
 def is_samples(first: bytes) -> bool:
     """Whether a file begins like samples: a head that names a GPU's load."""
     head = first[:MOST_LINE].decode("utf-8", "replace").lower()
     return any(name in head for name in (*PERCENTS, *SHARES))
+
+
+def is_bare(first: bytes) -> bool:
+    """Whether a file begins with a time, as samples do whose head was left out."""
+    return BARE_LINE.match(first) is not None
 
 
 def read_samples(file: TraceFile) -> Recording:
@@ -63,7 +72,10 @@ def read_samples(file: TraceFile) -> Recording:
         times.setdefault(at, []).append(seconds)
         loads.setdefault(at, []).append(load)
     if not n_good:
-        raise FormatError(f"{quoted(str(file.path), 200)} has no sample that can be read")
+        raise FormatError(
+            f"{quoted(str(file.path), 200)} has no sample that can be read: each needs a time and a load",
+            hint=HINT,
+        )
     said = [f"{quoted(file.path.name)}: {n_bad} × a line that is no sample: left out."] if n_bad else []
     return _recording(devices, times, loads, (*file.faults(), *said))
 
@@ -76,6 +88,7 @@ def _recording(
     for at in range(len(devices.known)):
         order = np.argsort(times[at], kind="stable")
         t_ns = np.rint(np.array(times[at])[order] * 1e9).astype(np.int64)
+        _check_one_gpu(t_ns, devices.known[at])
         load = np.array(loads[at])[order]
         usual_ns = int(np.median(np.diff(t_ns))) if len(t_ns) > 1 else 1_000_000_000
         begin = np.concatenate([[t_ns[0] - usual_ns], t_ns[:-1]])
@@ -97,8 +110,21 @@ def _recording(
     )
 
 
+def _check_one_gpu(t_ns: NDArray[np.int64], device: str) -> None:
+    """Refuse samples of several GPUs that nothing tells apart: one of them would hide the others."""
+    step_ns = np.diff(t_ns)
+    least_ns = 0
+    if not device and len(t_ns) >= LEAST_SAMPLES:  # one query asks GPU after GPU, within milliseconds
+        least_ns = int(np.quantile(step_ns, 0.95, method="lower")) // 20
+    if len(t_ns) > 1 and np.count_nonzero(step_ns <= least_ns) > 0.4 * len(step_ns):
+        raise FormatError(
+            f"{quoted(_device_name(device))} has several samples of the same time: of several GPUs?",
+            hint=f"write which GPU a sample is of; {HINT.removeprefix('record with: ')}",
+        )
+
+
 def _device_name(text: str) -> str:
-    return f"gpu:{text}" if text.isdecimal() else text
+    return f"gpu:{text}" if text.isdecimal() else text or "gpu"
 
 
 def _lines(file: TraceFile) -> Iterator[str]:
@@ -130,7 +156,7 @@ def _csv_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str
         missing = "a time" if time is None else "a load"
         raise FormatError(
             f"{quoted(str(path), 200)}: no column with {missing} among {quoted(', '.join(names))}",
-            hint="nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1",
+            hint=HINT,
         )
     for line in lines:
         cells = _cells(line)
@@ -142,7 +168,7 @@ def _csv_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str
         if value is not None and percent is not None:
             value /= 100
         is_good = seconds is not None and value is not None and 0 <= value <= 1.001
-        yield (cells[device] if device is not None else "0", seconds, min(1.0, value)) if is_good else None  # type: ignore
+        yield (cells[device] if device is not None else "", seconds, min(1.0, value)) if is_good else None  # type: ignore
 
 
 def _dmon_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str, float, float] | None]:
