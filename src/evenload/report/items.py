@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from evenload.balance.run_claim import runs_of
 from evenload.events import Event, Restored, RunStarted, Span, StageFinished, StageStarted
 
 __all__ = ["ItemSet", "NeededItems"]
@@ -146,7 +147,7 @@ class NeededItems:
         if one.is_mixed or (items is None and index < 0):
             self._end[stage] = end + n_items
             return [end, n_items]
-        given = [index, n_items] if items is None else _together(items)
+        given = [index, n_items] if items is None else runs_of(items)
         found = []
         for first, n in zip(given[::2], given[1::2], strict=True):
             if first >= 0 and n > 0:
@@ -157,14 +158,3 @@ class NeededItems:
         ends = [first + n for first, n in zip(found[::2], found[1::2], strict=True)]
         self._end[stage] = max([end, *ends])
         return found
-
-
-def _together(items: Iterable[int]) -> list[int]:
-    """Return items as ``[first, how many, first, how many, ...]``."""
-    found: list[int] = []
-    for item in items:
-        if found and item == found[-2] + found[-1]:
-            found[-1] += 1
-        else:
-            found += [item, 1]
-    return found

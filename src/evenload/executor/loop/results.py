@@ -111,6 +111,16 @@ class Results(Generic[R]):
     def summary(self) -> Summary | None:
         return self._run.summary
 
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the map, once it is over, for ``json.dumps``.
+
+        It says which device did which items when, and proves the bound: ``python -m evenload.certificate``
+        checks it. Raises ConfigError if the map is not over, had too many chunks, or measured nothing.
+        """
+        if self.summary is None:
+            raise ConfigError("this map cannot be certified before it is over", hint="read all results first")
+        return self._run.certificate()
+
     def set_policy(self, policy: str | Policy) -> None:
         """Deal the rest by another policy. Raises UnknownName or ConfigError on one that does not exist."""
         self._guard.check()

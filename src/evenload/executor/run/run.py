@@ -50,7 +50,7 @@ class Run:
     journal   its sink, if it has a journal
     on_over   called once, when nothing more will be delivered
     size      of its items, by which costs are remembered; None if they are not to be
-    summary   how it went, once it is over
+    summary   how it went, once it is over; then ``certificate()`` makes its certificate
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Run:
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices, options.work)
+        self.certificate = self._account.kept.certificate
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
         look_ahead = options.look_ahead or LOOK_AHEAD
         self._feeder = Feeder(

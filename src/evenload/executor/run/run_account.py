@@ -6,6 +6,7 @@ from typing import Any
 from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.kept_chunks import KeptChunks
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.run_seconds import RunSeconds
 from evenload.executor.decide.summary import RunTally, Summary
@@ -21,6 +22,7 @@ class RunAccount:
     n_duplicates  chunks that were sent although another device had their items
     n_failed      items that ended with an error
     seconds       what the devices' seconds went into
+    kept          the chunks whose results counted, for a certificate
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class RunAccount:
         self._devices, self._work = devices, work
         self.seconds = RunSeconds()
         self._tally = RunTally(list(devices))
+        self.kept = KeptChunks(stage)
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
@@ -72,18 +75,24 @@ class RunAccount:
         """``chunk`` came back, with the first results of ``n_first`` of its items; others had the rest."""
         status = "superseded" if not n_first else "failed" if answer.failures else "ok"
         needed = n_first / max(n_first, len(answer.values)) if n_first else 0.0
+        n_run, is_good = len(answer.values), not answer.failures
+        items, cost = chunk.send.items, chunk.cost
+        if n_run < len(items):  # it was told to skip the rest
+            items = items[:n_run] or items
+            cost = None if cost is None else cost * len(items) / len(chunk.send.items)
         if n_first:
-            cost = None if chunk.cost is None else chunk.cost * needed
-            self._tally.add(device, answer.busy_s * needed, n_first, cost=cost, is_good=not answer.failures)
+            share = None if cost is None else cost * needed
+            self._tally.add(device, answer.busy_s * needed, n_first, cost=share, is_good=is_good)
+            self.kept.add(device, items, answer.start_s, answer.stop_s, answer.busy_s, cost, is_good=is_good)
         if needed < 1.0:
             self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
         self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first)
-        self._span(chunk, device, answer.start_s, answer.stop_s, answer.busy_s, status)
+        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status)
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
         """``chunk`` has no results: failed | lost | superseded."""
         self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
-        self._span(chunk, device, chunk.dealt_s, now, 0.0, status)
+        self._span(chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status)
 
     def worker_lost(self) -> None:
         self._n_workers_lost += 1
@@ -110,10 +119,11 @@ class RunAccount:
         self._record.moved(move.source, move.target, move.n_items, move.imbalance)
 
     def _span(
-        self, chunk: SentChunk[Any], device: str, start_s: float, stop_s: float, busy_s: float, status: str
-    ) -> None:
+        self, chunk: SentChunk[Any], items: "range | tuple[int, ...]", cost: float | None, device: str,
+        start_s: float, stop_s: float, busy_s: float, status: str,
+    ) -> None:  # fmt: skip
         send = chunk.send
         self._record.span(
-            self._stage, device, chunk.worker, send.items, start_s, stop_s, busy_s, status, send.why,
-            chunk.dealt_s, send.duplicate, chunk.cost,
+            self._stage, device, chunk.worker, items, start_s, stop_s, busy_s, status, send.why,
+            chunk.dealt_s, send.duplicate, cost,
         )  # fmt: skip

@@ -1,0 +1,84 @@
+"""What a map keeps of its chunks makes the certificate that its events make."""
+
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import evenload
+from evenload.certificate import check, parse
+from evenload.errors import ConfigError
+from evenload.events import EventLog, Span
+from evenload.executor.decide import kept_chunks
+from evenload.executor.decide.kept_chunks import KeptChunks
+from evenload.report.certificates.run_certificate import run_certificate
+
+ITEMS = st.one_of(
+    st.builds(lambda first, n: range(first, first + n), st.integers(0, 20), st.integers(1, 6)),
+    st.sets(st.integers(0, 25), min_size=1, max_size=5).map(tuple),
+)
+CHUNKS = st.lists(
+    st.tuples(st.sampled_from("abc"), ITEMS, st.sampled_from([0.25, 1.0, 3.0]), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHUNKS, st.sampled_from([None, 2.0]))
+def test_it_is_the_certificate_of_the_events(chunks, cost):
+    kept, spans, free = KeptChunks("map"), [], dict.fromkeys("abc", 100.0)
+    for device, items, seconds, is_good in chunks:
+        start, free[device] = free[device], free[device] + seconds
+        times = (start, free[device], seconds * 0.75)
+        kept.add(device, items, *times, cost, is_good=is_good)
+        status = "ok" if is_good else "failed"
+        spans.append(
+            Span("map", device, device, items[0], len(items), *times, status, cost=cost, items=tuple(items))
+        )
+    if not any(is_good for *_, is_good in chunks):
+        with pytest.raises(ConfigError, match="nothing was measured"):
+            kept.certificate()
+        return
+    mine, theirs = kept.certificate(), run_certificate(spans)
+    assert mine["claim"] == pytest.approx(theirs["claim"], abs=9)
+    what = [[row[0], *row[4:]] for row in mine["evidence"]["stages"][0]["chunks"]]
+    assert what == [[row[0], *row[4:]] for row in theirs["evidence"]["stages"][0]["chunks"]]
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_map_is_certified_once_it_is_over(batch):
+    seen = []
+    fn = abs if batch is None else (lambda some: [abs(one) for one in some])
+    run = evenload.map(
+        fn, range(10), batch=batch, backend="inline", devices="cpu", events=EventLog(seen.append)
+    )
+    assert next(run) == 0
+    with pytest.raises(ConfigError, match="before it is over"):
+        run.certificate()
+    assert list(run) == list(range(1, 10))
+    page = run.certificate()
+    assert page["evidence"]["stages"][0]["items"] == 10
+    achieved, bound = check(parse(json.dumps(page).encode()))
+    assert 0 < bound <= achieved
+    assert bound == pytest.approx(run.summary.bound_s * 1e9, rel=1e-6, abs=200)
+    assert run_certificate(seen)["claim"]["bound"] == pytest.approx(float(bound), rel=1e-6, abs=200)
+
+
+def test_more_chunks_than_are_kept_are_refused_and_take_no_memory(monkeypatch):
+    monkeypatch.setattr(kept_chunks, "MOST_CHUNKS", 3)
+    run = evenload.map(abs, range(9), policy="pull", backend="inline", devices="cpu")
+    list(run)
+    with pytest.raises(ConfigError, match="more than 3 chunks"):
+        run.certificate()
+
+
+def test_scattered_items_are_counted_too(monkeypatch):
+    monkeypatch.setattr(kept_chunks, "MOST_NUMBERS", 4)
+    kept = KeptChunks("map")
+    kept.add("a", (5, 1, 3), 0.0, 1.0, 1.0, None, is_good=True)
+    assert kept.certificate()["evidence"]["stages"][0]["chunks"][0][4] == [5, 1, 1, 1, 3, 1]
+    kept.add("a", (7, 9), 1.0, 2.0, 1.0, None, is_good=True)
+    with pytest.raises(ConfigError, match="cannot be certified"):
+        kept.certificate()
