@@ -37,11 +37,13 @@ def test_it_is_the_certificate_of_the_events(chunks, cost):
         spans.append(
             Span("map", device, device, items[0], len(items), *times, status, cost=cost, items=tuple(items))
         )
-    if not any(is_good for *_, is_good in chunks):
+    try:
+        theirs = run_certificate(spans)
+    except ConfigError:  # whoever did needed work has no speed
         with pytest.raises(ConfigError, match="nothing was measured"):
             kept.certificate()
         return
-    mine, theirs = kept.certificate(), run_certificate(spans)
+    mine = kept.certificate()
     assert mine["claim"] == pytest.approx(theirs["claim"], abs=9)
     what = [[row[0], *row[4:]] for row in mine["evidence"]["stages"][0]["chunks"]]
     assert what == [[row[0], *row[4:]] for row in theirs["evidence"]["stages"][0]["chunks"]]
