@@ -167,7 +167,7 @@ def _of_counts(path: Path, counts: Any, n_experts: int | None) -> Trace:
         )
     if not (counts.min() >= 0 and counts.max() < 2**53):
         raise FormatError(
-            f"{path.name}: counts from {counts.min()} to {counts.max()}", hint="give counts of 0 or more"
+            f"{path.name}: counts from {counts.min()} to {counts.max()}", hint="give counts from 0 to 2**53"
         )
     if n_experts not in (None, counts.shape[2]):
         raise ConfigError(

@@ -19,6 +19,21 @@ from evenload.moe.topology import circulant, cube, hypercube, ring, torus
 
 LOADS = np.random.default_rng(4).lognormal(5, 0.8, (4, 64)).round()
 WEIGHT = torch.from_numpy(LOADS)
+SGLANG_MODULES = ("eplb.eplb_algorithms", "eplb.eplb_manager", "distributed.parallel_state")
+SGLANG = {
+    "eplb/eplb_manager": """
+class EPLBManager:
+    def _compute_expert_location_metadata(self, arguments, *, broadcast_over_world):
+        from sglang.srt.eplb import eplb_algorithms
+        return eplb_algorithms.rebalance_experts(*arguments)
+""",
+    "distributed/parallel_state": """
+asked = []
+def get_world_group():
+    asked.append(1)
+    raise AssertionError("world group is not initialized")
+""",
+}
 
 
 def test_no_engine_and_no_torch_is_imported_before_it_is_used():
@@ -200,6 +215,35 @@ def test_sglang_takes_the_function(monkeypatch):
         num_groups=None, num_nodes=1, algorithm=Algorithm(),
     )  # fmt: skip
     assert maps[0].shape == (4, 80)
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_sglang_by_hand_agrees_as_the_plugin_does(monkeypatch, tmp_path, is_imported):
+    folder = tmp_path / "sglang" / "srt"
+    for name in ("eplb/eplb_algorithms", "eplb/eplb_manager", "distributed/parallel_state"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).with_suffix(".py").write_text(SGLANG.get(name, ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    names = ["sglang", "sglang.srt", "sglang.srt.eplb", "sglang.srt.distributed"]
+    names += [f"sglang.srt.{one}" for one in SGLANG_MODULES]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    try:
+        state = importlib.import_module("sglang.srt.distributed.parallel_state")
+        if is_imported:
+            importlib.import_module("sglang.srt.eplb.eplb_manager")
+        sglang.install("search")
+        manager = importlib.import_module("sglang.srt.eplb.eplb_manager").EPLBManager()
+        for algorithm, alone, asked in (("deepseek", True, 0), ("deepseek", False, 1)):
+            state.asked.clear()
+            found = manager._compute_expert_location_metadata(
+                (WEIGHT[None], 80, 5, None, 1, algorithm), broadcast_over_world=alone
+            )
+            assert (found[0].shape, len(state.asked)) == ((4, 80), asked)
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture

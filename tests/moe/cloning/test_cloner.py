@@ -2,6 +2,7 @@
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -250,6 +251,17 @@ def test_with_costs_a_plan_takes_no_longer_than_without_clones_or_with_all():
             of_even = even.peak * token_s + max(busiest * 1e-4 - 5e-5, 0)
             assert plan.seconds_bound <= plan.seconds
             assert plan.seconds <= min(of_even, np.bincount(homes, counts).max() * token_s) * (1 + 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layers(), st.sampled_from([1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1e-4]))
+def test_costs_never_make_a_plan_slower_than_the_one_with_the_lowest_peak(layer, token_s, hidden_s):
+    counts, homes, spare, cap = layer
+    costs = FetchCosts(token_s, expert_bytes=40e6, bytes_per_s=400e9, hidden_s=hidden_s)
+    plan = clone_experts(counts, homes, spare, cap, costs=costs)
+    even = replace(clone_experts(counts, homes, spare, cap), costs=costs)
+    check_plan(plan, counts, homes, spare, cap)
+    assert plan.seconds_bound <= plan.seconds <= even.seconds * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,18 @@
 import json
 import os
 import sys
+import types
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from evenload.errors import EvenloadError
-from evenload.moe.adapters import lplb
+from evenload.moe.adapters import lplb, vllm
 from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import circulant
 
-N_EXPERTS, N_SLOTS = 12, 16
+N_EXPERTS, N_SLOTS, N_RANKS = 12, 16, 4
 PLACEMENT = [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9, 0, 10, 11, 1, 2]
 BAD_IDS = [
     None, "ids", 7.5, [[0, 1], [2]], object(), [None], {"a": 1}, np.array([0.5]), np.array(["a"]),
@@ -128,9 +129,15 @@ def main(rank, n_ranks, store, result, seed):
     lost = None
     if rank == n_ranks - 1:
         os._exit(0 if write(result, steps, lost) is None else 1)  # a death in the middle of things
-    lost = outcome(lambda: planners[0].run(ids_of(rank, 0)))
+    lost = [outcome(do) for do in (lambda: planners[0].run(ids_of(rank, 0)), lambda: plan_in_vllm(group))]
     write(result, steps, lost)
     os._exit(0)
+
+
+def plan_in_vllm(group):
+    name = "vllm.distributed.parallel_state"
+    sys.modules[name] = types.SimpleNamespace(get_eplb_group=lambda: types.SimpleNamespace(cpu_group=group))
+    vllm.SearchPolicy.rebalance_experts(torch.ones(1, N_EXPERTS), N_SLOTS, 1, 1, N_RANKS)
 
 
 def write(result, steps, lost):

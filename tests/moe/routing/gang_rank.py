@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from evenload.errors import ConfigError
 from evenload.moe import agree_on
 from evenload.moe.adapters import sglang, vllm
+from evenload.moe.adapters.layer import MoELayer
 from evenload.moe.routing.planner import Planner
 
 N_EXPERTS, N_SLOTS = 16, 24
@@ -83,6 +85,33 @@ def by_sglang(rank, group):
     yield None
 
 
+def by_an_engine_that_fails(rank, group):
+    """What policies say on every rank where the loads of one are refused."""
+    loads = torch.full((1, N_EXPERTS), torch.nan if rank == 2 else 1.0)
+
+    def compute(manager, loads, *, broadcast_over_world):
+        return sglang.rebalance_experts(loads, N_SLOTS, 6, None, 1, "deepseek", policy="search")
+
+    def plan_in_sglang():
+        sglang.by_one_or_all(compute, None, loads[None], broadcast_over_world=False)
+
+    return [
+        refused(lambda: vllm.SearchPolicy.rebalance_experts(loads, N_SLOTS, 1, 1, 4)),
+        refused(plan_in_sglang),
+    ]
+
+
+def unlisted(rank, n_ranks, store):
+    """A group that torch has no list of, as vLLM makes it where ranks may join and leave."""
+    prefix = dist.PrefixStore("unlisted", dist.FileStore(f"{store}_unlisted", n_ranks))
+    group = dist.ProcessGroup(prefix, rank, n_ranks)
+    backend = dist.ProcessGroupGloo(prefix, rank, n_ranks, timedelta(seconds=500))
+    backend._set_sequence_number_for_group()
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
 def main(rank, n_ranks, store, result):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks)
@@ -115,6 +144,13 @@ def main(rank, n_ranks, store, result):
         lambda: agree_on(np.zeros((2, 3 + (rank == 2)), int), group)
     )
     found["engines"] = [by_vllm(rank, group), *by_sglang(rank, group)]
+    layer = MoELayer(5, 4, N_EXPERTS, 2, planner)
+    x, flags = torch.ones(6, 5), [True] * (5 if rank == 2 else 6)
+    found["failing layer"] = [refused(lambda: layer(x, flags)), int(layer(x, [True] * 6).isnan().sum())]
+    found["failing engines"] = by_an_engine_that_fails(rank, group)
+    elastic = unlisted(rank, n_ranks, store)
+    found["elastic"] = [by_vllm(rank, elastic), agree_on(np.full((2, 3), rank + 5), elastic).tolist()]
+    found["elastic planner"] = route(Planner(placement(), N_SLOTS, N_EXPERTS, 4, elastic), rank, 0)
     planner.resize([*placement(), *range(4)], 4, group)
     found["resized"] = int(planner.run(torch.arange(N_EXPERTS)).max())
     with open(result, "w") as file:

@@ -116,7 +116,42 @@ def check_planner():
         planner.run(torch.zeros(3, dtype=torch.int64, device="meta"))
 
 
+def check_mask():
+    """Padding told by a mask is padding told by ids of -1, in the ids of every rank."""
+    rng = np.random.default_rng(2)
+    planner, twin = (Planner([0, 1, 0, 2, 0, 3], 6, 4, ep_size=3, backend=b) for b in ("triton", "cpu"))
+    for shape, n_flags, share in (
+        ((75, 2), 1, 0.4),
+        ((5, 13, 2), 3, 0.6),
+        ((9, 2), 1, 0.0),
+        ((0, 2), 1, 1.0),
+    ):
+        ids = torch.from_numpy(rng.integers(0, 4, shape))
+        mask = torch.from_numpy(rng.random(shape[:n_flags]) < share)
+        each = (mask if mask.ndim == ids.ndim else mask[..., None]).expand(shape)
+        counter = torch.zeros(6, dtype=torch.int64)
+        out = planner.run(ids, counter, mask=mask)
+        assert torch.equal(out == -1, ~each)
+        assert torch.equal(planner.phy2log[out[out >= 0]], ids[each])
+        assert torch.equal(torch.bincount(out[out >= 0], minlength=6), counter)
+        twin.run(ids, mask=mask)
+        assert planner.loads.max() == twin.loads.max()
+        planner.check()
+    seen = planner.run(torch.tensor([0, 9, 1]), mask=torch.tensor([True, False, True]))
+    assert (seen == -1).tolist() == [False, True, False]
+    planner.check()  # what padding holds is nobody's id
+    for wrong in (
+        torch.ones(2, dtype=torch.bool),
+        torch.ones(3),
+        "mask",
+        torch.ones(3, device="meta").bool(),
+    ):
+        with pytest.raises(ConfigError, match="mask"):
+            planner.run(torch.tensor([0, 1, 2]), mask=wrong)
+
+
 check_router()
+check_mask()
 check_dispatch(sums=False)
 check_dispatch(sums=True)
 check_planner()

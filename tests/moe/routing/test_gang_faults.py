@@ -59,6 +59,9 @@ def test_the_next_batch_is_exact_on_every_rank(gang):
 
 def test_a_dead_peer_is_an_error_that_names_the_call(gang):
     for rank in gang[:-1]:
-        assert rank["lost"]["class"] == "PeerLost"
-        assert "lost a peer in run" in rank["lost"]["text"]
-        assert rank["lost"]["cause"] in ("RuntimeError", "DistBackendError")
+        batch, policy = rank["lost"]
+        assert "lost a peer in run" in batch["text"]
+        assert "while ranks agreed on a placement" in policy["text"]
+        for lost in (batch, policy):
+            assert lost["class"] == "PeerLost"
+            assert lost["cause"] in ("RuntimeError", "DistBackendError")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.flow import ReplicaGraph
+from evenload.errors import ConfigError
 from evenload.moe import Dispatcher, Planner, WeightedCopies, clone_experts
 from evenload.moe.adapters.layer import MoELayer
 
@@ -81,3 +82,10 @@ def test_padding_passes_no_expert_of_a_layer(planner):
     assert int(layer.loads().sum()) == 2 * int(mask.sum())
     out.sum().backward()
     assert not x.grad[~mask].any()
+    x = torch.where(mask[:, None], x.detach(), torch.nan).requires_grad_()  # as memory nobody wrote may hold
+    layer.zero_grad()
+    layer(x, mask.tolist()).sum().backward()
+    assert all(torch.isfinite(one).all() for one in (layer.gate.grad, layer.w1.grad, x.grad))
+    for wrong in (mask[:3], mask.reshape(3, 3), mask.float(), "mask", 3):
+        with pytest.raises(ConfigError, match="mask"):
+            layer(x, wrong)

@@ -143,7 +143,7 @@ def test_known_counts_route_without_an_exchange():
         (lambda: small().update_redundancy_mapping([1.0, -2.0, 1.0]), "load"),
         (lambda: Planner([0.5, 1, 2, 0], 4, 3, ep_size=2), "dtype float64"),
         (lambda: Planner([[0], [1, 2]], 4, 3, ep_size=2), "rows of one length"),
-        (lambda: small().update_redundancy_mapping(["a", 1, 2]), "no list of numbers"),
+        (lambda: small().update_redundancy_mapping(["a", 1, 2]), "load has dtype"),
         (lambda: small().run_with_stats(np.full(3, 2**62)), "a count of"),
         (lambda: small().run_with_stats(np.full((4, 3), 2**62)), "a count of"),
     ],
@@ -281,6 +281,19 @@ def test_a_gang_agrees_on_one_placement(gang):
         )
         assert 0 < found["resized"] < 28
         assert found["engines"] == gang[0]["engines"]  # whose loads and so whose plans differed
+        assert found["elastic"] == [found["engines"][0], [[5] * 3] * 2]
+
+
+def test_policies_of_engines_refuse_together_whoever_fails(gang):
+    for rank, found in enumerate(gang):
+        said = "finite" if rank == 2 else "ranks [2] have no placement"
+        assert [said in one for one in found["failing engines"]] == [True, True], found["failing engines"]
+        assert sum(found["elastic planner"]["loads"]) > 0
+        said, n_wrong = found["failing layer"]
+        assert (("mask" if rank == 2 else "ranks [2] were given what is refused") in said, n_wrong) == (
+            True,
+            0,
+        )
 
 
 def test_a_planner_goes_on_over_another_fleet():

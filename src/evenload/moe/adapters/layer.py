@@ -8,10 +8,11 @@ GPUs would do it. So the layer learns what it would learn without copies, up to 
 another order.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, EvenloadError
 from evenload.moe.routing.padding import without_padding
 
 if TYPE_CHECKING:
@@ -83,13 +84,20 @@ class MoELayer(nn.Module):
     def forward(self, x: "Tensor", mask: "Tensor | None" = None) -> "Tensor":
         """[..., width] to the same shape. Over a group, every rank must call it, with tokens or without.
 
-        mask  [...] truth values: False for padding, which goes to no expert and comes back as zeros
+        mask  [...] truth values: False for padding, which goes to no expert and comes back as zeros, whatever
+              it holds
 
-        Raises ConfigError if the planner's placement was changed by other means than ``rearrange``.
+        Raises ConfigError for another mask, or if the planner's placement was changed by other means than
+        ``rearrange``. If one rank of a group raises, all do.
         """
-        tokens = x.reshape(-1, x.shape[-1])
-        weight, ids = torch.softmax(tokens @ self.gate, dim=-1).topk(self.top_k, dim=-1)
-        self.slots = self._route(without_padding(ids, None if mask is None else mask.reshape(-1)))
+        try:
+            tokens, weight, ids = self._choose(x, mask)
+        except Exception:
+            if self.planner is not None:
+                with suppress(EvenloadError):  # the others wait for this rank: these are no ids
+                    self.planner.run(torch.zeros(1, device=getattr(x, "device", "cpu")))
+            raise
+        self.slots = self._route(ids)
         w1, w2 = (_SharedGradient.apply(w, self.phy2log, self.n_experts) for w in (self.w1, self.w2))
         token = torch.arange(len(tokens), device=x.device).repeat_interleave(self.top_k)
         slot, scale = self.slots.reshape(-1), weight.reshape(-1, 1)
@@ -100,6 +108,16 @@ class MoELayer(nn.Module):
             hidden = nn.functional.silu(tokens[token[mine]] @ w1[one])
             out = out.index_add(0, token[mine], scale[mine] * (hidden @ w2[one]))
         return out.reshape(x.shape)
+
+    def _choose(self, x: "Tensor", mask: Any) -> "tuple[Tensor, Tensor, Tensor]":
+        """The tokens, and the weight and id of each one's experts; padding as zeros, and ids of -1."""
+        tokens, flags = x.reshape(-1, x.shape[-1]), None
+        if mask is not None:
+            places = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+            flags = (without_padding(places, mask) == 0).reshape(-1, 1)
+            tokens = torch.where(flags, tokens, 0)
+        weight, ids = torch.softmax(tokens @ self.gate, dim=-1).topk(self.top_k, dim=-1)
+        return tokens, weight, ids if flags is None else torch.where(flags, ids, -1)
 
     def _route(self, ids: "Tensor") -> "Tensor":
         if self.planner is None:

@@ -5,9 +5,10 @@ sglang.install()              # placements by EPLB's policy, compiled, twice on 
 sglang.install("search")      # placements by search, for batches that are routed exactly
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from evenload._optional import is_installed, require
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.adapters.after_import import after_import
 from evenload.moe.adapters.same_plan import agreed
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
@@ -30,6 +32,7 @@ __all__ = [
 ALGORITHMS = "sglang.srt.eplb.eplb_algorithms"
 MANAGER_PLANS = "sglang.srt.eplb.eplb_manager.EPLBManager._compute_expert_location_metadata"
 _all_plan = ContextVar("all_plan", default=False)
+log = logging.getLogger("evenload.moe")
 
 Policy = Literal["eplb", "search"]
 
@@ -69,9 +72,13 @@ def rebalance_experts(
     name = getattr(algorithm, "name", str(algorithm))
     n_gpus = num_physical_experts // width
     alive = _alive(active_ranks, n_gpus) if name.startswith("elasticity_aware") else np.ones(n_gpus, bool)
-    is_grouped = name.endswith("hierarchical") and alive.all() and num_groups is not None
-    plan = _plan_by_eplb if policy == "eplb" else _plan_by_search
-    maps = plan(loads, alive, width, num_groups if is_grouped else None, num_nodes)
+    n_kept = num_groups if name.endswith("hierarchical") and alive.all() else None
+    if policy == "eplb":
+        maps = _plan_by_eplb(loads, alive, width, n_kept, num_nodes)
+    else:
+        # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
+        is_agreed = _all_plan.get() and not name.startswith("elasticity_aware")
+        maps = _plan_by_search(loads, alive, width, n_kept, num_nodes, is_agreed=is_agreed)
     return tuple(torch.from_numpy(one) for one in maps)
 
 
@@ -87,18 +94,26 @@ def _plan_by_eplb(
 
 
 def _plan_by_search(
-    loads: NDArray, alive: NDArray[np.bool_], width: int, n_groups: int | None, n_nodes: int
+    loads: NDArray,
+    alive: NDArray[np.bool_],
+    width: int,
+    n_groups: int | None,
+    n_nodes: int,
+    *,
+    is_agreed: bool,
 ) -> Sequence[NDArray]:
-    n_gpus = len(alive)
-    fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=np.flatnonzero(~alive).tolist())
-    is_limited = n_groups is not None and n_nodes > 1
-    plan = place(
-        loads, fleet, node_limit="base" if is_limited else "none", n_groups=n_groups if is_limited else None
-    )
-    phy2log = plan.phy2log
-    if _all_plan.get():  # one rank alone must not wait for others
-        phy2log = agreed(phy2log, "sglang.srt.distributed.parallel_state", "get_world_group")
-    return _maps(phy2log, loads.shape[2])
+    def plan() -> NDArray:
+        n_gpus, dead = len(alive), np.flatnonzero(~alive).tolist()
+        is_limited = n_groups is not None and n_nodes > 1
+        return place(
+            loads,
+            Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead),
+            node_limit="base" if is_limited else "none",
+            n_groups=n_groups if is_limited else None,
+        ).phy2log
+
+    group = ("sglang.srt.distributed.parallel_state", "get_world_group")
+    return _maps(agreed(plan, *group) if is_agreed else plan(), loads.shape[2])
 
 
 def _maps(phy2log: NDArray[np.int64], n_experts: int) -> Sequence[NDArray]:
@@ -192,13 +207,33 @@ class LPLBSolver:
 
 
 def install(policy: Policy = "eplb") -> None:
-    """Let SGLang use ``rebalance_experts`` of this module. Raises MissingExtra without SGLang."""
+    """Let SGLang use ``rebalance_experts`` of this module in this process, as the plugin does in all of them.
+
+    With "search", ranks of a running engine agree on one plan. Raises MissingExtra without SGLang.
+    """
     if not is_installed("sglang"):
         raise MissingExtra(
             "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"
         )
     algorithms = require(ALGORITHMS, extra="torch")
     setattr(algorithms, "rebalance_experts", partial(rebalance_experts, policy=policy))  # noqa: B010 (a module)
+    after_import(MANAGER_PLANS.rsplit(".", 2)[0], _hook_manager)
+
+
+def _hook_manager(module: Any) -> None:
+    """Let the manager of a running engine say who plans, as the hook of the plugin does."""
+    name = MANAGER_PLANS.rsplit(".", 1)[1]
+    manager = getattr(module, "EPLBManager", None)
+    original = getattr(manager, name, None)
+    if original is None:
+        log.warning("this SGLang has no %s: its ranks will not compare their plans", MANAGER_PLANS)
+        return
+
+    @wraps(original)
+    def compute(*arguments: Any, **named: Any) -> Any:
+        return by_one_or_all(original, *arguments, **named)
+
+    setattr(manager, name, compute)
 
 
 def register(policy: Policy = "eplb") -> None:

@@ -71,19 +71,20 @@ class SearchPolicy(EplbPolicy):
 
     @classmethod
     def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
-        fleet = Fleet.even(n_gpus, n_slots, n_nodes=n_nodes)
-        is_grouped = n_nodes > 1 and n_groups % n_nodes == 0
-        plan = place(
-            loads,
-            fleet,
-            objective=cls.objective,
-            old=old,
-            target=None if old is None else cls.target,
-            effort=cls.effort,
-            node_limit="base" if is_grouped else "none",
-            n_groups=n_groups if is_grouped else None,
-        )
-        return agreed(plan.phy2log, "vllm.distributed.parallel_state", "get_eplb_group")
+        def plan() -> Any:
+            is_grouped = n_nodes > 1 and n_groups % n_nodes == 0
+            return place(
+                loads,
+                Fleet.even(n_gpus, n_slots, n_nodes=n_nodes),
+                objective=cls.objective,
+                old=old,
+                target=None if old is None else cls.target,
+                effort=cls.effort,
+                node_limit="base" if is_grouped else "none",
+                n_groups=n_groups if is_grouped else None,
+            ).phy2log
+
+        return agreed(plan, "vllm.distributed.parallel_state", "get_eplb_group")
 
 
 def install(policy: type[EplbPolicy] = EplbPolicy) -> type:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from evenload._arguments import places
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
-from evenload.moe.routing.exchange import attempt
+from evenload.moe.routing.exchange import attempt, device_of
 
 __all__ = ["agree_on"]
 
@@ -32,23 +32,28 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
     mine, error = attempt(lambda: _checked(phy2log))
     if not isinstance(group, dist.ProcessGroup):
         raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    device = device_of(group)
     facts = [error is not None, 0, 0, 0] if error is not None else [0, *mine.shape, _digest(mine)]
     own = torch.tensor(facts, dtype=torch.int64, device=device)
-    rows = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    rows = [torch.empty_like(own) for _ in range(group.size())]
     try:
         dist.all_gather(rows, own, group=group)
         met = torch.stack(rows).cpu().numpy()
         if error is not None:
             raise error
-        if met[:, 0].any() or (met[:, 1:3] != met[0, 1:3]).any():
+        if met[:, 0].any():
+            raise ConfigError(
+                f"ranks {np.flatnonzero(met[:, 0]).tolist()} have no placement", hint="see the error there"
+            )
+        if (met[:, 1:3] != met[0, 1:3]).any():
             raise ConfigError(
                 f"placements of shapes {met[:, 1:3].tolist()}", hint="give every rank's, of one shape"
             )
         if (met[:, 3] == met[0, 3]).all():
             return mine
-        sent = torch.from_numpy(mine.copy()).to(device)
-        dist.broadcast(sent, dist.get_global_rank(group, 0), group=group)
+        # A sum with zeros: a broadcast asks for ranks by numbers that some engines' groups do not have.
+        sent = torch.from_numpy(mine * (group.rank() == 0)).to(device)
+        dist.all_reduce(sent, group=group)
     except RuntimeError as lost:
         raise PeerLost(
             "a peer was lost while ranks agreed on a placement", hint="start the group again"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError, PeerLost, quoted
 
-__all__ = ["Exchange", "attempt", "fact_of"]
+__all__ = ["Exchange", "attempt", "device_of", "fact_of"]
 
 CALLS = (
     "run",
@@ -49,9 +49,9 @@ class Exchange:
         if not isinstance(group, self._dist.ProcessGroup):
             raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")
         self._group, self._is_summed = group, is_summed
-        self._device = "cuda" if self._dist.get_backend(group) == "nccl" else "cpu"
-        self.rank: int = self._dist.get_rank(group)
-        self.n_ranks: int = self._dist.get_world_size(group)
+        self._device = device_of(group)
+        self.rank: int = group.rank()
+        self.n_ranks: int = group.size()
         self._number = 0
         self._head = SAME + (2 if is_summed else 1) * N_SAME + 2 * is_summed
 
@@ -208,6 +208,15 @@ def _shifted(where: str) -> ConfigError:
 
 def _uneven(widths: str) -> ConfigError:
     return ConfigError(f"ranks have ids of different widths{widths}", hint="use the same top-k on every rank")
+
+
+def device_of(group: Any) -> str:
+    """Where the tensors are that a ``torch.distributed`` group exchanges: "cuda" or "cpu"."""
+    dist = require("torch.distributed", extra="torch")
+    try:
+        return "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    except ValueError:  # a group that torch has no list of, such as vLLM makes where ranks may join
+        return "cuda" if group.name() == "nccl" else "cpu"
 
 
 def fact_of(value: Any) -> int:

@@ -157,12 +157,7 @@ class Planner:
     def _checked_load(self, load: Any) -> NDArray[np.float64] | None:
         if load is None:
             return None
-        try:
-            loads = np.asarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"load is no list of numbers: {error}", hint="give a load for each expert"
-            ) from error
+        loads = array_of("load", load).astype(np.float64)
         if loads.shape != (self.n_logical_routed_experts,) or not np.isfinite(loads).all() or loads.min() < 0:
             raise ConfigError(
                 f"load of shape {loads.shape}, from {loads.min(initial=0)} to {loads.max(initial=0)}",

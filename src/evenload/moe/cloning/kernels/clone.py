@@ -139,14 +139,28 @@ def _seconds(work, n_ranks, peak, nodes, costs, links):
     return peak * costs[0] + max(busiest - costs[3], 0.0)
 
 
+@inlined
+def _open_best(layer, work, best):
+    """Put the ends of the best plan's clones where ``_seconds`` looks for them."""
+    experts, ranks, _, _, summary, _ = best
+    for rank in range(layer.n_ranks):
+        for i in range(layer.expert_start[rank], layer.expert_start[rank + 1]):
+            work.made[layer.experts[i]] = rank
+    work.n[EDGES] = summary[2]
+    for i in range(summary[2]):
+        work.edge_home[i], work.edge_rank[i] = work.made[experts[i]], ranks[i]
+
+
 @piece
 def _plan_in_time(layer, work, counts, least, nodes, costs, links, best):
-    """Of plans for peaks from ``least`` to that without clones, keep the one that takes the fewest
-    seconds."""
+    """Of the plan with the lowest peak, and of plans for peaks from ``least`` to that without clones, keep
+    the one that takes the fewest seconds."""
+    _plan(layer, work, counts, least, best)
+    _open_best(layer, work, best)
+    best_s = _seconds(work, layer.n_ranks, best[4][0], nodes, costs, links)
     most = 0
     for rank in range(layer.n_ranks):
         most = max(most, work.load[rank])
-    best_s = 1e300
     for i in range(GOALS, -1, -1):
         target = least + (most - least) * i * i // (GOALS * GOALS)
         for way in (WHOLE, GREEDY, GROUPED):
