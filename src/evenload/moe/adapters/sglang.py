@@ -73,12 +73,10 @@ def rebalance_experts(
     n_gpus = num_physical_experts // width
     alive = _alive(active_ranks, n_gpus) if name.startswith("elasticity_aware") else np.ones(n_gpus, bool)
     n_kept = num_groups if name.endswith("hierarchical") and alive.all() else None
-    if policy == "eplb":
-        maps = _plan_by_eplb(loads, alive, width, n_kept, num_nodes)
-    else:
-        # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
-        is_agreed = _all_plan.get() and not name.startswith("elasticity_aware")
-        maps = _plan_by_search(loads, alive, width, n_kept, num_nodes, is_agreed=is_agreed)
+    # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
+    is_agreed = _all_plan.get() and not name.startswith("elasticity_aware")
+    plan = _plan_by_eplb if policy == "eplb" else partial(_plan_by_search, is_agreed=is_agreed)
+    maps = plan(loads, alive, width, n_kept, num_nodes)
     return tuple(torch.from_numpy(one) for one in maps)
 
 

@@ -41,14 +41,7 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
         met = torch.stack(rows).cpu().numpy()
         if error is not None:
             raise error
-        if met[:, 0].any():
-            raise ConfigError(
-                f"ranks {np.flatnonzero(met[:, 0]).tolist()} have no placement", hint="see the error there"
-            )
-        if (met[:, 1:3] != met[0, 1:3]).any():
-            raise ConfigError(
-                f"placements of shapes {met[:, 1:3].tolist()}", hint="give every rank's, of one shape"
-            )
+        _check_all(met)
         if (met[:, 3] == met[0, 3]).all():
             return mine
         # A sum with zeros: a broadcast asks for ranks by numbers that some engines' groups do not have.
@@ -59,6 +52,18 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
             "a peer was lost while ranks agreed on a placement", hint="start the group again"
         ) from lost
     return sent.cpu().numpy()
+
+
+def _check_all(met: NDArray[np.int64]) -> None:
+    """Raise ConfigError unless all ranks have a placement, of one shape: [ranks, (status, shape, digest)]."""
+    if met[:, 0].any():
+        raise ConfigError(
+            f"ranks {np.flatnonzero(met[:, 0]).tolist()} have no placement", hint="see the error there"
+        )
+    if (met[:, 1:3] != met[0, 1:3]).any():
+        raise ConfigError(
+            f"placements of shapes {met[:, 1:3].tolist()}", hint="give every rank's, of one shape"
+        )
 
 
 def _checked(phy2log: Any) -> NDArray[np.int64]:
