@@ -70,14 +70,13 @@ def rebalance_experts(
             hint="give [windows, layers, experts], and as many slots on every rank",
         )
     name = getattr(algorithm, "name", str(algorithm))
-    n_gpus = num_physical_experts // width
-    alive = _alive(active_ranks, n_gpus) if name.startswith("elasticity_aware") else np.ones(n_gpus, bool)
+    n_gpus, is_elastic = num_physical_experts // width, name.startswith("elasticity_aware")
+    alive = _alive(active_ranks, n_gpus) if is_elastic else np.ones(n_gpus, bool)
     n_kept = num_groups if name.endswith("hierarchical") and alive.all() else None
     # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
-    is_agreed = _all_plan.get() and not name.startswith("elasticity_aware")
-    plan = _plan_by_eplb if policy == "eplb" else partial(_plan_by_search, is_agreed=is_agreed)
-    maps = plan(loads, alive, width, n_kept, num_nodes)
-    return tuple(torch.from_numpy(one) for one in maps)
+    search = partial(_plan_by_search, is_agreed=_all_plan.get() and not is_elastic)
+    plan = _plan_by_eplb if policy == "eplb" else search
+    return tuple(map(torch.from_numpy, plan(loads, alive, width, n_kept, num_nodes)))
 
 
 def _plan_by_eplb(
