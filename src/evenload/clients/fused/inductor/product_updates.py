@@ -27,6 +27,7 @@ from evenload.clients.fused.inductor.graph_views import (
     writers_of,
 )
 from evenload.clients.fused.inductor.narrow_products import NARROW
+from evenload.clients.fused.inductor.small_products import add_product
 
 __all__ = ["Factor", "Update", "apply_updates", "take_out_updates"]
 
@@ -76,10 +77,11 @@ def apply_updates(updates: Sequence[Update], arguments: Sequence[Tensor], output
         weight = arguments[u.param]
         left, right = u.left.of(arguments, outputs), u.right.of(arguments, outputs)
         if dead is None:
-            weight.baddbmm_(left, right)
+            add_product(weight, left, right)
         else:
             kept = weight[dead]
-            weight.baddbmm_(left, right).index_copy_(0, dead, kept)
+            add_product(weight, left, right)
+            weight.index_copy_(0, dead, kept)
 
 
 def take_out_updates(graph: GraphModule) -> list[Update]:

@@ -1,0 +1,93 @@
+"""Products added to what is there: held against numpy's in float64, whatever the order, width and level."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from evenload.gpu.llvm.products import ProductShape, product_program
+from evenload.native import machine
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+GUARD = 7.25
+# clients, rows, columns, depth
+SHAPES = [
+    (3, 32, 64, 32),
+    (2, 10, 32, 32),
+    (1, 1, 1, 1),
+    (2, 7, 5, 3),
+    (1, 13, 49, 4),
+    (2, 29, 33, 1),
+    (1, 3, 130, 9),
+]
+
+
+def guarded(values):
+    """The values with guards on both sides, and a view of them alone."""
+    whole = np.full(values.size + 64, GUARD, values.dtype)
+    whole[32:-32] = values.ravel()
+    return whole, whole[32:-32].reshape(values.shape)
+
+
+def steps(a):
+    return tuple(stride // a.itemsize for stride in a.strides)
+
+
+def difference(shape, dtype, lanes, is_turned):
+    """The largest difference of the kernel's sums from numpy's, in units of rounding of their size."""
+    clients, rows, columns, depth = shape
+    rng = np.random.default_rng(0)
+    left = rng.normal(size=(clients, depth, rows) if is_turned else (clients, rows, depth)).astype(dtype)
+    left = left.swapaxes(1, 2) if is_turned else left
+    right = rng.normal(size=(clients, depth, columns)).astype(dtype)
+    start = rng.normal(size=(clients, rows, columns)).astype(dtype)
+    whole, into = guarded(start)
+    product = ProductShape(rows, columns, depth, steps(left), steps(right)[:2], steps(into)[:2])
+    program = product_program(product, lanes, np.dtype(dtype).itemsize)
+    program.add(left.ctypes.data, right.ctypes.data, into.ctypes.data, clients)
+    assert (whole[:32] == GUARD).all()
+    assert (whole[-32:] == GUARD).all()
+    size = np.abs(start) + np.abs(left).astype(float) @ np.abs(right).astype(float)
+    expected = start + left.astype(float) @ right.astype(float)
+    return float((np.abs(into - expected) / size).max() / np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_are_numpys_in_every_order_and_width(shape, lanes):
+    for dtype in (np.float32, np.float64):
+        for is_turned in (False, True):
+            assert difference(shape, dtype, lanes, is_turned) <= shape[3] + 2
+
+
+def test_columns_of_a_wider_matrix_are_written_alone():
+    wide, right = np.zeros((2, 6, 40), np.float32), np.ones((2, 5, 50), np.float32)
+    left = np.ones((2, 6, 5), np.float32)
+    into, part = wide[:, :, 3:24], right[:, :, 7:28]
+    product = ProductShape(6, 21, 5, steps(left), steps(part)[:2], steps(into)[:2])
+    product_program(product, 16, 4).add(left.ctypes.data, part.ctypes.data, into.ctypes.data, 2)
+    assert (into == 5).all()
+    assert wide.sum() == 5 * into.size
+
+
+ASK = """if True:
+    import numpy as np
+    from test_products import difference
+    from evenload.gpu.llvm.field.floats import lanes_for
+    lanes = lanes_for(64, 4)
+    assert difference((3, 32, 64, 32), np.float32, lanes, True) <= 34
+    print(lanes)
+"""
+
+
+@pytest.mark.parametrize(("forced", "lanes"), [("x86-64-v3", 8), ("x86-64-v4", 16)])
+def test_every_level_has_the_product(forced, lanes, request):
+    if forced not in machine.baselines_here():
+        pytest.skip(f"this processor is no {forced}")
+    path = os.pathsep.join([str(request.path.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "EVENLOAD_PROCESSOR": forced, "PYTHONPATH": path}
+    command = [sys.executable, "-c", ASK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
+    assert (done.stdout.strip(), done.returncode) == (str(lanes), 0), done.stderr
