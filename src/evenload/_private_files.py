@@ -114,10 +114,8 @@ def refuse_unless_own(path: Path, facts: os.stat_result, what: str, *, is_truste
         why = f"open to others for writing (mode {stat.S_IMODE(facts.st_mode):04o})"
     else:
         return
-    raise ConfigError(
-        f"{path} holds {what}, and is {why}",
-        hint=f"chmod go-w {path} if you trust what is in it, or name a folder of your own",
-    )
+    trusts = f"chmod go-w {path} if you trust what is in it, or " if why.startswith("open") else ""
+    raise ConfigError(f"{path} holds {what}, and is {why}", hint=f"{trusts}name a folder of your own")
 
 
 def open_own(path: Path, what: str, *, is_trusted: bool = True) -> int:

@@ -31,7 +31,15 @@ def run(*arguments):
 def circuit(tmp_path):
     if not CIRCOM.exists() or not shutil.which("node"):
         pytest.skip("no circom, so witnesses of its circuits are not calculated")
-    command = ["node", str(CIRCOM), str(DATA / "public8.circom"), "--wasm", "-o", str(tmp_path)]
+    command = [
+        "node",
+        "--liftoff-only",
+        str(CIRCOM),
+        str(DATA / "public8.circom"),
+        "--wasm",
+        "-o",
+        str(tmp_path),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=550)
     return tmp_path / "public8_js" / "public8.wasm"
 

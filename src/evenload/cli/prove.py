@@ -37,6 +37,7 @@ class ProveRequest:
     serve: str | None
     has_token: bool
     most_waiting: int
+    limit: float
     most_witness: str
     witness_folder: Path | None
     as_json: bool
@@ -65,6 +66,14 @@ class ProveRequest:
     "--token/--no-token", "has_token", default=True, help="With --serve: ask for a token on a port."
 )
 @click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="With --serve.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --serve: for one proof.",
+)
 @click.option("--most-witness", default="256 MiB", show_default=True, help="With --serve: largest witness.")
 @click.option("--witness-folder", type=PATH, help="With --serve: requests may name files in it.")
 @json_option
@@ -118,6 +127,7 @@ def _serve(request: ProveRequest, address: str) -> int:
                 request.level,
                 request.has_token,
                 request.most_waiting,
+                request.limit,
                 request.most_witness,
                 request.witness_folder,
                 request.quiet,

@@ -11,8 +11,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["limited_protocol"]
 
-# A request, its body included, is here this long after its first byte, or the connection ends.
+# A request is here this long after its first byte, or the connection ends. Each piece of a body has as long.
 REQUEST_S = 10.0
+PIECE_BYTES = 1 << 20
 # Who takes nothing of an answer for so long is let go; a browser's stream comes back by itself.
 STALL_S = 30.0
 # Of more connections that wait for a request, the one that has waited longest ends.
@@ -29,6 +30,8 @@ class LimitedProtocol(H11Protocol):
     """
 
     waiting: ClassVar[dict[asyncio.BaseTransport, None]]
+    most_waiting: ClassVar[int] = MOST_WAITING
+    _n_bytes = 0
     _due: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -41,6 +44,9 @@ class LimitedProtocol(H11Protocol):
             super().data_received(data)
         except h11.LocalProtocolError:  # rubbish after a request that is being answered
             self.transport.abort()
+        self._n_bytes += len(data)
+        if self._n_bytes >= PIECE_BYTES:
+            self._settle()
         self._expect_request()
 
     def on_response_complete(self) -> None:
@@ -69,18 +75,23 @@ class LimitedProtocol(H11Protocol):
         if self._due is None:
             self._due = self.loop.call_later(REQUEST_S, self.transport.abort)
         self.waiting.setdefault(self.transport)
-        if len(self.waiting) > MOST_WAITING:
+        if len(self.waiting) > self.most_waiting:
             oldest: Any = next(iter(self.waiting))
             del self.waiting[oldest]
             oldest.abort()
 
     def _settle(self) -> None:
         self.waiting.pop(self.transport, None)
+        self._n_bytes = 0
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
 
-def limited_protocol() -> type[LimitedProtocol]:
-    """Return a protocol for one uvicorn server; its connections are counted together."""
-    return type("ServersProtocol", (LimitedProtocol,), {"waiting": {}})
+def limited_protocol(most_waiting: int = MOST_WAITING) -> type[LimitedProtocol]:
+    """Return a protocol for one uvicorn server; its connections are counted together.
+
+    most_waiting  connections on which a request is due; of more, the oldest ends. A server takes up all that
+                  connect at once before it reads of any: it must hold every client that may do so.
+    """
+    return type("ServersProtocol", (LimitedProtocol,), {"waiting": {}, "most_waiting": most_waiting})

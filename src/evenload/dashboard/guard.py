@@ -17,6 +17,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Page = Callable[[str], tuple[bytes, bytes]]
 
 COOKIE = "evenload_token"
 # A name or an address, and perhaps a port: no user, no path, no blanks.
@@ -45,10 +46,12 @@ class Guard:
 
     host    what the server is bound to
     token   asked for as ``?token=`` once, then as a cookie; None asks for none
+    page    (media type, content) of the sentence of a refusal
     """
 
-    def __init__(self, app: App, host: str, token: str | None):
+    def __init__(self, app: App, host: str, token: str | None, page: Page | None = None):
         self._app = app
+        self._page = page or _as_text
         self._host = host
         self._token = token
 
@@ -58,20 +61,29 @@ class Guard:
         headers = dict(scope["headers"])
         query = scope.get("query_string", b"")
         if len(scope["path"]) + len(query) > MAX_URL:
-            return await _refuse(receive, send, 414, "the address is too long")
+            return await self._refuse(receive, send, 414, "the address is too long")
         if not self._is_named(headers.get(b"host", b"")):
-            return await _refuse(receive, send, 421, "this page has another name; open the printed address")
+            return await self._refuse(
+                receive, send, 421, "this page has another name; open the printed address"
+            )
         origins = [_authority_of(value) for name, value in scope["headers"] if name == b"origin"]
         if None in origins:
-            return await _refuse(receive, send, 400, "the Origin header is no address")
+            return await self._refuse(receive, send, 400, "the Origin header is no address")
         if not self._is_own(headers, origins, scope["method"]):
-            return await _refuse(receive, send, 403, "requests from other pages are not answered")
+            return await self._refuse(receive, send, 403, "requests from other pages are not answered")
         if self._token is not None and not self._has_cookie(headers):
             given = dict(parse_qsl(query.decode("latin-1")))
             if scope["method"] == "GET" and _equal(given.pop("token", ""), self._token):
                 return await self._welcome(scope["path"], given, send)
-            return await _refuse(receive, send, 401, "open the address that was printed, with its token")
+            return await self._refuse(receive, send, 401, "open the address that was printed, with its token")
         await self._app(scope, receive, _with_headers(send))
+
+    async def _refuse(self, receive: Receive, send: Send, status: int, why: str) -> None:
+        await _hear_out(receive)
+        kind, content = self._page(why)
+        headers = [(b"content-type", kind), *HEADERS]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
     def _is_named(self, value: bytes) -> bool:
         found = _AUTHORITY.fullmatch(value.decode("latin-1"))
@@ -132,11 +144,8 @@ def _with_headers(send: Send) -> Send:
     return sent
 
 
-async def _refuse(receive: Receive, send: Send, status: int, why: str) -> None:
-    await _hear_out(receive)
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+def _as_text(why: str) -> tuple[bytes, bytes]:
+    return b"text/plain; charset=utf-8", f"{why}\n".encode()
 
 
 async def _hear_out(receive: Receive) -> None:

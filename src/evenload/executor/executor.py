@@ -50,6 +50,7 @@ class Executor:
     events             where events go
     echo               print the workers' output and warnings on stderr, with the device's name
     max_worker_deaths  an item that has ended so many workers is given up
+    call_timeout_s     a submitted call that runs longer fails with TaskTimeout; its worker is replaced
     shared_memory_limit  for arrays on their way, in bytes or such as "2 GiB"; 0 for none. By default what the
                        settings say: a quarter of the memory
     start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
@@ -67,6 +68,7 @@ class Executor:
         events: EventLog | None = None,
         echo: bool = True,
         max_worker_deaths: int = 2,
+        call_timeout_s: float | None = None,
         shared_memory_limit: int | str | None = None,
         start: str | None = None,
         follow: bool = False,
@@ -88,7 +90,7 @@ class Executor:
         self._engine = Engine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
-        self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths)
+        self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths, call_timeout_s)
         self._roster = Roster(pool, self._engine, self._record, devices if follow else None)
         self._stats = Stats()
         self._lock = threading.RLock()

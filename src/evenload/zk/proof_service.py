@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._arguments import seconds
 from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
 from evenload.events import EventLog
 from evenload.zk.groth16 import VerificationKey
@@ -27,6 +28,7 @@ from evenload.zk.worker import ProofWorker, ProvedStatement
 __all__ = ["Busy", "DoneProof", "ProofService", "ServedKey"]
 
 MOST_WORKER_DEATHS = 10
+LIMIT_S = 600.0
 FIRST_GUESS_S, MOST_RETRY_S = 1.0, 60
 
 
@@ -63,6 +65,8 @@ class ProofService:
     devices       a worker each, as for ``Executor``
     level         of the kernels, as for ``Prover``
     most_waiting  requests that may wait or run at once; others are ``Busy``
+    limit_s       a proof that takes longer fails with TaskTimeout, and its worker is replaced; the load of
+                  its key counts where a worker has not loaded it yet
     sink          gets the events of the workers
     Raises FormatError for a bad key, ConfigError for two of one name, and what ``Executor`` raises.
     """
@@ -74,6 +78,7 @@ class ProofService:
         *,
         level: str | None = None,
         most_waiting: int = 64,
+        limit_s: float = LIMIT_S,
         sink: Callable[[Any], None] | None = None,
     ):
         from evenload.devices import DevicePool
@@ -81,20 +86,22 @@ class ProofService:
 
         if most_waiting < 1:
             raise ConfigError(f"most_waiting is {most_waiting}, must be at least 1")
+        limit_s = seconds("limit_s", limit_s)
         pool = devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
         chosen = proving_devices(pool)
         refuse_unused_level(level, chosen)
         self._level, self._on_gpu = level, {one.id: one for one in chosen if one.backend == "wgsl"}
         self.keys = _read_keys(keys, split_level(level)[0])
-        self.n_workers, self._most_waiting = len(chosen), most_waiting
+        self.n_workers, self._most_waiting, self.limit_s = len(chosen), most_waiting, limit_s
         self._lock = threading.Lock()
         self._n_waiting, self._mean_s = 0, FIRST_GUESS_S
         self._pids: dict[int, float] = {}
         events = EventLog(sink) if sink else None
         # One at a time: what a worker holds when it dies is one request.
         self._executor = Executor(
-            pool, policy="pull", events=events, echo=False, max_worker_deaths=MOST_WORKER_DEATHS
-        )
+            pool, policy="pull", events=events, echo=False, max_worker_deaths=MOST_WORKER_DEATHS,
+            call_timeout_s=limit_s,
+        )  # fmt: skip
 
     def __enter__(self) -> "ProofService":
         self._executor.start()
@@ -139,8 +146,9 @@ class ProofService:
         """Prove one witness (the bytes of a .wtns) with the key ``name`` on whichever worker is free next.
 
         public  public inputs that the caller expects
-        If a worker dies with it, another makes the proof. The future fails with what ``ProofWorker.prove``
-        raises, as the cause of a TaskError. Raises UnknownName, ExecutorClosed.
+        If a worker dies with it, another makes the proof. The future fails with TaskTimeout after the limit,
+        and with what ``ProofWorker.prove`` raises, as the cause of a TaskError. Raises UnknownName,
+        ExecutorClosed.
         """
         key = self.key(name)
         call = ProofCall(key.path, key.sha256, self._level, self._on_gpu)

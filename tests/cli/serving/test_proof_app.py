@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("starlette")
 
 from evenload.cli.serving.proof_app import Rules, make_app
 from evenload.cli.serving.proof_metrics import ProofMetrics
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, TaskTimeout
 from evenload.zk.proof_service import ProofService
 
 DATA = Path(__file__).parents[2] / "data" / "zk"
@@ -76,6 +78,15 @@ OURS = "public8/witness.wtns"
 JSON = [(b"content-type", b"application/json")]
 
 
+@pytest.fixture
+def with_a_circle(tmp_path):
+    """A folder of witnesses in which a link leads to itself."""
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "public8").mkdir()
+    shutil.copy(DATA / OURS, tmp_path / OURS)
+    return tmp_path
+
+
 def named(**fields):
     return json.dumps(fields).encode()
 
@@ -98,22 +109,27 @@ def test_a_witness_becomes_a_verified_proof_by_body_and_by_path(ask):
         ("/prove/public8", WITNESS[:-1], [], 400, "section 2"),
         ("/prove/public8", WITNESS[:-32] + bytes(32), [], 422, "does not verify"),
         ("/prove/public8", bytes(100_001), [], 413, "more than 100,000 bytes"),
-        ("/prove/public8", b"[]", JSON, 400, "the request has []"),
+        ("/prove/public8", b"[]", JSON, 400, r"the request has \[\]"),
         ("/prove/public8", b"{", JSON, 400, "not JSON"),
         ("/prove/public8", named(path=3), JSON, 400, "3 is no path"),
         ("/prove/public8", named(path="../zk.py", more=1), JSON, 400, "the request has"),
         ("/prove/public8", named(path="../test_main.py"), JSON, 400, "leads out of the folder"),
         ("/prove/public8", named(path="/etc/hostname"), JSON, 400, "leads out of the folder"),
         ("/prove/public8", named(path="public8"), JSON, 400, "cannot be read"),
+        ("/prove/public8", b'{"path": "\\ud800"}', JSON, 400, "is no path"),
+        ("/prove/public8", named(path="circle"), JSON, 400, "no path|cannot be read"),
+        ("/prove/public8", bytes(400_001), [(b"content-length", b"400001")], 413, "more than 100,000 bytes"),
+        ("/prove", b"", [], 404, "no such address"),
+        ("/keys", b"", [], 405, "'POST' is not answered here"),
         ("/prove/public8", named(path="none.wtns"), JSON, 400, "cannot be read"),
         ("/prove/public8", named(path=OURS, public=["1"]), JSON, 400, "the expected public"),
         ("/prove/public8", named(path=OURS, public=[1.5]), JSON, 400, "not a decimal"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_told_in_one_sentence(ask, path, body, headers, status, why):
-    found, page, _ = ask("POST", path, body, headers)
+def test_what_is_refused_is_told_in_one_sentence(ask, with_a_circle, path, body, headers, status, why):
+    found, page, _ = ask("POST", path, body, headers, rules=Rules("t", 100_000, with_a_circle))
     assert (found, page["schema"]) == (status, 1)
-    assert why in page["error"]
+    assert re.search(why, page["error"])
     assert len(page["error"]) < 600
 
 
@@ -132,8 +148,19 @@ def test_without_the_token_nothing_is_told(ask, token):
 
 
 def test_a_page_elsewhere_gets_no_answer(ask):
-    assert ask("GET", "/keys", host="example.org")[0] == 421
-    assert ask("GET", "/keys", headers=[(b"origin", b"http://example.org")])[0] == 403
+    status, page, _ = ask("GET", "/keys", host="example.org")
+    assert (status, page["schema"], "another name" in page["error"]) == (421, 1, True)
+    status, page, _ = ask("GET", "/keys", headers=[(b"origin", b"http://example.org")])
+    assert (status, page["schema"], "other pages" in page["error"]) == (403, 1, True)
+
+
+def test_a_proof_beyond_its_limit_is_told_with_the_option(ask, service, monkeypatch):
+    late: Future = Future()
+    late.set_exception(TaskTimeout("item 0 ran longer than 600 s", index=0))
+    monkeypatch.setattr(service, "submit", lambda *_: late)
+    status, page, _ = ask("POST", "/prove/public8", WITNESS)
+    assert (status, "--limit" in page["hint"]) == (504, True)
+    assert service.n_waiting == 0
 
 
 def test_no_more_requests_wait_than_may(ask, service):
@@ -169,5 +196,7 @@ def test_keys_of_one_name_are_refused(folder, tmp_path):
     other = shutil.copy(folder / "public8.zkey", tmp_path / "public8.zkey")
     with pytest.raises(ConfigError, match="several keys are called 'public8'"):
         ProofService([folder / "public8.zkey", Path(other)], "cpu")
+    with pytest.raises(ConfigError, match="limit_s=0"):
+        ProofService([folder / "public8.zkey"], "cpu", limit_s=0)
     with pytest.raises(ConfigError, match="most_waiting is 0"):
         ProofService([folder / "public8.zkey"], "cpu", most_waiting=0)

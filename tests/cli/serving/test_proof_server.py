@@ -74,6 +74,14 @@ def test_killed_workers_and_the_end_of_the_service_lose_no_request(tmp_path, pop
     status, page, _ = prove(at)
     assert (status, is_right(page)) == (200, True)
     (first,) = health()["pids"]
+    os.kill(server.pid, signal.SIGSTOP)  # it finds them all at once
+    burst = [Connection(at) for _ in range(100)]
+    for one in burst:
+        one.request("GET", "/health")
+    os.kill(server.pid, signal.SIGCONT)
+    assert {one.getresponse().status for one in burst} == {200}
+    for one in burst:
+        one.close()
     with ThreadPoolExecutor(5) as clients:
         os.kill(first, signal.SIGSTOP)  # so that what follows is in work, whatever the machine does
         asked = [clients.submit(prove, at) for _ in range(5)]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from evenload.executor.loop.watchdog import LATE_S, LOOK_S, Watchdog
+from evenload.executor.loop.watchdog import LATE_S, LOOK_S, PACKING_S, Watchdog
 from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.transport.progress_cell import NOT_BEGUN
 
 STEP_S = 0.02
 
@@ -16,7 +17,8 @@ STEP_S = 0.02
 class OneWorker:
     """A worker at an item, seen by a watchdog. Nothing is worked while all is stopped."""
 
-    def __init__(self, limit_s: float):
+    def __init__(self, limit_s: float, position: int = 0):
+        self.position, self.loading = position, None
         self.clock_s = self.worked_s = 0.0
         self.watchdog = Watchdog(self, SimpleNamespace(note=print))  # type: ignore[arg-type]
         options = SimpleNamespace(timeout_s=limit_s)
@@ -27,7 +29,7 @@ class OneWorker:
         self.chunks, self.slot, self.startup_s, self.killed_s = deque([self.chunk]), "cpu:0", 0.0, None
 
     def progress(self, worker: Any) -> tuple[int, float]:
-        return 0, self.clock_s
+        return self.position, self.clock_s if self.position >= 0 else 0.0
 
     def kill(self, worker: Any, why: str = "") -> None:
         self.killed_s = self.worked_s
@@ -65,3 +67,16 @@ def test_an_item_over_its_limit_is_ended_whatever_is_stopped(seed: int) -> None:
     worker = OneWorker(limit_s)
     assert worker.is_ended_within(limit_s + 2 * STEP_S, chance, 0.0)
     assert OneWorker(limit_s).is_ended_within(20 * limit_s + 20, chance, 0.002)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_worker_that_never_begins_what_it_was_sent_is_ended_too(seed: int) -> None:
+    """It was stopped before it had read it, say; what it builds first has time."""
+    chance = random.Random(seed)
+    limit_s = chance.choice([0.3, 2.0, 10.0])
+    most_s = limit_s + PACKING_S
+    assert not OneWorker(limit_s, NOT_BEGUN).is_ended_within(most_s - STEP_S, chance, 0.01)
+    assert OneWorker(limit_s, NOT_BEGUN).is_ended_within(most_s + LOOK_S + 2 * STEP_S, chance, 0.0)
+    building: Any = OneWorker(limit_s, NOT_BEGUN)
+    building.loading = "a task"
+    assert not building.is_ended_within(5 * most_s, chance, 0.0)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from evenload.errors import (
     ExecutorClosed,
     TaskError,
+    TaskTimeout,
 )
 from evenload.executor import Executor
 
@@ -33,6 +35,19 @@ def test_submit_gives_real_futures(executor: Executor) -> None:
     failed = executor.submit(fail_on_multiples_of_three, 3)
     assert isinstance(failed.exception(100), TaskError)
     assert isinstance(failed.exception(100).__cause__, ValueError)
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait(1000)
+
+
+def test_a_call_over_its_limit_fails_and_the_next_gets_a_new_worker() -> None:
+    with Executor("cpu", echo=False, call_timeout_s=0.5) as executor:
+        late = executor.submit(wait_for_ever)
+        with pytest.raises(TaskTimeout, match=r"ran longer than 0\.5 s"):
+            late.result(100)
+    with Executor("cpu", echo=False, call_timeout_s=100.0) as executor:
+        assert executor.submit(abs, -3).result(100) == 3
 
 
 def test_submit_and_map_share_the_devices(executor: Executor) -> None:

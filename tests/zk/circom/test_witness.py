@@ -3,8 +3,10 @@
 import hashlib
 import io
 import json
+import math
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ pytest.importorskip("wasmtime", reason="the circom extra is not installed")
 
 import wasmtime
 
-from evenload.errors import FormatError
+from evenload.errors import ConfigError, FormatError
 from evenload.zk.circom.input_values import parse_inputs
 from evenload.zk.circom.sandbox import Limits
 from evenload.zk.circom.witness import InputsRefused, calculate_witness
@@ -132,6 +134,7 @@ def program(**changed):
 GROWS = """(param i32)
     (if (i32.eq (memory.grow (i32.const 9000)) (i32.const -1)) (then unreachable))"""
 FOREVER = "(loop $l (br $l))"
+SAY = '(import "runtime" "printErrorMessage" (func $say))'
 IMPORTS = """(import "runtime" "exceptionHandler" (func $refuse (param i32)))
              (import "runtime" "printErrorMessage" (func $say))"""
 
@@ -152,6 +155,15 @@ IMPORTS = """(import "runtime" "exceptionHandler" (func $refuse (param i32)))
         ({"getWitness": None}, "no circuit of circom 2: it has no such getWitness"),
         ({"head": '(import "env" "open" (func))'}, "imports 'env.open'"),
         ({"head": '(import "wasi_snapshot_preview1" "fd_write" (func (param i32)))'}, "imports 'wasi"),
+        ({"head": '(import "runtime" "exceptionHandler" (func (param i64)))'}, "incompatible import type"),
+        ({"head": '(import "runtime" "printErrorMessage" (func (result i64)))'}, "incompatible import type"),
+        ({"head": f"{SAY} (start $say)"}, "writes where it has no getMessageChar"),
+        ({"head": SAY, "init": "(param i32) (call $say)", "getMessageChar": None}, "has no getMessageChar"),
+        ({"head": SAY, "init": "(param i32) (call $say)",
+          "getMessageChar": "(result i32) (call $say) (i32.const 65)"}, "call stack exhausted"),
+        ({"head": "(memory 1) (memory 1)"}, "not a WebAssembly module"),
+        ({"head": "(memory i64 1)"}, "not a WebAssembly module"),
+        ({"head": "(memory 1 1 shared)"}, "not a WebAssembly module"),
         ({"setInputSignal": "(param i32)"}, "it has no such setInputSignal"),
         ({"getInputSize": "(result i64) (i64.const 1)"}, "it has no such getInputSize"),
     ],
@@ -168,6 +180,25 @@ def test_messages_without_end_are_cut():
     with pytest.raises(InputsRefused, match="an assertion failed: AAAA") as caught:
         calculate_witness(talks, {"a": [5]})
     assert len(str(caught.value)) < 600
+
+
+def test_a_line_without_end_takes_little_memory():
+    words = '(import "runtime" "writeBufferMessage" (func $w))'
+    talks = program(head=words, init="(param i32) (loop $l (call $w) (br $l))")
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="ran longer"):
+            calculate_witness(talks, {"a": [5]}, limits=Limits(time_s=0.8))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_limits_that_no_clock_takes():
+    assert calculate_witness(program(), {"a": [5]}, limits=Limits(time_s=math.inf)).shape == (1, 4)
+    for wrong in (math.nan, 0.0, -1.0):
+        with pytest.raises(ConfigError, match="leaves no time"):
+            Limits(time_s=wrong)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0asm", b"not a module", b"\0asm\1\0\0\0"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,6 +26,7 @@ from evenload.errors import (
     ExecutorClosed,
     FormatError,
     TaskError,
+    TaskTimeout,
     UnknownName,
     WorkerLost,
     quoted,
@@ -58,7 +60,8 @@ def make_app(service: ProofService, rules: Rules, metrics: ProofMetrics, host: s
         Route("/health", answers.health, methods=["GET"]),
         Route("/metrics", answers.metrics, methods=["GET"]),
     ]
-    return Guard(_TokenGate(Starlette(routes=routes), rules.token), host, None)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_address})
+    return Guard(_TokenGate(app, rules.token), host, None, page=_page_of)
 
 
 class _TokenGate:
@@ -135,7 +138,10 @@ class _Answers:
             raise FormatError("witnesses are not read from files here", hint="send the bytes of the .wtns")
         if not isinstance(given, str) or "\0" in given or len(given) > 4000:
             raise FormatError(f"{quoted(given)} is no path")
-        path = (folder / given).resolve()
+        try:
+            path = (folder / given).resolve()
+        except (OSError, RuntimeError, ValueError):  # links in a circle; what is no text of the file system
+            raise FormatError(f"{quoted(given)} is no path") from None
         if not path.is_relative_to(folder):
             raise FormatError(f"{quoted(given)} leads out of the folder of witnesses")
         try:
@@ -175,6 +181,9 @@ class _Answers:
 
 async def _body(request: Request, most_bytes: int) -> bytes:
     pieces, n_bytes = [], 0
+    declared = int(request.headers.get("content-length", "0"))  # digits: h11 refuses anything else
+    if declared > 4 * most_bytes:  # not heard out anyway
+        raise _too_large(most_bytes)
     async for piece in request.stream():
         n_bytes += len(piece)
         if n_bytes <= most_bytes:
@@ -182,8 +191,12 @@ async def _body(request: Request, most_bytes: int) -> bytes:
         elif n_bytes > 4 * most_bytes:  # a little more is heard out, so that the answer is read
             break
     if n_bytes > most_bytes:
-        raise _TooLarge(f"the body has more than {most_bytes:,} bytes", hint="see --most-witness")
+        raise _too_large(most_bytes)
     return b"".join(pieces)
+
+
+def _too_large(most_bytes: int) -> _TooLarge:
+    return _TooLarge(f"the body has more than {most_bytes:,} bytes", hint="see --most-witness")
 
 
 def _answer_to(error: Exception) -> Response:
@@ -193,11 +206,24 @@ def _answer_to(error: Exception) -> Response:
         return _refusal(503, cause.message, cause.hint, {"retry-after": str(cause.retry_after_s)})
     if isinstance(cause, ExecutorClosed | WorkerLost):
         return _refusal(503, cause.message, "send it again", {"retry-after": "1"})
+    if isinstance(cause, TaskTimeout):
+        why = "the proof took longer than the service allows; its worker was replaced"
+        return _refusal(504, why, "evenload prove --serve ... --limit SECONDS allows more")
     statuses = {UnknownName: 404, _TooLarge: 413, InvalidProof: 422, FormatError: 400, ConfigError: 400}
     status = next((status for kind, status in statuses.items() if isinstance(cause, kind)), 500)
     if isinstance(cause, EvenloadError):
         return _refusal(status, cause.message, cause.hint)
     return _refusal(500, f"the proof failed: {type(cause).__name__}", None)
+
+
+def _no_such_address(request: Request, error: Any) -> Response:
+    hint = "POST /prove/KEY; GET /keys, /keys/KEY/vkey.json, /health, /metrics"
+    why = "no such address" if error.status_code == 404 else f"{quoted(request.method)} is not answered here"
+    return _refusal(error.status_code, why, hint, error.headers)
+
+
+def _page_of(why: str) -> tuple[bytes, bytes]:
+    return b"application/json", _refusal(400, why, None).body
 
 
 def _refusal(status: int, why: str, hint: str | None, headers: dict[str, str] | None = None) -> Response:

@@ -20,6 +20,8 @@ from evenload.errors import ConfigError, quoted
 
 __all__ = ["ServeRequest", "serve_proofs"]
 
+BURST = 256  # connections beyond those that wait, each of which gets its 503
+
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
@@ -31,6 +33,7 @@ class ServeRequest:
     level: str | None
     has_token: bool
     most_waiting: int
+    limit_s: float
     most_witness: str
     witness_folder: Path | None
     quiet: bool
@@ -60,6 +63,7 @@ def serve_proofs(request: ServeRequest) -> int:
             request.devices or "cpu",
             level=request.level,
             most_waiting=request.most_waiting,
+            limit_s=request.limit_s,
             sink=metrics.sink,
         )
         with service:
@@ -90,7 +94,7 @@ def _server(app: Any, request: ServeRequest) -> Any:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=limited_protocol(),
+            http=limited_protocol(BURST + 4 * request.most_waiting),
             h11_max_incomplete_event_size=MOST_HEAD_BYTES,
             server_header=False,
             backlog=1024,
@@ -145,15 +149,22 @@ def _socket_file(path: Path) -> Iterator[socket.socket]:
     """A socket file that only this user can connect to; one that nobody listens at is replaced."""
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError("this system has no socket files", hint="--serve 127.0.0.1:8700")
-    _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
-        bound.bind(str(path))
-        bound.listen(1024)
+        with _folder_locked(path.parent):
+            _remove_stale(path)
+            bound.bind(str(path))
+            bound.listen(1024)
     except OSError as error:
         bound.close()
-        raise ConfigError(f"{quoted(str(path))} cannot be used: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{quoted(str(path))} cannot be used: {error.strerror or error}",
+            hint="name a path in a folder of yours, of at most 100 letters",
+        ) from error
+    except BaseException:
+        bound.close()
+        raise
     finally:
         os.umask(before)
     made = path.stat()
@@ -164,6 +175,21 @@ def _socket_file(path: Path) -> Iterator[socket.socket]:
         with contextlib.suppress(OSError):
             if path.stat().st_ino == made.st_ino:
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _folder_locked(folder: Path) -> Iterator[None]:
+    """Let one server at a time look at what is in ``folder`` and bind: a socket that is bound and does not
+    listen yet refuses connections as a dead one does.
+    """
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _remove_stale(path: Path) -> None:

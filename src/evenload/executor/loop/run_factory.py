@@ -42,11 +42,19 @@ class RunFactory:
 
     costs              what is known of tasks from before
     max_worker_deaths  an item that has ended so many workers is given up
+    call_timeout_s     a submitted call that runs longer fails
     """
 
-    def __init__(self, engine: Engine, record: Record, costs: CostHistory, max_worker_deaths: int):
+    def __init__(
+        self,
+        engine: Engine,
+        record: Record,
+        costs: CostHistory,
+        max_worker_deaths: int,
+        call_timeout_s: float | None = None,
+    ):
         self._engine, self._record, self._costs = engine, record, costs
-        self._max_worker_deaths = max_worker_deaths
+        self._max_worker_deaths, self._call_timeout_s = max_worker_deaths, call_timeout_s
         self._tasks = Tasks()
         self._is_balancing = True
 
@@ -98,7 +106,8 @@ class RunFactory:
 
         calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
         task = self._tasks.prepare(run_call if is_threaded else _call_here, is_tidied=True, sends=is_threaded)
-        options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
+        limit_s = self._call_timeout_s
+        options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True, timeout_s=limit_s)
         run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)
         return run, calls
 

@@ -7,7 +7,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
-from evenload.executor.transport.progress_cell import PACKING, UNPACKING
+from evenload.executor.transport.progress_cell import NOT_BEGUN
 
 __all__ = ["Watchdog"]
 
@@ -71,11 +71,16 @@ class Watchdog:
             if position >= 0 and not chunk.is_warned_of:
                 self._suspect(worker, chunk, position, seconds)
         elif chunk.overtime_at is None:
+            if position == NOT_BEGUN and worker.loading is None:
+                chunk.due_s = now if chunk.due_s is None else chunk.due_s
+                seconds = self._running_s(now - chunk.due_s, now)
             left_s = self._left_s(chunk, limit_s, position, seconds)
             if left_s > 0:
                 self.due_s = min(self.due_s, now + left_s)
             elif chunk.late_at != position:  # news may wait, and the program been stopped a moment ago
                 chunk.late_at, self.due_s = position, now
+            elif position == NOT_BEGUN:  # stopped, or stuck: its items are not to blame, and run elsewhere
+                self._supervisor.kill(worker, "did not begin what it was sent")
             else:
                 chunk.overtime_at = position
                 self._supervisor.kill(worker)
@@ -91,7 +96,7 @@ class Watchdog:
         if position >= 0:
             n_at_once = 1 if chunk.send.singly else min(chunk.run.sizing.n_per_call, n_items)
             return limit_s * n_at_once - seconds
-        return limit_s * n_items + PACKING_S - seconds if position in (UNPACKING, PACKING) else limit_s
+        return limit_s * n_items + PACKING_S - seconds
 
     def _suspect(self, worker: Worker, chunk: Sent, position: int, seconds: float) -> None:
         if seconds > max(SUSPICIOUS_S, STUCK_TIMES * chunk.run.sizing.longest_s):

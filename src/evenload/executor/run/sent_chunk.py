@@ -22,6 +22,7 @@ class SentChunk(Generic[R]):
     is_tiny        it is expected to be done before the next could be sent
     late_at        position that was found to take too long, to be looked at once more
     overtime_at    position at which its worker was killed for taking too long
+    due_s          when its worker was first seen free to begin it, and had not
     """
 
     number: int
@@ -35,6 +36,7 @@ class SentChunk(Generic[R]):
     is_warned_of: bool = False
     late_at: int | None = None
     overtime_at: int | None = None
+    due_s: float | None = None
     is_tiny: bool = False
 
     def position_at_end(self, position: int) -> int:

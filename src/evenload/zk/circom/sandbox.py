@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from evenload._arguments import seconds
 from evenload._optional import require
 from evenload.errors import FormatError, printable, quoted
 
@@ -20,6 +21,9 @@ class Limits:
     time_s: float = 600.0
     memory_bytes: int = 1 << 32
     code_bytes: int = 1 << 28
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time_s", seconds("time_s", self.time_s))
 
 
 class Stopped(Exception):
@@ -37,6 +41,8 @@ class Sandbox:
         self.name, self._limits = name, limits
         config = self._wasm.Config()
         config.epoch_interruption = True
+        # circom needs none of these, and each is one more way to take memory.
+        config.wasm_threads = config.wasm_multi_memory = config.wasm_memory64 = False
         self._engine = self._wasm.Engine(config)
         self.store = self._wasm.Store(self._engine)
         self.store.set_limits(memory_size=limits.memory_bytes, table_elements=1 << 20, instances=2,
@@ -44,7 +50,12 @@ class Sandbox:
         self.store.set_epoch_deadline(1)
         self._left_s = limits.time_s
 
-    def load(self, code: bytes | str, functions: Mapping[str, Callable[..., Any]]) -> Mapping[str, Any]:
+    def host_function(self, function: Callable[..., None], n_arguments: int) -> Any:
+        """A function of Python for a module: it takes integers of 32 bits, and returns nothing."""
+        wasm = self._wasm
+        return wasm.Func(self.store, wasm.FuncType([wasm.ValType.i32()] * n_arguments, []), function)
+
+    def load(self, code: bytes | str, functions: Mapping[str, Any]) -> Mapping[str, Any]:
         """Compile a module, or its text, give it ``functions`` by "module.name", and return its exports.
 
         Raises FormatError for what is no module, is too large, or imports anything else. A module may run
@@ -67,8 +78,7 @@ class Sandbox:
                     f"{self.name}: imports {quoted(name)}, which circuits of circom 2 do not",
                     hint="compile the circuit with circom 2: circom circuit.circom --wasm",
                 )
-            given = functions[name]
-            needed.append(given if isinstance(given, wasm.Func) else wasm.Func(self.store, one.type, given))
+            needed.append(functions[name])
         try:
             return wasm.Instance(self.store, module, needed).exports(self.store)
         except wasm.WasmtimeError as error:
@@ -92,7 +102,7 @@ class Sandbox:
             is_late.set()
             self._engine.increment_epoch()
 
-        timer = threading.Timer(self._left_s, stop)
+        timer = threading.Timer(min(self._left_s, threading.TIMEOUT_MAX), stop)
         timer.daemon = True
         timer.start()
         try:

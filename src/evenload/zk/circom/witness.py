@@ -130,10 +130,10 @@ class _Circuit:
     def start(self, code: bytes) -> None:
         """Load the circuit and what carries elements. Raises FormatError."""
         self._exports = self.sandbox.load(code, {
-            "runtime.exceptionHandler": self._refuse,
-            "runtime.printErrorMessage": self._take_fault,
-            "runtime.writeBufferMessage": self._take_words,
-            "runtime.showSharedRWMemory": self._take_number,
+            "runtime.exceptionHandler": self.sandbox.host_function(self._refuse, 1),
+            "runtime.printErrorMessage": self.sandbox.host_function(self._take_fault, 0),
+            "runtime.writeBufferMessage": self.sandbox.host_function(self._take_words, 0),
+            "runtime.showSharedRWMemory": self.sandbox.host_function(self._take_number, 0),
         })  # fmt: skip
         self._check()
         carried = ("readSharedRWMemory", "writeSharedRWMemory", "getWitness", "setInputSignal")
@@ -141,7 +141,10 @@ class _Circuit:
         self._carrier = self.sandbox.load(CARRIER, functions)
 
     def _call(self, function: str, *args: int) -> int:
-        return self._exports[function](self.sandbox.store, *(_signed(arg) for arg in args))
+        found = self._exports.get(function)
+        if found is None:  # a message before it is loaded, or from one that exports none
+            raise FormatError(f"{self.name}: no circuit of circom 2: it writes where it has no {function}")
+        return found(self.sandbox.store, *(_signed(arg) for arg in args))
 
     def _check(self) -> None:
         """Raises FormatError unless it is a circuit of circom 2 over BN254."""
@@ -230,7 +233,8 @@ class _Circuit:
     def _take_words(self) -> None:
         text = self._message()
         if text != "\n":
-            self._line.append(text)
+            if len(self._line) < MOST_LOGGED:
+                self._line.append(text)
             return
         self._n_logged += 1
         if self._log and self._n_logged <= MOST_LOGGED:
