@@ -223,7 +223,7 @@ def _no_such_address(request: Request, error: Any) -> Response:
 
 
 def _page_of(why: str) -> tuple[bytes, bytes]:
-    return b"application/json", _refusal(400, why, None).body
+    return b"application/json", bytes(_refusal(400, why, None).body)
 
 
 def _refusal(status: int, why: str, hint: str | None, headers: dict[str, str] | None = None) -> Response:
