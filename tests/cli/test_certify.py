@@ -52,6 +52,34 @@ def test_json_and_a_badge(run, tmp_path):
     assert ">75 % of the best possible<" in badge.read_text()
 
 
+def test_devices_that_did_nothing_are_named(tmp_path):
+    """No speed of theirs is known, so the bound is without them: a share of 100 % must not hide that."""
+    with EventFile(tmp_path / "events.jsonl") as sink:
+        sink(RunStarted(0.0, "one of two", 0.0, 1, {"a": {}, "lost\x1b[2J": {}}))
+        sink(Span("map", "a", "a", 0, 1, 0.0, 2.0))
+        sink(RunFinished(2.0, "done"))
+    said = call(tmp_path / "events.jsonl", "-o", tmp_path / "x.json").stderr
+    assert "did nothing" in said
+    assert "lost" in said
+    assert "\x1b" not in said
+    assert len(json.loads(call(tmp_path / "x.json", "--json").stdout)["idle_devices"]) == 1
+
+
+def test_a_certificate_without_names_is_shown(run, tmp_path):
+    """The checker believes no name, and needs none."""
+    call(run, "-o", tmp_path / "x.json")
+    page = json.loads((tmp_path / "x.json").read_text())
+    del page["name"]
+    for one in page["evidence"]["devices"]:
+        del one["name"]
+    page["evidence"]["devices"].append({"lanes": 1, "parts": []})
+    for stage in page["evidence"]["stages"]:
+        stage["speeds"].append(None)
+        stage["load"].append(0)
+    (tmp_path / "x.json").write_text(json.dumps(page))
+    assert call(tmp_path / "x.json").return_value == 0
+
+
 @pytest.mark.parametrize("content", ["{}", "no json", '{"format":"\\u001b[2J"}', "[" * 100_000])
 def test_what_proves_nothing_is_said_and_fails(tmp_path, capsys, content):
     path = tmp_path / "x.json"

@@ -13,6 +13,8 @@ from evenload.errors import FormatError, printable
 
 __all__ = ["certify"]
 
+MOST_NAMED = 8
+
 
 @dataclass(frozen=True, slots=True)
 class CertifyRequest:
@@ -94,20 +96,39 @@ def _certify_run(request: CertifyRequest) -> Path:
 def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
     kind, numbers = page["kind"], page["claim"]
     if request.as_json:
-        facts = {"schema": 1, "kind": kind, "name": page["name"], "share": float(share)}
+        facts = {"schema": 1, "kind": kind, "name": page.get("name", ""), "share": float(share)}
         facts |= {name: float(numbers[name]) for name in ("achieved", "bound", "ratio")}
         files = [str(path) for path in (target, request.badge) if path is not None]
         unit = "ns" if _unit(kind)[0] == "s" else "load"
-        click.echo(json.dumps({**facts, "unit": unit, "files": files}))
+        facts |= {"unit": unit, "files": files}
+        click.echo(json.dumps({**facts, "idle_devices": _idle(page)}))
         return
     unit, scale = _unit(kind)
     reached, least = (f"{float(numbers[name]) / scale:.4g} {unit}" for name in ("achieved", "bound"))
-    name = printable(str(page["name"]))
+    name = printable(str(page.get("name", "")))
     close = f"{_percent(share)} of the best possible"
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
+    if idle := _idle(page):
+        some = ", ".join(idle[:MOST_NAMED]) + (", ..." if len(idle) > MOST_NAMED else "")
+        click.echo(
+            f"note: did nothing, and the bound is without: {some} (their speeds are not known)", err=True
+        )
     for path in (target, request.badge):
         if path is not None:
             click.echo(path)
+
+
+def _idle(page: Any) -> list[str]:
+    """The devices of a run that did nothing in any stage, so that nobody knows how fast they are."""
+    if page["kind"] != "run":
+        return []
+    evidence = page["evidence"]
+    used = {chunk[0] for stage in evidence["stages"] for chunk in stage["chunks"]}
+    used |= {part for at in used for part in evidence["devices"][at]["parts"]}
+    devices = enumerate(evidence["devices"])
+    return [
+        printable(str(one.get("name", "")))[:80] for at, one in devices if at not in used and not one["parts"]
+    ]
 
 
 def _unit(kind: str) -> tuple[str, float]:

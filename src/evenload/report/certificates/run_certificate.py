@@ -36,6 +36,7 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
     stages, lanes = chunks.stages(), chunks.lanes()
     by_name = {stage.name: stage for stage in stages}
     lanes = {track: max(n, tally.lanes.n(track)) for track, n in lanes.items()}  # of a log out of order
+    lanes |= dict.fromkeys(chunks.idle(), 1)
     stretches = []
     for start_s, stop_s, works in tally.stretches():
         works = {one: work for one, work in works.items() if one in by_name}
@@ -57,6 +58,8 @@ class ChunkRows:
         self._stages: dict[str, StageChunks] = {}
         self._needed = NeededItems()
         self._shift = 0
+        self._devices: dict[str, None] = {}
+        self._used: set[str] = set()
 
     def time(self, t: float) -> int:
         """Return nanoseconds on the document's clock, which begins at 0."""
@@ -66,8 +69,11 @@ class ChunkRows:
         if isinstance(event, (WorkerStarted, WorkerExited)):
             self._tracks.see(event)
         self._needed.add(event)
+        if isinstance(event, RunStarted):
+            self._devices |= dict.fromkeys(event.devices)
         if not isinstance(event, Span):
             return
+        self._used |= {event.device, event.worker, *event.device.split("+")}
         track = self._tracks.key(event.device, event.worker)
         length_s = max(0.0, event.stop_s - event.start_s)
         busy_s = min(event.busy_s, length_s) if event.busy_s > 0 else length_s
@@ -97,6 +103,10 @@ class ChunkRows:
         for stage in self._stages.values():
             stage.measure()
         return found
+
+    def idle(self) -> list[str]:
+        """Return the devices of the run on which nothing ran, of which nobody knows how fast they are."""
+        return [one for one in self._devices if one not in self._used]
 
     def stages(self) -> list[StageChunks]:
         """Return the stages that did anything, their times from 0 on."""
