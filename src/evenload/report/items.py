@@ -148,13 +148,21 @@ class NeededItems:
             self._end[stage] = end + n_items
             return [end, n_items]
         given = [index, n_items] if items is None else runs_of(items)
-        found = []
+        found: list[int] = []
+        add = self._first.get(stage, 0)
         for first, n in zip(given[::2], given[1::2], strict=True):
             if first >= 0 and n > 0:
-                found += one.items.missing(first, n)
+                _append(found, one.items.missing(first, n), add)
                 one.items.add(first, n)
-        add = self._first.get(stage, 0)
-        found[::2] = [first + add for first in found[::2]]
         ends = [first + n for first, n in zip(found[::2], found[1::2], strict=True)]
         self._end[stage] = max([end, *ends])
         return found
+
+
+def _append(runs: list[int], more: list[int], add: int) -> None:
+    """Append runs that begin ``add`` later; one that goes on where the last ended makes that one longer."""
+    for first, n in zip(more[::2], more[1::2], strict=True):
+        if runs and first + add == runs[-2] + runs[-1]:
+            runs[-1] += n
+        else:
+            runs += [first + add, n]

@@ -14,7 +14,7 @@ from evenload.zk.formats.r1cs import read_r1cs, write_r1cs
 from evenload.zk.formats.witness import witness_from_integers
 
 DATA = Path(__file__).parents[2] / "data" / "zk"
-FOLDERS = sorted(path for path in DATA.iterdir() if path.is_dir())
+FOLDERS = sorted(path.parent for path in DATA.glob("*/circuit.zkey"))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
