@@ -121,6 +121,13 @@ def convolutions(pages: list[StateRow]) -> str:
     return table(columns, pages[0]["rows"], 3)
 
 
+def cifar(pages: list[StateRow]) -> str:
+    columns = {name: words(name) for name in ("strategy", "ran")}
+    columns |= {"cpu, ms a step": figure("cpu, ms", 2), "clock, ms a step": figure("clock, ms", 2)}
+    columns |= {name: figure(name, 2) for name in ("x cpu", "x clock")} | {"GFLOPS": figure("GFLOPS", 0)}
+    return table(columns, pages[0]["rows"], 2)
+
+
 TABLES: Mapping[str, Any] = {
     "clients_peers": peers,
     "clients_auto": (auto, STRATEGIES),
@@ -130,6 +137,7 @@ TABLES: Mapping[str, Any] = {
     "clients_larger_100": strategies,
     "clients_batch8": strategies,
     "clients_convolutions": convolutions,
+    "clients_cifar": cifar,
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
     "clients_first_rounds": first_rounds,

@@ -115,10 +115,18 @@ def verify(pages: Sequence[Page]) -> str:
     return table(["verification", "CPU ms a proof", "one by one over it"], lines)
 
 
+def service(pages: Sequence[Page]) -> str:
+    names = ("devices", "clients", "requests", "workers killed", "lost", "wrong")
+    figures = ("proofs/s", "p50 ms", "p99 ms", "longest ms")
+    lines = [[*(str(row[k]) for k in names), *(f"{row[k]:.0f}" for k in figures)] for row in joined(pages)]
+    return table([*names, *figures], lines)
+
+
 TABLES = {
     "zk_prove": (prove, ("zk_prove", "zk_prove_1M")),
     "zk_wgsl": wgsl,
     "zk_batch": batch,
     "zk_kernels_ifma52": kernels,
     "zk_verify": verify,
+    "zk_service": service,
 }
