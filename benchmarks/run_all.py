@@ -58,13 +58,15 @@ LARGER = f"{STRATEGIES} GRU transformer --clients"
 BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:10 rules-compiled:20 auto"
 HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' 'threads*2/fused-compiled:10' auto"
 BENCHMARKS = (
+    Benchmark("audit.py", 1, ("audit",)),
     Benchmark("clients_adapters.py", 5, ("clients_adapters",)),
     Benchmark(f"{STRATEGIES} --batch 8 --cores 1 --repeats 5 --name clients_batch8 --strategies {BATCH8}", 4,
               ("clients_batch8",)),
-    Benchmark("clients_cifar.py", 5, ("clients_cifar",)),
+    Benchmark("clients_cifar.py --repeats 2", 2, ("clients_cifar",)),
     Benchmark("clients_cold_warm.py", 3, ("clients_cold_warm",)),
     Benchmark("clients_convolutions.py", 0.3, ("clients_convolutions",)),
     Benchmark("clients_digits.py", 3, ("clients_digits",)),
+    Benchmark("clients_first_rounds.py --quick", 6, ("clients_first_rounds",)),
     Benchmark(f"{LARGER} 20 --rounds 1000 --repeats 4", 10, ("clients_larger",)),
     Benchmark(f"{LARGER} 100 --repeats 2 --name clients_larger_100 --strategies {HUNDRED}", 8,
               ("clients_larger_100",)),
@@ -79,7 +81,7 @@ BENCHMARKS = (
     Benchmark("executor_transport.py", 3, ("executor_transport",)),
     Benchmark("merkle.py trees", 3, ("merkle",)),
     Benchmark("merkle.py devices", 0.5, ("merkle_devices",)),
-    Benchmark("moe_clones.py", 5, ("moe_clones",)),
+    Benchmark("moe_clones.py", 0.5, ("moe_clones",)),
     Benchmark("moe_dispatch.py", 0.5, ("moe_dispatch",)),
     Benchmark("moe_engines.py", 5, ("moe_engines",)),
     Benchmark("moe_placement.py moves", 3, ("moe_placement_moves",)),
@@ -104,7 +106,7 @@ BENCHMARKS = (
     Benchmark("zk_prove.py --large --only 1M", 5, ("zk_prove_1M",),
               needs="snarkjs and rapidsnark, for the columns of peers"),
     Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",), needs="snarkjs, for the columns of peers"),
-    Benchmark("zk_service.py", 5, ("zk_service",)),
+    Benchmark("zk_service.py", 0.5, ("zk_service",)),
     Benchmark("zk_verify.py --runs 9", 2, ("zk_verify",)),
 )  # fmt: skip
 
