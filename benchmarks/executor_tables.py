@@ -43,6 +43,11 @@ COLUMNS = {  # by result: key, heading, decimals
         ("s60", "60 unequal items", 2),
         ("s300", "300 unequal items", 2),
     ),
+    "executor_tiny_items": (
+        ("part", "", None),
+        ("evenload", "evenload, µs", 3),
+        ("Pool.map", "multiprocessing.Pool.map, µs", 3),
+    ),
     "executor_memory": (
         ("peer", "", None),
         ("stream growth_mb", "tiny items, MB", 0),

@@ -78,6 +78,7 @@ BENCHMARKS = (
     Benchmark("executor_overhead.py", 4, ("executor_overhead",)),
     Benchmark("executor_ray.py", 8, ("executor_ray",)),
     Benchmark("executor_startup.py", 2, ("executor_startup",)),
+    Benchmark("executor_tiny_items.py", 0.3, ("executor_tiny_items",)),
     Benchmark("executor_transport.py", 3, ("executor_transport",)),
     Benchmark("merkle.py trees", 3, ("merkle",)),
     Benchmark("merkle.py devices", 0.5, ("merkle_devices",)),
