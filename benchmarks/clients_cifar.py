@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from clients_models import LR, serial
 from record import record
 from torch import Tensor, nn
 
 from evenload.clients import SGD, Recipe, Trainer
 
-ROWS, BATCH, LR = 50, 10, 0.05
+ROWS, BATCH = 50, 10
 STEPS = ROWS // BATCH
 CONVOLUTIONS = {(3, 32, 30): 2, (32, 64, 28): 3}  # in, out, places a side: products forward and backward
 DENSE = {(12544, 128): 3, (128, 10): 3}
@@ -45,21 +45,6 @@ def cohort(n: int) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn((n, ROWS, 3, 32, 32), generator=g), torch.randint(0, 10, (n, ROWS), generator=g)
     return list(zip(x, y, strict=True))
-
-
-def plain(model: nn.Module, start: dict[str, Tensor], data: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """One client after the other, shuffled; the mean of the models."""
-    total = {name: torch.zeros_like(t) for name, t in start.items()}
-    for x, y in data:
-        model.load_state_dict(start)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        for rows in torch.randperm(len(x)).split(BATCH):
-            optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-        for name, t in model.state_dict().items():
-            total[name] += t / len(data)
-    return total
 
 
 def in_threads(n: int, run: Callable[[], object]) -> None:
@@ -150,8 +135,8 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
     )
     start = {name: t.clone() for name, t in model.state_dict().items()}
     runs: dict[str, Callable[[int], Any]] = {
-        "plain torch": lambda i: plain(model, start, data),
-        "plain torch, 2 threads": lambda i: in_threads(2, lambda: plain(model, start, data)),
+        "plain torch": lambda i: serial(model, start, data, BATCH),
+        "plain torch, 2 threads": lambda i: in_threads(2, lambda: serial(model, start, data, BATCH)),
     }
     trainers = {
         name: Trainer(Cifar, strategy=name, rounds=asked.rounds if name == "auto" else 1) for name in names
