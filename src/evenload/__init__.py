@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._version import __version__
 
 if TYPE_CHECKING:
-    from evenload.devices import Device, DevicePool
+    from evenload.devices import Device, DevicePool, current_device
     from evenload.errors import EvenloadError
     from evenload.executor import Executor, ParallelResult, Task, gang, map, run_partitioned
     from evenload.pipeline import MultiDeviceImageEdit, Pipeline
@@ -24,6 +24,7 @@ _HOMES = {
     "MultiDeviceImageEdit": "pipeline",
     "Pipeline": "pipeline",
     "Task": "executor",
+    "current_device": "devices",
     "gang": "executor",
     "map": "executor",
     "run_partitioned": "executor",
@@ -51,6 +52,7 @@ __all__ = [
     "Pipeline",
     "Task",
     "__version__",
+    "current_device",
     "gang",
     "map",
     "run_partitioned",

@@ -271,7 +271,7 @@ TWO_NODES = """
 
     def where(x):
         time.sleep(0.05)
-        return evenload.devices.current().id, os.environ["EVENLOAD_DEVICE"]
+        return evenload.current_device().id, os.environ["EVENLOAD_DEVICE"]
 
     def summed(rank):
         import torch, torch.distributed as dist

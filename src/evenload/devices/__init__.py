@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         CurrentDevice,
         as_current,
         current,
+        current_device,
         thread_share,
         worker_environment,
     )
@@ -32,6 +33,7 @@ _HOMES = {
     "Telemetry": "telemetry",
     "as_current": "environment",
     "current": "environment",
+    "current_device": "environment",
     "score": "score",
     "split_cpu": "selection",
     "thread_share": "environment",
@@ -50,6 +52,7 @@ __all__ = [
     "Telemetry",
     "as_current",
     "current",
+    "current_device",
     "score",
     "split_cpu",
     "thread_share",

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from evenload.devices.device import Device, family_of
 from evenload.devices.pool import DevicePool
 
-__all__ = ["THREAD_VARIABLES", "CurrentDevice", "as_current", "current", "thread_share", "worker_environment"]
+__all__ = [
+    "THREAD_VARIABLES",
+    "CurrentDevice",
+    "as_current",
+    "current",
+    "current_device",
+    "thread_share",
+    "worker_environment",
+]
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -101,6 +109,15 @@ def current() -> CurrentDevice:
         threads=int(threads) if threads.isdigit() else os.cpu_count() or 1,
         adapter=os.environ.get("EVENLOAD_ADAPTER") or None,
     )
+
+
+def current_device() -> CurrentDevice | None:
+    """Return the device of the task that calls this: ``id``, ``torch``, ``threads``. None outside of a task.
+
+    The same in a map, a submitted call, a gang, a pipeline's stage, joblib, ``evenload.futures``, and on
+    every backend. Threads and programs that a task starts are on its device, too; inline, its own thread is.
+    """
+    return current() if _override.get() is not None or os.environ.get("EVENLOAD_DEVICE") else None
 
 
 @contextmanager
