@@ -1,9 +1,11 @@
 """Merkle trees: vector kernels, WGSL and hashlib in one run, and a large tree over worker processes.
 
-    python benchmarks/merkle.py [trees|devices] [--leaves N]
+    python benchmarks/merkle.py [trees|sha256|devices] [--leaves N]
 
 trees    100,000 leaves, and 131,072 with WGSL; writes results/merkle.json. CPU milliseconds of the thread, or
          of the process where a driver has threads; the least of several rounds in which all take turns.
+sha256   100,000 leaves of rfc6962 at each level, on one thread and on two; writes results/merkle_sha256.json.
+         Less than two minutes, most of it compiling.
 devices  10 million leaves over one and over two workers; writes results/merkle_devices.json. Beside wall time
          stands what the workers' CPU time allows: on a busy machine, wall time says little about us.
 """
@@ -31,16 +33,16 @@ from evenload.merkle.cpu_engine import CpuEngine
 from evenload.native import machine
 
 LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (None: this one), features
-    "AVX-512": (512, None, ""),
+    "AVX-512": (512, None, ""),  # no SHA instruction is in it
     "SHA-NI": ("sha", "x86-64-v3", "+sha"),
     "AVX2": (256, "x86-64-v3", ""),
     "SSE": (128, "x86-64-v2", ""),
 }
 
 
-def engine_for(scheme: str, level: int | str, cpu: str | None, features: str) -> CpuEngine:
-    """One thread; compiled for ``cpu``, so that nothing newer is used than that has. None: this processor."""
-    engine = CpuEngine(Scheme(scheme), threads=1)
+def engine_for(scheme: str, level: int | str, cpu: str | None, features: str, threads: int = 1) -> CpuEngine:
+    """Compiled for ``cpu``, so that nothing newer is used than that has. None: this processor."""
+    engine = CpuEngine(Scheme(scheme), threads=threads)
     if scheme == "poseidon":
         return engine
     binding = machine.binding()
@@ -96,6 +98,35 @@ def trees(n: int) -> None:
     table += poseidon(1 << 14)
     table += wgsl(1 << 17)
     record("merkle", table, load_average=os.getloadavg()[0])
+
+
+def sha256(n: int) -> None:
+    """Each level on one thread and on two, which share the code; wall time beside CPU time of all threads."""
+    rows, contestants, engines = rows_of(n), {}, []
+    for name, (level, cpu, features) in LEVELS.items():
+        if not is_possible("rfc6962", level):
+            continue
+        one = engine_for("rfc6962", level, cpu, features)
+        two = CpuEngine(one.scheme, threads=2)
+        two._kernels = one._kernels
+        for engine in (one, two):
+            label = f"{name}, {engine.threads}"
+            contestants[label] = lambda e=engine: tree_root("rfc6962", rows, e)
+            engines.append(engine)
+    assert len({work() for work in contestants.values()} | {plain_root("rfc6962", rows.tobytes())}) == 1
+    best = measure(contestants, 150, time.process_time)
+    record("merkle_sha256", sha256_rows(n, best), load_average=os.getloadavg()[0])
+    for engine in engines:
+        engine.close()
+
+
+def sha256_rows(n: int, best: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    found = []
+    for label, (cpu_ms, wall_ms) in best.items():
+        name, threads = label.split(", ")
+        row = {"by": name, "threads": int(threads), "leaves": n}
+        found.append(row | {"cpu_ms": round(cpu_ms, 2), "wall_ms": round(wall_ms, 2)})
+    return found
 
 
 def poseidon(n: int) -> list[dict[str, Any]]:
@@ -193,12 +224,14 @@ def compared(base: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=["trees", "devices"])
+    parser.add_argument("part", nargs="?", choices=["trees", "sha256", "devices"])
     parser.add_argument("--leaves", type=int)
     given = parser.parse_args()
-    if given.part != "devices":
+    if given.part in (None, "trees"):
         trees(given.leaves or 100_000)
-    if given.part != "trees":
+    if given.part in (None, "sha256"):
+        sha256(given.leaves or 100_000)
+    if given.part in (None, "devices"):
         devices(given.leaves or 10_000_000)
 
 

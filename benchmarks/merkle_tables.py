@@ -49,6 +49,15 @@ def wgsl(pages: Sequence[Page]) -> str:
     return table(head, lines)
 
 
+def threads(pages: Sequence[Page]) -> str:
+    """Wall time of a tree by level, on one thread and on two."""
+    wall: dict[str, dict[int, float]] = {}
+    for row in pages[0]["rows"]:
+        wall.setdefault(row["by"], {})[row["threads"]] = row["wall_ms"]
+    lines = [[by, ms(one[1]), ms(one[2]), f"{one[1] / one[2]:.2f}×"] for by, one in wall.items()]
+    return table(["instructions", "one thread", "two threads", "faster"], lines)
+
+
 def devices(pages: Sequence[Page]) -> str:
     lines = [
         [

@@ -81,6 +81,7 @@ BENCHMARKS = (
     Benchmark("executor_tiny_items.py", 0.3, ("executor_tiny_items",)),
     Benchmark("executor_transport.py", 3, ("executor_transport",)),
     Benchmark("merkle.py trees", 3, ("merkle",)),
+    Benchmark("merkle.py sha256", 2, ("merkle_sha256",)),
     Benchmark("merkle.py devices", 0.5, ("merkle_devices",)),
     Benchmark("moe_clones.py", 0.5, ("moe_clones",)),
     Benchmark("moe_dispatch.py", 0.5, ("moe_dispatch",)),

@@ -55,12 +55,14 @@ def compress(w: Words, state: Sequence[Any], block: Sequence[Any]) -> list[Any]:
             schedule.append(_next_word(w, schedule))
         sigma = w.xor(w.rotate(e, 6), w.rotate(e, 11), w.rotate(e, 25))
         chosen = w.xor(g, w.and_(e, w.xor(f, g)))
-        first = w.add(h, sigma, chosen, w.add(constant, schedule[i]))
+        # Only what hangs on e is added last: a round is as long as its longest chain of operations.
+        early = w.as_written(w.add(h, w.add(constant, schedule[i])))
+        first = w.add(w.as_written(w.add(early, chosen)), sigma)
         sigma = w.xor(w.rotate(a, 2), w.rotate(a, 13), w.rotate(a, 22))
         # b unless a differs from it and c does too; a ^ b is the next round's b ^ c.
         before, differ = differ, w.xor(a, b)
         majority = w.xor(b, w.and_(differ, before))
-        h, g, f, e, d, c, b, a = g, f, e, w.add(d, first), c, b, a, w.add(first, sigma, majority)
+        h, g, f, e, d, c, b, a = g, f, e, w.add(d, first), c, b, a, w.add(first, w.add(sigma, majority))
     return [w.add(old, new) for old, new in zip(state, (a, b, c, d, e, f, g, h), strict=True)]
 
 

@@ -90,6 +90,10 @@ class Words:
         """``a`` as the back end's own value."""
         return self.emit_constant(a) if isinstance(a, int) else a
 
+    def as_written(self, a: Any) -> Any:
+        """``a``, computed from its terms in the order in which they stand, whatever a compiler prefers."""
+        return a
+
     def sha256_compress(self, state: Sequence[Any], block: Sequence[Any]) -> list[Any] | None:
         """A back end's own way to compress a block of SHA-256, where the hardware has one."""
         return None
