@@ -121,4 +121,11 @@ def test_products_are_recognised() -> None:
     assert find_hardware("NVIDIA H100 80GB HBM3") == find_hardware("h100")
     assert find_hardware("NVIDIA GeForce RTX 4090") == find_hardware("rtx4090")
     assert find_hardware("NVIDIA L40S") == find_hardware("l40s")
+    assert find_hardware("NVIDIA A100-SXM4-80GB") == find_hardware("a100")
     assert find_hardware("Radeon") is None
+
+
+def test_a_card_of_a_like_name_is_another() -> None:
+    likes = ("RTX 4070 Ti", "RTX 4080 SUPER", "RTX 4090 D", "RTX 4090 Laptop GPU")
+    for product in (*(f"NVIDIA GeForce {one}" for one in likes), "NVIDIA T400", "NVIDIA L40"):
+        assert find_hardware(product) is None, product

@@ -1,5 +1,6 @@
 """Look up accelerators by name, to plan for machines that are not at hand, from data sheets."""
 
+import re
 from dataclasses import dataclass
 
 from evenload.errors import UnknownName
@@ -7,6 +8,7 @@ from evenload.errors import UnknownName
 __all__ = ["HARDWARE", "Hardware", "find_hardware", "hardware_named", "peak_rates"]
 
 _PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
+_NO_OTHER = r"(?!\w| (ti|super|d|laptop|mobile|max-?q)\b)"  # not followed by what makes it another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,13 @@ HARDWARE = {
     "t4": Hardware(65, 16, 320e9, _PCIE4 / 2, has_bfloat16=False),
     "rtx5090": Hardware(209, 32, 1792e9, _PCIE5),
     "rtx4090": Hardware(165, 24, 1008e9, _PCIE4),
+    "rtx4080": Hardware(97.5, 16, 717e9, _PCIE4),
+    "rtx4070": Hardware(58.3, 12, 504e9, _PCIE4),
+    "rtx4060": Hardware(30.2, 8, 272e9, _PCIE4 / 2),
     "rtx3090": Hardware(71, 24, 936e9, _PCIE4),
+    "rtx3080": Hardware(59.5, 10, 760e9, _PCIE4),
+    "rtx3070": Hardware(40.6, 8, 448e9, _PCIE4),
+    "rtx3060": Hardware(25.5, 12, 360e9, _PCIE4),
     "mi300x": Hardware(1307, 192, 5.3e12, _PCIE5),
 }
 
@@ -53,9 +61,12 @@ def hardware_named(name: str) -> Hardware:
 
 
 def find_hardware(product: str) -> Hardware | None:
-    """Find the entry that a driver's product name means, such as "NVIDIA H100 80GB HBM3"; or None."""
-    squeezed = product.lower().replace(" ", "").replace("geforce", "")
-    names = [name for name in HARDWARE if name in squeezed]
+    """Find the entry that a driver's product name means, such as "NVIDIA H100 80GB HBM3"; or None.
+
+    A card of a like name is another: neither is "RTX 4070 Ti" an RTX 4070, nor "T400" a T4.
+    """
+    said = {name: re.sub(r"(?<=[a-z])(?=\d)", " ?", name) for name in HARDWARE}
+    names = [name for name in said if re.search(rf"\b{said[name]}{_NO_OTHER}", product.lower())]
     return HARDWARE[max(names, key=len)] if names else None
 
 
