@@ -40,6 +40,7 @@ _MODULES = (
     "pipeline",
     "report",
     "settings",
+    "training",
 )
 
 __all__ = [

@@ -51,6 +51,8 @@ def test_corners_are_defined():
         lambda: partition.water_filling(1, [-1], [1]),
         lambda: partition.water_filling(1, [0], [math.nan]),
         lambda: partition.water_filling(1, [math.inf], [1]),
+        lambda: partition.water_filling(3, [0, 0], [1, 1], [1, 1]),
+        lambda: partition.water_filling(3, [0, 0], [1, 1], [None]),
     ],
 )
 def test_nonsense_is_refused(refuse):
@@ -113,10 +115,10 @@ def finish(counts, launch, per_item):
     return max((a + b * n for n, a, b in zip(counts, launch, per_item, strict=True) if n), default=0.0)
 
 
-def best_by_brute_force(n, launch, per_item):
-    devices = range(len(launch))
-    splits = (c for c in itertools.product(range(n + 1), repeat=len(devices)) if sum(c) == n)
-    return min(finish(c, launch, per_item) for c in splits)
+def best_by_brute_force(n, launch, per_item, most):
+    ranges = [range(min(n, n if limit is None else limit) + 1) for limit in most]
+    splits = (c for c in itertools.product(*ranges) if sum(c) == n)
+    return min((finish(c, launch, per_item) for c in splits), default=math.inf)
 
 
 small_costs = st.lists(
@@ -126,13 +128,21 @@ small_costs = st.lists(
 )
 
 
-@given(st.integers(0, 9), small_costs)
-def test_water_filling_is_the_best_of_all_splits(n, costs):
+@given(st.integers(0, 9), small_costs, st.lists(st.none() | st.integers(0, 9), min_size=3, max_size=3))
+def test_water_filling_is_the_best_of_all_splits(n, costs, limits):
     launch, per_item = [a for a, _ in costs], [b for _, b in costs]
-    counts = partition.water_filling(n, launch, per_item)
+    most = limits[: len(costs)]
+    best = best_by_brute_force(n, launch, per_item, most)
+    if math.isinf(best):
+        with pytest.raises(ConfigError, match="the devices can have"):
+            partition.water_filling(n, launch, per_item, most)
+        return
+    counts = partition.water_filling(n, launch, per_item, most)
     assert sum(counts) == n
     assert min(counts) >= 0
-    assert finish(counts, launch, per_item) <= best_by_brute_force(n, launch, per_item) + 1e-9
+    assert all(limit is None or count <= limit for count, limit in zip(counts, most, strict=True))
+    assert finish(counts, launch, per_item) <= best + 1e-9
+    assert partition.water_level(n, launch, per_item, most) <= best + 1e-9, "a bound of all"
 
 
 @given(
@@ -155,3 +165,5 @@ def test_water_filling_leaves_out_what_cannot_help():
     assert partition.water_filling(1000, [0.01, 0.01], [1e-3, 3e-3]) == [750, 250]
     assert partition.water_filling(10, [5.0, 0.0], [0.0, 1.0]) == [5, 5], "an item free of charge after 5 s"
     assert partition.water_filling(0, [], []) == []
+    assert partition.water_filling(10, [0, 0, 0], [1, 1, 4], [2, None, None]) == [2, 7, 1], "others fill up"
+    assert partition.water_level(10, [0, 0, 0], [1, 1, 4], [2, None, None]) == 6.4

@@ -5,12 +5,22 @@ Every function returns one count per device, in device order, that sums to ``n_i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["STRATEGIES", "dynamic", "equal", "proportional", "slices", "split", "water_filling"]
+__all__ = [
+    "STRATEGIES",
+    "dynamic",
+    "equal",
+    "proportional",
+    "slices",
+    "split",
+    "water_filling",
+    "water_level",
+]
 
 STRATEGIES = ("equal", "proportional", "dynamic")
 
@@ -76,34 +86,90 @@ def dynamic(n_items: int, scores: Sequence[float], utilisation: Sequence[float |
     return proportional(n_items, effective if any(share > 0 for share in effective) else scores)
 
 
-def water_filling(n_items: int, launch_s: Sequence[float], per_item_s: Sequence[float]) -> list[int]:
+def water_filling(
+    n_items: int,
+    launch_s: Sequence[float],
+    per_item_s: Sequence[float],
+    most: Sequence[int | None] | None = None,
+) -> list[int]:
     """The counts that finish soonest when device d needs ``launch_s[d] + n * per_item_s[d]`` for n items.
 
     launch_s    [devices] seconds a launch costs, whatever its size; infinite is a device to leave out
     per_item_s  [devices] seconds per item, zero or more
+    most        [devices] items that a device can have at most, None for no limit
     Solves n_d = (T - launch_s[d]) / per_item_s[d] for the common finish time T, drops the devices
     that T leaves nothing for, and rounds so that the integer makespan is the least possible.
-    Raises ConfigError on negative or NaN numbers, or if there are items but no device to leave in.
+    Raises ConfigError on negative or NaN numbers, if there are items but no device to leave in, or if the
+    items are more than all devices can have.
+    """
+    finish_s = water_level(n_items, launch_s, per_item_s, most)
+    room = _room(n_items, launch_s, per_item_s, most)
+    counts = [0] * len(launch_s)
+    for d, limit in room.items():
+        if finish_s > launch_s[d] and per_item_s[d] > 0:
+            counts[d] = min(limit, int((finish_s - launch_s[d]) / per_item_s[d]))
+    for d in (d for d in room if not per_item_s[d] and launch_s[d] <= finish_s):
+        counts[d] += min(room[d], max(0, n_items - sum(counts)))
+    _settle(counts, n_items, launch_s, per_item_s, room)
+    return counts
+
+
+def water_level(
+    n_items: float,
+    launch_s: Sequence[float],
+    per_item_s: Sequence[float],
+    most: Sequence[int | None] | None = None,
+) -> float:
+    """The common finish time T of ``water_filling`` if items could be cut at will: no counts finish sooner.
+
+    0 if there are no items. Arguments and errors as there.
     """
     if len(launch_s) != len(per_item_s):
         raise ConfigError(f"{len(launch_s)} launch costs but {len(per_item_s)} costs per item")
     for cost in (*launch_s, *per_item_s):
         if not cost >= 0:
             raise ConfigError(f"cost {cost} s is not zero or more", hint="give measured seconds")
-    usable = [d for d in range(len(launch_s)) if math.isfinite(launch_s[d]) and math.isfinite(per_item_s[d])]
-    _check(n_items, len(usable))
-    counts = [0] * len(launch_s)
-    if not n_items:
-        return counts
-    finish_s = _common_finish(n_items, launch_s, per_item_s, usable)
-    for d in usable:
-        if finish_s > launch_s[d] and per_item_s[d] > 0:
-            counts[d] = min(n_items, int((finish_s - launch_s[d]) / per_item_s[d]))
-    free_of_charge = [d for d in usable if not per_item_s[d] and launch_s[d] <= finish_s]
-    if free_of_charge:
-        counts[free_of_charge[0]] += max(0, n_items - sum(counts))
-    _settle(counts, n_items, launch_s, per_item_s, usable)
-    return counts
+    room = _room(n_items, launch_s, per_item_s, most)
+    _check(n_items, len(room))
+    if n_items > sum(room.values()):
+        raise ConfigError(
+            f"{n_items} items, but the devices can have {sum(room.values())}", hint="give fewer items"
+        )
+    full: set[int] = set()
+    finish_s = 0.0
+    while n_items > 0:  # who is full stays so as T rises
+        left = n_items - sum(room[d] for d in full)
+        free = [d for d in room if d not in full]
+        finish_s = max(finish_s, _common_finish(left, launch_s, per_item_s, free) if left > 0 else 0.0)
+        over = {d for d in free if _wanted(finish_s - launch_s[d], per_item_s[d], left) > room[d]}
+        if not over:
+            break
+        full |= over
+    return finish_s
+
+
+def _wanted(free_s: float, per_item_s: float, n_items: float) -> float:
+    """Items that fit into ``free_s``, of ``n_items`` at most."""
+    if free_s < 0:
+        return 0.0
+    return min(n_items, free_s / per_item_s) if per_item_s else n_items
+
+
+def _room(
+    n_items: float,
+    launch_s: Sequence[float],
+    per_item_s: Sequence[float],
+    most: Sequence[int | None] | None,
+) -> dict[int, Any]:
+    """Items that each device can have, without those that are left out."""
+    limits = [None] * len(launch_s) if most is None else list(most)
+    if len(limits) != len(launch_s):
+        raise ConfigError(f"{len(launch_s)} devices but {len(limits)} limits", hint="give one per device")
+    return {
+        d: n_items if limit is None else max(0, min(limit, n_items))
+        for d, limit in enumerate(limits)
+        if math.isfinite(launch_s[d]) and math.isfinite(per_item_s[d])
+    }
 
 
 def slices(counts: Sequence[int]) -> list[range]:
@@ -113,7 +179,7 @@ def slices(counts: Sequence[int]) -> list[range]:
 
 
 def _common_finish(
-    n_items: int, launch_s: Sequence[float], per_item_s: Sequence[float], usable: Sequence[int]
+    n_items: float, launch_s: Sequence[float], per_item_s: Sequence[float], usable: Sequence[int]
 ) -> float:
     """The T at which devices that start before T have finished ``n_items`` between them, in fractions."""
     rate = filled = 0.0
@@ -134,7 +200,7 @@ def _settle(
     n_items: int,
     launch_s: Sequence[float],
     per_item_s: Sequence[float],
-    usable: Sequence[int],
+    room: Mapping[int, int],
 ) -> None:
     """Give the items lost to rounding to the devices that finish them first; take back any excess."""
 
@@ -143,9 +209,9 @@ def _settle(
 
     missing = n_items - sum(counts)
     for _ in range(missing):
-        counts[min(usable, key=lambda d: after(d, counts[d] + 1))] += 1
+        counts[min((d for d in room if counts[d] < room[d]), key=lambda d: after(d, counts[d] + 1))] += 1
     for _ in range(-missing):
-        counts[max((d for d in usable if counts[d]), key=lambda d: after(d, counts[d]))] -= 1
+        counts[max((d for d in room if counts[d]), key=lambda d: after(d, counts[d]))] -= 1
 
 
 def _as_integers(scores: Sequence[float]) -> list[int]:

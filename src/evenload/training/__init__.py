@@ -1,0 +1,21 @@
+"""Train data-parallel on unequal GPUs at full speed, with exactly the whole batch's gradient.
+
+    even = EvenBatches(dataset, global_batch=256)
+    for x, y in DataLoader(dataset, batch_sampler=even):
+        even.scale(loss_fn(model(x), y)).backward()
+
+Each name is imported on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from evenload.training.shares import Cost, Shares, share
+
+_HOMES = {**dict.fromkeys(("Cost", "Shares", "share"), "shares")}
+
+__all__ = ["Cost", "Shares", "share"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

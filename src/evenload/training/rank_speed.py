@@ -1,0 +1,114 @@
+"""``RankSpeed``: what a step costs one rank, from measured seconds: robust against outliers, quick to follow.
+
+    (samples, seconds) of each step ──► odd? ──► seconds = fixed + samples x per sample
+
+One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row, on the same side, are a change
+of speed: what was known before them no longer counts. Only +, -, x and / are used, no library of the machine:
+ranks on unlike processors have to come to the same numbers.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from math import isfinite
+from statistics import median
+
+from evenload.training.shares import LEAST_S, MOST_S, Cost
+
+__all__ = ["RankSpeed"]
+
+WINDOW = 7  # steps that are remembered
+N_ODD = 2
+ODD = 0.10  # a step is odd if it is off by this share of what was expected,
+N_SPREADS = 4.0  # and by so many of the deviations that are usual
+MOST_FIXED = 0.8  # of a step's seconds can be taken for fixed
+LEAST_CHANGE = 0.1  # of the samples, to tell fixed seconds from those of samples
+
+
+class RankSpeed:
+    """A running estimate of one rank's cost.
+
+    cost        None before the first measurement
+    n_changes   how often the speed was found to have changed
+    """
+
+    def __init__(self, cost: Cost | None = None):
+        self.cost = cost
+        self.n_changes = 0
+        self._seen: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._odd: list[tuple[int, float]] = []
+
+    def observe(self, n_samples: int, seconds: float) -> None:
+        """Take in a step in which the rank had ``n_samples``; seconds that make no sense are left out."""
+        if n_samples < 1 or not isfinite(seconds) or not LEAST_S <= seconds / n_samples <= MOST_S:
+            return
+        if self.cost is None or not self._seen:
+            self._seen.append((n_samples, seconds))
+            self.cost = _cost(
+                self._seen, 0.0 if self.cost is None else self.cost.fixed_s / self.cost.of(n_samples)
+            )
+            return
+        off = seconds / self.cost.of(n_samples) - 1
+        if abs(off) <= max(ODD, N_SPREADS * self.spread):
+            self._odd.clear()
+            self._seen.append((n_samples, seconds))
+            self._estimate()
+            return
+        if self._odd and (self._off(*self._odd[-1]) > 0) != (off > 0):
+            self._odd.clear()
+        self._odd.append((n_samples, seconds))
+        if len(self._odd) >= N_ODD:
+            self._change()
+
+    def _off(self, n_samples: int, seconds: float) -> float:
+        """By which share a step differs from what was expected."""
+        return seconds / self.cost.of(n_samples) - 1 if self.cost else 0.0
+
+    @property
+    def spread(self) -> float:
+        """The usual deviation of a step, as a share of its seconds."""
+        return 1.4826 * median(abs(self._off(*one)) for one in self._seen) if self._seen else 0.0
+
+    def _change(self) -> None:
+        """Believe the odd steps: another share explains them by a fixed cost, or the speed is another."""
+        before, odd = _middle(self._seen), list(self._odd)
+        self._odd.clear()
+        fixed = _fixed(before, _middle(odd))
+        if fixed is None:
+            self.n_changes += 1
+            n_samples, _ = _middle(odd)
+            fixed = self.cost.fixed_s / self.cost.of(n_samples) if self.cost else 0.0
+            self._seen.clear()
+        self._seen.extend(odd)
+        self.cost = _cost(odd, fixed)
+
+    def _estimate(self) -> None:
+        """Fit the cost to the steps that are remembered."""
+        last = self._seen[-1][0]
+        near = [one for one in self._seen if abs(one[0] - last) <= LEAST_CHANGE * last]
+        far = [one for one in self._seen if abs(one[0] - last) > LEAST_CHANGE * last]
+        fixed = _fixed(_middle(far), _middle(near)) if far else None
+        if fixed is None:
+            fixed = self.cost.fixed_s / self.cost.of(last) if self.cost else 0.0
+        self.cost = _cost(near, fixed)
+
+
+def _middle(steps: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """Samples and seconds in the middle of some steps."""
+    steps = list(steps)
+    return median(n for n, _ in steps), median(seconds for _, seconds in steps)
+
+
+def _fixed(one: tuple[float, float], other: tuple[float, float]) -> float | None:
+    """The share of ``other`` that is fixed, if both have the same cost; None if they cannot."""
+    if abs(one[0] - other[0]) <= LEAST_CHANGE * other[0]:
+        return None
+    per_sample = (other[1] - one[1]) / (other[0] - one[0])
+    share = 1 - per_sample * other[0] / other[1]
+    return max(0.0, share) if -ODD <= share <= MOST_FIXED else None
+
+
+def _cost(steps: Iterable[tuple[int, float]], fixed: float) -> Cost:
+    """The cost that explains the middle of some steps, ``fixed`` of it whatever the samples."""
+    n_samples, seconds = _middle(steps)
+    fixed_s = min(fixed, MOST_FIXED) * seconds
+    return Cost(fixed_s, max(LEAST_S, (seconds - fixed_s) / n_samples))
