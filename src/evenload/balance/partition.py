@@ -238,7 +238,7 @@ def _share(utilisation: float | None) -> float:
     return utilisation
 
 
-def _check(n_items: int, n_devices: int) -> None:
+def _check(n_items: float, n_devices: int) -> None:
     if n_items < 0:
         raise ConfigError(f"{n_items} items cannot be shared out", hint="give zero items or more")
     if n_items and not n_devices:

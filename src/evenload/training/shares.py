@@ -26,7 +26,7 @@ class Cost:
     fixed_s: float
     per_sample_s: float
 
-    def of(self, n_samples: int) -> float:
+    def of(self, n_samples: float) -> float:
         """Return the seconds for so many samples; none take none."""
         return self.fixed_s + n_samples * self.per_sample_s if n_samples else 0.0
 
