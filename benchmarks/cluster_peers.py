@@ -25,6 +25,7 @@ class RayTasks(Peer):
         self.n_workers = n_workers
         self.ray = ray
         ray.init(
+            address="local",
             num_cpus=n_workers,
             include_dashboard=False,
             configure_logging=False,

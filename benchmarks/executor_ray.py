@@ -34,7 +34,9 @@ class Peer:
         import ray
 
         self.ray, self.n_workers = ray, n_workers
-        ray.init(num_cpus=n_workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            "local", num_cpus=n_workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
 
     def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
         raise NotImplementedError

@@ -177,7 +177,11 @@ class RayTasks(peers.Peer, Faulty):
 
         self.ray = ray
         ray.init(
-            num_cpus=n_workers, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
+            address="local",
+            num_cpus=n_workers,
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
         )
 
     def imap(self, fn, items, chunk):

@@ -25,7 +25,9 @@ def ray_data(
 
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=4 * len(speeds), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        "local", num_cpus=4 * len(speeds), include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     try:
         return _run(ray, items, _best_pools(items, speeds, (edit, score)), (edit, score))
     finally:
