@@ -32,6 +32,7 @@ _HOMES = {
 _MODULES = (
     "balance",
     "clients",
+    "datasets",
     "devices",
     "errors",
     "events",

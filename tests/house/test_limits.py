@@ -24,6 +24,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "clients/training.py:train": "documented arguments",
     "executor/executor.py:map": "documented arguments",
     "executor/mapping.py:map": "documented arguments",
+    "integrations/datasets.py:map": "documented arguments",
     "moe/search/plan.py:place": "documented arguments",
     "pipeline/pipeline.py:run": "documented arguments",
     "pipeline/pipeline.py:plan": "documented arguments",

@@ -17,7 +17,7 @@ from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.pickling import pack
 
-__all__ = ["Tasks", "is_stateful", "name_of", "pickle_callable"]
+__all__ = ["Tasks", "implementation", "is_stateful", "name_of", "pickle_callable"]
 
 MOST_TASKS = 256  # that are kept
 
@@ -48,7 +48,7 @@ class Tasks:
         """
         given = fn
         if isinstance(given, HybridTask):
-            cpu, gpu = _implementation(given.cpu, sends), _implementation(given.gpu, sends)
+            cpu, gpu = (None if one is None else implementation(one, sends) for one in (given.cpu, given.gpu))
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
@@ -72,10 +72,8 @@ def _described(number: int, given: Any, fn: Any, pickled: tuple[bytes, list], op
     return PreparedTask(number, name_of(fn), fn, pickled, is_class, device_as, **options)
 
 
-def _implementation(fn: Any, sends: bool) -> Implementation | None:
-    """Pack an implementation, to be built in a worker. Raises as ``Tasks.prepare`` does."""
-    if fn is None:
-        return None
+def implementation(fn: Any, sends: bool = True) -> Implementation:
+    """Pack ``fn``, a function or a class, for a task that builds it in its worker; see ``Tasks.prepare``."""
     _check(fn, None)
     is_class = is_stateful(fn)
     device_as = _device_parameter(fn) if is_class else None

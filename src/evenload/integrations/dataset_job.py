@@ -1,0 +1,133 @@
+"""One mapping of datasets: stored ones by their own ``Dataset.map``, streams while they are read.
+
+``Dataset.map`` asks for one batch after the other. What it calls takes the batch from the workers, who read
+the rows from the same files and are further ahead: types, columns, cache file and progress are the library's.
+"""
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+from datasets.arrow_dataset import transmit_format
+from datasets.fingerprint import update_fingerprint
+from datasets.iterable_dataset import ExamplesIterable
+
+from evenload.executor.executor import Executor
+from evenload.executor.task.fingerprint import fingerprint_code
+from evenload.executor.task.hybrid import Implementation
+from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
+
+__all__ = ["DatasetJob"]
+
+NO_MATTER = ("cache_file_name", "desc", "load_from_cache_file", "new_fingerprint")  # to what comes out
+
+
+@dataclass(frozen=True)
+class DatasetJob:
+    """A function to be mapped over datasets, and how.
+
+    built    the function, ready to be sent
+    size     rows in a batch; 0 for all of them
+    removed  columns that the result shall not have
+    opened   gives the executor to use, for a ``with`` block
+    options  of the executor's map
+    more     of ``Dataset.map``
+    """
+
+    function: Any
+    built: Implementation
+    how: Calling
+    size: int
+    removed: tuple[str, ...]
+    opened: Callable[[], AbstractContextManager[Executor]]
+    options: Mapping[str, Any]
+    more: Mapping[str, Any]
+
+    def stored(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
+        """The datasets, mapped. No worker starts before ``Dataset.map`` asks for a batch."""
+        task: Any = functools.partial(StoredBatches, self.built, splits, self.how)
+        with ExitStack() as until_done:
+            executor = functools.cache(lambda: until_done.enter_context(self.opened()))
+
+            @functools.cache
+            def answers(name: str) -> Iterator[Applied]:
+                batches = self._batches(name, len(splits[name]))
+                return chain.from_iterable(executor().map(task, batches, **self.options))
+
+            return {
+                name: self._mapped(one, lambda batch, name=name: next(answers(name)).to(batch))
+                for name, one in splits.items()
+            }
+
+    def _mapped(self, dataset: Dataset, function: Callable[[Any], Any]) -> Any:
+        """What ``dataset.map(function)`` gives, which is asked for batches that are not formatted."""
+
+        def unformatted(dataset: Dataset) -> Any:
+            size, removed = self.size or None, list(self.removed) or None
+            options = {
+                "batched": self.how.batched,
+                "batch_size": size,
+                "remove_columns": removed,
+                **self.more,
+            }
+            return dataset.with_format(None).map(function, **{"new_fingerprint": fingerprint, **options})
+
+        fingerprint = self._fingerprint(dataset)
+        return transmit_format(unformatted)(dataset)
+
+    def _batches(self, name: str, n_rows: int) -> list[tuple[str, int, int]]:
+        size = self.size or n_rows
+        end = n_rows // size * size if self.more.get("drop_last_batch") and self.how.batched else n_rows
+        return [(name, start, min(start + size, end)) for start in range(0, end, size)]
+
+    def _fingerprint(self, dataset: Any) -> str:
+        """A name for the result: by datasets' own hash, and by the code, also of a function in a module."""
+        matters = {name: value for name, value in self.more.items() if name not in NO_MATTER}
+        how = {name: getattr(self.how, name) for name in self.how.__slots__}
+        facts = {"function": self.function, "code": _code_of(self.function), "batch_size": self.size}
+        facts |= {"remove_columns": self.removed, "format": dataset.format, **how, **matters}
+        return update_fingerprint(dataset._fingerprint, "evenload.datasets.map", facts)
+
+    def streamed(self, dataset: IterableDataset) -> IterableDataset:
+        """A stream of what ``dataset`` gives, mapped while it is read."""
+        described = dataset.info.copy()
+        described.features = self.more.get("features")
+        rows = ExamplesIterable(functools.partial(self._rows, dataset), {})
+        return IterableDataset(rows, described, dataset.split, dataset._formatting)
+
+    def _rows(self, dataset: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        task: Any = functools.partial(StreamedBatches, self.built, self.how, self.removed)
+        with self.opened() as executor:
+            n_rows = 0
+            for batch in executor.map(task, self._read(dataset), **self.options):
+                columns = batch if self.how.batched else {name: [value] for name, value in batch.items()}
+                for values in zip(*columns.values(), strict=True):
+                    yield n_rows, dict(zip(columns, values, strict=True))
+                    n_rows += 1
+
+    def _read(self, dataset: Any) -> Iterator[tuple[int, Any]]:
+        """What is sent of a stream: each batch, or row, behind the number of its first row."""
+        if not self.how.batched:
+            yield from enumerate(dataset)
+            return
+        size, start = self.size or sys.maxsize, 0
+        for batch in dataset.iter(size, drop_last_batch=bool(self.more.get("drop_last_batch"))):
+            yield start, batch
+            start += size
+
+
+def _code_of(function: Any) -> str:
+    """A fingerprint of code alone: what a closure or a partial holds is datasets' to compare."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, types.FunctionType) and function.__closure__:
+        empty = tuple(types.CellType() for _ in function.__closure__)
+        function = types.FunctionType(function.__code__, function.__globals__, function.__name__,
+                                      function.__defaults__, empty)  # fmt: skip
+    return fingerprint_code(function)
