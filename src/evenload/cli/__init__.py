@@ -49,6 +49,10 @@ COMMANDS = {
         "evenload.cli.pipeline.plan:plan",
         "Say what fits where, and how long a pipeline takes.",
     ),
+    "plan-training": (
+        "evenload.cli.plan_training:plan_training",
+        "Say what unequal GPUs would get of a batch, and how long a step takes.",
+    ),
     "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "retry": ("evenload.cli.pipeline.retry:retry", "Go on with a run, and try again what failed."),

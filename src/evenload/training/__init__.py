@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from evenload.training.record import TrainingRecord
     from evenload.training.shares import Cost, Shares, share
 
-_HOMES = {**dict.fromkeys(("Cost", "Shares", "share"), "shares")}
+_HOMES = {"TrainingRecord": "record", **dict.fromkeys(("Cost", "Shares", "share"), "shares")}
 
-__all__ = ["Cost", "Shares", "share"]
+__all__ = ["Cost", "Shares", "TrainingRecord", "share"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

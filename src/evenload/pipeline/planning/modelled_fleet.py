@@ -9,7 +9,7 @@ relative to usual.
 import re
 from dataclasses import dataclass
 
-from evenload.devices.rates.hardware import Hardware, hardware_named
+from evenload.devices.rates.hardware import HARDWARE, Hardware, hardware_named
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.memory_sizes import parse_size
 
@@ -50,9 +50,10 @@ def parse_host_bytes(text: str) -> int | None:
         raise ConfigError(f"host={given[-1]}: {error}", hint=_HINT) from error
 
 
-def parse_modelled(text: str) -> list[FleetDevice]:
+def parse_modelled(text: str, *, is_speed_needed: bool = True) -> list[FleetDevice]:
     """Parse the devices of a fleet.
 
+    is_speed_needed  else names may be any, for a caller who knows the speeds
     Raises ConfigError on text that does not follow the grammar, UnknownName on an unknown accelerator.
     """
     devices: list[FleetDevice] = []
@@ -67,7 +68,8 @@ def parse_modelled(text: str) -> list[FleetDevice]:
             free_bytes, speed = parse_size(match[2]), float(match[4] or 1)
         except ValueError as error:
             raise ConfigError(f"{quoted(part.strip())}: {error}", hint=_HINT) from error
-        hardware = hardware_named(match[3]) if match[3] else None
+        is_known = match[3] and (is_speed_needed or match[3].lower() in HARDWARE)
+        hardware = hardware_named(match[3]) if is_known else None
         if not speed > 0 or len(devices) + int(match[1]) > MOST_DEVICES:
             raise ConfigError(f"{quoted(part.strip())}: too many devices, or no speed", hint=_HINT)
         for _ in range(int(match[1])):

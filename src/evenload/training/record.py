@@ -1,0 +1,164 @@
+"""The record of a training on unequal devices: which rank did how many samples of which step, and how long.
+
+    counts and seconds of each step ──► TrainingRecord ──► events ──► summary, report.html, certificate
+
+Samples are the items of the run, and a rank's share of a step is one chunk. Steps follow one another, yet the
+bound is that of all samples on all devices, at the speed that each had.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from evenload.errors import ConfigError, printable, quoted
+from evenload.events import (
+    EventFile,
+    EventLog,
+    Idle,
+    Note,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+)
+from evenload.report.html import write_report
+from evenload.report.summary import Summary
+
+__all__ = ["TrainingRecord"]
+
+MOST_STEPS = 100_000  # with four ranks half a million events, a file of a hundred megabytes
+WAITS = "waits for the slowest rank"
+
+
+class TrainingRecord:
+    """A record of a training's steps in a folder: ``events.jsonl`` while it runs, ``report.html`` at its end.
+
+    Make it on every rank alike: rank 0 keeps it for all, as it knows their seconds, and the others' does
+    nothing. A rank's chunk begins when rank 0's does, as all leave the exchange of gradients together.
+
+    folder   is made; None keeps no file, for a ``sink`` alone
+    devices  [ranks] what each rank runs on, "cuda:0 NVIDIA GeForce RTX 4090" say
+    rank     of this process
+    name     of the run, as the report's head
+    total    samples of the whole run, None if that is not known
+    sink     is given every event as well
+
+    Raises ConfigError without ranks, or for a folder that has a run.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        devices: Sequence[str],
+        *,
+        rank: int = 0,
+        name: str = "training",
+        total: int | None = None,
+        most_steps: int = MOST_STEPS,
+        sink: Callable[[Any], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not devices:
+            raise ConfigError("a training without ranks has no record", hint="name the device of each rank")
+        self.folder = Path(folder) if folder is not None and rank == 0 else None
+        self._is_writer = rank == 0
+        self._file = _new_file(self.folder) if self.folder is not None else None
+        self._log = EventLog(*filter(None, (self._file, sink if rank == 0 else None)), clock=clock)
+        self._tracks = [f"rank {rank}" for rank in range(len(devices))]
+        self._n_steps = self._n_samples = 0
+        self._most_steps = most_steps
+        self._clock, self._zero = clock, clock()
+        self._end_s = 0.0
+        named = {track: {"name": printable(text)} for track, text in zip(self._tracks, devices, strict=True)}
+        facts = {"stages": ["step"], "pid": os.getpid()}
+        self._log.emit(RunStarted(0.0, name, time.time(), total, named, facts))
+        self._log.emit(StageStarted(0.0, "step", total))
+
+    def step(
+        self,
+        counts: Sequence[int],
+        seconds: Sequence[float],
+        *,
+        start: float | None = None,
+        notes: Iterable[str] = (),
+    ) -> None:
+        """Record a step that has ended.
+
+        counts   [ranks] samples of each
+        seconds  [ranks] until its gradients were there, without waiting for others
+        start    when the step began, on the record's clock; by default when the step before ended
+        notes    sentences for a person: a rank slowed down, shares moved
+        Raises ConfigError if these are not as many as ranks.
+        """
+        if not len(counts) == len(seconds) == len(self._tracks):
+            raise ConfigError(
+                f"a step of {len(counts)} counts and {len(seconds)} times, on {len(self._tracks)} ranks",
+                hint="give one of each for each rank",
+            )
+        if not self._is_writer:
+            return
+        now_s = self._clock() - self._zero
+        start_s = self._end_s if start is None else min(max(start - self._zero, self._end_s), now_s)
+        longest_s = max(seconds)
+        # Clocks of ranks differ by little: a chunk never ends after the exchange that it was waited for.
+        scale = min(1.0, (now_s - start_s) / longest_s) if longest_s > 0 else 1.0
+        self._n_steps += 1
+        if self._n_steps <= self._most_steps:
+            self._emit_step(counts, [one * scale for one in seconds], start_s)
+        elif self._n_steps == self._most_steps + 1:
+            text = f"Steps after the first {self._most_steps} are not in this record."
+            self._log.emit(Note(now_s, "warning", "training", text))
+        for text in notes:
+            self._log.emit(Note(now_s, "info", "training", str(text)[:2000]))
+        self._end_s = now_s
+
+    def _emit_step(self, counts: Sequence[int], seconds: Sequence[float], start_s: float) -> None:
+        stop_s = start_s + max(seconds)
+        for track, n, busy_s in zip(self._tracks, counts, seconds, strict=True):
+            if n:
+                index, end_s = self._n_samples, start_s + busy_s
+                self._log.emit(Span("step", track, track, index, n, start_s, end_s, busy_s))
+                self._n_samples += n
+            if stop_s - start_s > busy_s:
+                self._log.emit(Idle(track, start_s + busy_s, stop_s, WAITS))
+
+    def close(self, status: str = "done") -> Summary | None:
+        """End the record and write the report; returns its numbers, None without a folder or on another rank.
+
+        status  done | failed | interrupted
+        """
+        self._log.emit(StageFinished(self._end_s, "step"))
+        self._log.emit(RunFinished(self._end_s, status, {"steps": self._n_steps}))
+        if self._file is None or self.folder is None:
+            return None
+        self._file.close()
+        return write_report(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        if error is not None:
+            self._log.emit(Note(self._end_s, "error", "training", quoted(error)))
+        with contextlib.suppress(OSError, ConfigError):  # the training's own error is the one to see
+            self.close("interrupted" if kind is KeyboardInterrupt else "failed")
+
+
+def _new_file(folder: Path) -> EventFile:
+    path = folder / "events.jsonl"
+    if path.exists():
+        raise ConfigError(
+            f"{quoted(str(folder))} has the record of a run already", hint="give each run a folder of its own"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return EventFile(path)
