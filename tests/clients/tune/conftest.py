@@ -53,10 +53,14 @@ class Modelled:
     def __init__(self, model, cost, compile_s=0.0):
         self.model, self.threads, self.now, self._cost, self._compile_s = model, 1, 0.0, cost, compile_s
         self.ran, self.cold, self.sizes, self.compiled = [], set(), defaultdict(list), set()
-        self.streams = Streams("cuda:0")
+        self.streams, self.more = Streams("cuda:0"), 0.0
 
     def clock(self):
         return self.now
+
+    def cpu_clock(self):
+        """CPU seconds of all threads."""
+        return self.now + self.more
 
     def run(self, strategy, traits, tasks, workers):
         self.ran.append(str(strategy))
@@ -71,7 +75,9 @@ class Modelled:
         n_steps = tasks[0].batches.n_steps
         launches = -(-len(tasks) // (strategy.rows * workers))
         self.sizes[str(strategy)].append((len(tasks), n_steps))
-        self.now += n_steps * (launches * launch_s + len(tasks) * per_client_s / workers)
+        spent_s = n_steps * (launches * launch_s + len(tasks) * per_client_s / workers)
+        self.now += spent_s
+        self.more += spent_s * (workers - 1)
         yield []
 
 
@@ -96,7 +102,7 @@ def make_tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100, mode
     spread = Modelled(model, cost, compile_s)
 
     checks = ModelledChecks(find_traits(model, tasks[0]), refuse, n_ops)
-    return Tuner(spread, checks, tasks, rounds, spread.clock, spread.clock), spread
+    return Tuner(spread, checks, tasks, rounds, spread.clock, spread.clock, spread.cpu_clock), spread
 
 
 @pytest.fixture

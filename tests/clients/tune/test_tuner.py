@@ -198,8 +198,8 @@ def test_starting_processes_counts_what_the_best_strategy_took_to_compile(tuner)
     """Not what the last one did that was measured."""
     made, _ = tuner(lambda s: (1e-4, 1e-3), rounds=1)
     made.timer.probes = [
-        Probe(Strategy("inline", "fused-compiled", 4), 1e-3, 50.0),
-        Probe(Strategy("inline", "fused", 4), 2e-3, 0.0),
+        Probe(Strategy("inline", "fused-compiled", 4), 1e-3, 50.0, 1e-3),
+        Probe(Strategy("inline", "fused", 4), 2e-3, 0.0, 2e-3),
     ]
     made._try_processes()
     assert f"would take {START_S + 50:.2g} s" in " ".join(made.timer.reasons.values())
@@ -218,3 +218,31 @@ def test_processes_are_tried_where_threads_share_a_lock_and_starting_is_repaid(r
     assert (verdict.strategy.outer, verdict.strategy.inner) == (outer, "eager")
     assert any(name.startswith("processes") for name in spread.ran) == (outer == "processes")
     assert outer == "processes" or any(name.startswith("processes") for name in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("times", "outer"), [(1.07, "inline"), (1.3, "inline"), (1.6, "threads"), (1.95, "threads")]
+)
+def test_a_second_core_is_taken_where_it_saves_about_a_third_of_the_time(times, outer, two_cores, tuner):
+    def cost(strategy):
+        each_s = 6e-4 if strategy.is_fused else 1e-3
+        return 0.0, each_s * (1 if strategy.outer == "inline" else 2 / times)
+
+    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    verdict = made.decide()
+    assert verdict.strategy.outer == outer
+    told = [why for name, why in verdict.reasons.items() if name.startswith("threads*2/fused")]
+    assert any("times the CPU time" in why for why in told) == (outer == "inline")
+
+
+@pytest.mark.parametrize(("cores", "times", "outer"), [(2, 1.5, "inline"), (16, 10.0, "threads")])
+def test_a_few_cores_take_no_more_cpu_time_than_serial_training(cores, times, outer, monkeypatch, tuner):
+    """Fused steps save a tenth in one thread: two threads may take no more than that; many end far sooner."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+
+    def cost(strategy):
+        each_s = 0.9e-3 if strategy.is_fused else 1e-3
+        return 0.0, each_s * (1 if strategy.outer == "inline" else cores / times)
+
+    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    assert made.decide().strategy.outer == outer

@@ -59,11 +59,20 @@ class Mean:
         }
 
     def _add(self, states: list[Mapping[str, Tensor]], weights: list[float]) -> None:
-        sums = torch.cat(_weighted_sums(states, weights)).cpu()
         if self._sums is None:
-            self._sums = torch.zeros(len(sums), dtype=torch.float64)
             self._like = _like(states[0])
-        self._sums += sums
+            self._sums = torch.zeros(sum(shape.numel() for _, shape, _ in self._like), dtype=torch.float64)
+        first = states[0]
+        if isinstance(first, StateRow) and all(
+            isinstance(s, StateRow) and s.stack is first.stack for s in states
+        ):
+            rows = [s.row for s in states]  # pyrefly: ignore
+            self._sums += torch.cat(_stacked_sums(first, rows, weights)).cpu()
+            return
+        parts = self._sums.split([shape.numel() for _, shape, _ in self._like])
+        for state, weight in zip(states, weights, strict=True):
+            for (name, *_), total in zip(self._like, parts, strict=True):
+                total.add_(state[name].flatten().to("cpu", torch.float64), alpha=weight)
 
 
 def _like(state: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
@@ -72,20 +81,6 @@ def _like(state: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtyp
         stack = state.stack
         return [(name, stack.shapes[own], stack.flat.dtype) for name, own in state.names.items()]
     return [(name, t.shape, t.dtype) for name, t in state.items()]
-
-
-def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
-    """Weighted sums of the states' tensors, flat, in their order."""
-    first = states[0]
-    if isinstance(first, StateRow) and all(
-        isinstance(s, StateRow) and s.stack is first.stack for s in states
-    ):
-        return _stacked_sums(first, [s.row for s in states], weights)  # pyrefly: ignore
-    sums = {name: torch.zeros(t.numel(), dtype=torch.float64) for name, t in first.items()}
-    for state, weight in zip(states, weights, strict=True):
-        for name, total in sums.items():
-            total.add_(state[name].flatten().to("cpu", torch.float64), alpha=weight)
-    return list(sums.values())
 
 
 def _stacked_sums(first: StateRow, rows: list[int], weights: list[float]) -> list[Tensor]:

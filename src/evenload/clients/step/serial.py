@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
-from evenload.clients.values.data import Batch, map_batch
+from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.losses import metrics_of, n_counted
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["failed", "train_one", "untouched"]
 
-BLOCK = 64  # steps whose rows are gathered at once
+BLOCK, BLOCK_BYTES = 64, 1 << 18  # steps whose rows are gathered at once: these are read while in the cache
 
 
 def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> ClientResult:
@@ -98,21 +98,28 @@ def _result(
     model: nn.Module, task: ClientTask, losses: list[float], means: dict[str, float], seen: int, status: str
 ) -> ClientResult:
     state = {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
-    if not all(bool(t.isfinite().all()) for t in state.values() if t.is_floating_point()):
+    if not all(_is_finite(t) for t in state.values() if t.is_floating_point()):
         status = "diverged"
     return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
 
 
+def _is_finite(t: Tensor) -> bool:
+    """Are all numbers finite? Their sum, which one pass gives, shows it unless it is too large itself."""
+    return math.isfinite(float(t.sum())) or bool(t.isfinite().all())
+
+
 def _batches(task: ClientTask, device: str) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield the client's batches in order, gathered for BLOCK steps at a time."""
+    """Yield the client's batches in order, gathered for up to BLOCK steps at a time."""
     rows, counts = task.batches.rows, task.batches.counts
     size = rows.shape[1]
-    for at in range(0, len(counts), BLOCK):
-        block = counts[at : at + BLOCK]
-        x, y = task.rows.at(rows[at : at + BLOCK].reshape(-1))
+    batch_bytes = size * sum(t[:1].numel() * t.element_size() for t in leaves_of(task.rows.x))
+    n = max(1, min(BLOCK, BLOCK_BYTES // max(1, batch_bytes)))
+    for at in range(0, len(counts), n):
+        block = counts[at : at + n]
+        x, y = task.rows.at(rows[at : at + n].reshape(-1))
         x, y = map_batch(lambda t: t.to(device), x), y.to(device)
-        for i, n in enumerate(block.tolist()):
-            own = slice(i * size, i * size + n)
+        for i, count in enumerate(block.tolist()):
+            own = slice(i * size, i * size + count)
             yield map_batch(lambda t, own=own: t[own], x), y[own]
 
 

@@ -5,9 +5,15 @@ time spent counts against the budget, except for starting the fastest strategy, 
 
 A strategy in this thread alone is timed by the thread's CPU time, as other programs may use the machine, too;
 one with several workers by the clock, and so are all strategies that are compared with it in the end.
+
+What several cores gain by the clock is weighed against the CPU time that they take: the strategy with the
+least product of the two is taken, so two cores have to save 30 % of the time that one takes. (Circuits and
+programs are compared by such products of energy and delay: Horowitz, Indermaur and Gonzalez, Low-power
+digital design, 1994.)
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +42,8 @@ WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, when the fastest are compar
 CLOSE = 1.3  # strategies within this factor of the fastest are compared with it again
 DISTURBED = 1.3  # times CLOSE, if a strategy was timed by the clock: other programs may have slowed it
 MOST_CLOSE = 4  # strategies that are compared again
+MOST_CPU = 1.08  # times serial training's CPU time, that a strategy on several cores may take ...
+MANY_TIMES = 3.0  # ... unless it is so many times as fast by the clock
 TIE = 1.02  # within this factor of the fastest, the one that was measured first is taken: it needs less
 
 
@@ -45,19 +53,26 @@ class Probe:
 
     step_s   seconds per client and step
     first_s  seconds before the first warm step: tracing, compiling, starting threads
+    cpu_s    CPU seconds per client and step, of all threads
     """
 
     strategy: Strategy
     step_s: float
     first_s: float
+    cpu_s: float
     is_confirmed: bool = False
+
+    @property
+    def cost_s(self) -> float:
+        """Between the seconds by the clock and those of all cores: their geometric mean."""
+        return math.sqrt(self.step_s * self.cpu_s)
 
 
 class ProbeTimer:
     """The measurements of strategies on one kind of tasks, and the budget for them.
 
     rounds   rounds of these tasks that are to come: the job
-    clock    gives seconds;  thread_clock  this thread's CPU seconds
+    clock    gives seconds;  thread_clock  this thread's CPU seconds;  cpu_clock  those of all threads
     probes   the measured strategies, in order
     reasons  strategy or inner name -> why it was not measured, or not to the end
     """
@@ -70,9 +85,10 @@ class ProbeTimer:
         rounds: int,
         clock: Callable[[], float],
         thread_clock: Callable[[], float],
+        cpu_clock: Callable[[], float],
     ):
         self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
-        self._clock, self._thread_clock = clock, thread_clock
+        self._clock, self._thread_clock, self._cpu_clock = clock, thread_clock, cpu_clock
         self.tasks = list(longest_first(tasks))
         self._rounds = rounds
         self.job_steps = rounds * sum(task.batches.n_steps for task in tasks)
@@ -84,10 +100,37 @@ class ProbeTimer:
     # --- cost and budget --------------------------------------------------------------------------
 
     def best(self) -> Probe:
-        """The fastest strategy (of the confirmed ones if there are any); the first of nearly equal ones."""
-        probes = [p for p in self.probes if p.is_confirmed] or self.probes
-        least_s = min(p.step_s for p in probes)
-        return next(p for p in probes if p.step_s <= TIE * least_s)
+        """The strategy of least cost (of the confirmed if there are any); the first of nearly equal ones.
+
+        On a few cores none that takes more CPU time than serial training, whatever the clock says.
+        """
+        allowed = self._allowed()
+        probes = [p for p in allowed if p.is_confirmed] or allowed
+        least_s = min(p.cost_s for p in probes)
+        return next(p for p in probes if p.cost_s <= TIE * least_s)
+
+    def _allowed(self) -> list[Probe]:
+        """The measured strategies but for those on several cores that take too much CPU time."""
+        serial = self.probes[0]
+        return [
+            p
+            for p in self.probes
+            if p.strategy.outer == "inline"
+            or p.cpu_s <= MOST_CPU * serial.cpu_s
+            or MANY_TIMES * p.step_s <= serial.step_s
+        ]
+
+    def faster_by_the_clock(self) -> dict[str, str]:
+        """Strategies that take less time than the best, and what they take for it."""
+        best = self.best()
+        return {
+            str(
+                p.strategy
+            ): f"{best.step_s / p.step_s:.2f} times as fast, for {p.cpu_s / best.cpu_s:.2f} times"
+            " the CPU time"
+            for p in self.probes
+            if TIE * p.step_s < best.step_s and p.cpu_s > best.cpu_s
+        }
 
     def least_s(self) -> float:
         """Seconds per client and step of the fastest strategy."""
@@ -151,13 +194,14 @@ class ProbeTimer:
         if not is_usable:
             return None
         tasks, clock = self._short(strategy), self._clock_for([strategy])
-        steps = sum(task.batches.n_steps for task in tasks)
+        steps, cpu_s = sum(task.batches.n_steps for task in tasks), math.inf
         while not samples or not self._is_enough(samples, tasks, steps):
-            spent_s = self._time(strategy, tasks, clock)
-            if spent_s is None:
+            found = self._time(strategy, tasks, clock)
+            if found is None:
                 return None
-            samples.append(spent_s)
-        probe = Probe(strategy, min(samples) / steps, max(0.0, cold_s - min(samples)))
+            samples.append(found[0])
+            cpu_s = min(cpu_s, found[1])
+        probe = Probe(strategy, min(samples) / steps, max(0.0, cold_s - min(samples)), cpu_s / steps)
         if _starts_with_torch(strategy):
             self._spent_s -= probe.first_s
         self.probes.append(probe)
@@ -182,8 +226,8 @@ class ProbeTimer:
         By whole rounds if ``share`` of the budget pays for these: starting and ending clients then count as
         they do in the job.
         """
-        ranked = sorted(self.probes, key=lambda p: p.step_s)
-        near = [p for p in ranked if p.step_s <= self._close(p.strategy) * self.least_s()][:MOST_CLOSE]
+        ranked = sorted(self._allowed(), key=lambda p: p.cost_s)
+        near = [p for p in ranked if p.cost_s <= self._close(p.strategy) * ranked[0].cost_s][:MOST_CLOSE]
         for probe in self.probes:
             probe.is_confirmed = False
         until_s = self._spent_s + max(self.left_s(share, is_sample=True), CONFIRM_SHARE * self.job_s())
@@ -198,19 +242,20 @@ class ProbeTimer:
         if len(near) == 1 or self._spent_s + 2 * turn_s() > until_s:
             return
         clock = self._clock_for([probe.strategy for probe in near])
-        found = dict.fromkeys((str(probe.strategy) for probe in near), float("inf"))
+        found = dict.fromkeys((str(probe.strategy) for probe in near), (math.inf, math.inf))
         is_long = (1 + MOST_WHOLE) * turn_s() <= CONFIRM_SHARE * self.job_s()
         for turn in range(1 + ((MOST_WHOLE if is_long else WHOLE_REPEATS) if is_whole else REPEATS)):
             if turn > 1 and self._spent_s + turn_s() > until_s:
                 break
             for probe in near:
                 tasks, name = sample_of(probe), str(probe.strategy)
-                spent_s = self._time(probe.strategy, tasks, clock)
-                if spent_s is not None and (turn or not is_whole):  # a whole round may bring new shapes
-                    found[name] = min(found[name], spent_s / sum(t.batches.n_steps for t in tasks))
+                taken = self._time(probe.strategy, tasks, clock)
+                if taken is not None and (turn or not is_whole):  # a whole round may bring new shapes
+                    n_steps = sum(t.batches.n_steps for t in tasks)
+                    found[name] = tuple(map(min, found[name], (one / n_steps for one in taken)))  # pyrefly: ignore
         for probe in near:
-            probe.step_s = found[str(probe.strategy)]
-            probe.is_confirmed = probe.step_s < float("inf")
+            probe.step_s, probe.cpu_s = found[str(probe.strategy)]
+            probe.is_confirmed = probe.step_s < math.inf
 
     def _close(self, strategy: Strategy) -> float:
         """Factor within which the strategy is compared again: larger if it was timed by the clock."""
@@ -245,9 +290,11 @@ class ProbeTimer:
 
     def _time(
         self, strategy: Strategy, tasks: Sequence[ClientTask], clock: Callable[[], float]
-    ) -> float | None:
-        """Seconds for training ``tasks``; None if the strategy fails, which is then among the reasons."""
-        began = clock()
+    ) -> tuple[float, float] | None:
+        """Seconds for training ``tasks``, and CPU seconds; None if it fails, and a reason why."""
+        is_alone = self._clock_for([strategy]) is self._thread_clock
+        cpu_clock = self._thread_clock if is_alone else self._cpu_clock
+        began_cpu, began = cpu_clock(), clock()
         try:
             for _ in self._dispatcher.run(strategy, self._traits, tasks, n_workers(strategy)):
                 pass
@@ -258,7 +305,12 @@ class ProbeTimer:
             return None
         finally:
             self._spent_s += clock() - began
-        return clock() - began
+        spent_s, cpu_s = clock() - began, cpu_clock() - began_cpu
+        if strategy.outer in ("streams", "devices"):  # what computes is no core
+            cpu_s = spent_s
+        elif strategy.outer == "processes":
+            cpu_s = spent_s * n_workers(strategy)
+        return spent_s, cpu_s
 
     def table(self) -> tuple[Mapping[str, str | float], ...]:
         """The rows of ``TrainingPlan.probes``."""

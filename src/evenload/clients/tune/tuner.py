@@ -1,4 +1,4 @@
-"""Measure strategies on the user's own clients, then take the fastest.
+"""Measure strategies on the user's own clients, then take the fastest; several cores have to be worth it.
 
     serial ──► rules, chunks growing ──► fused ──► streams of a GPU ──► cores ──► compiled ──► cores
 
@@ -53,10 +53,11 @@ class Tuner:
         rounds: int,
         clock: Callable[[], float] = time.perf_counter,
         thread_clock: Callable[[], float] = time.thread_time,
+        cpu_clock: Callable[[], float] = time.process_time,
         expected: Strategy | None = None,
     ):
         self._expected = expected if expected is not None and expected.is_fused else None
-        self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, clock, thread_clock)
+        self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, clock, thread_clock, cpu_clock)
         self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
         self._n = len(tasks)
         self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
@@ -91,7 +92,8 @@ class Tuner:
         return self._plan(f"the fastest of {len(timer.probes)} measured strategies")
 
     def _plan(self, why: str) -> TrainingPlan:
-        return TrainingPlan(self.timer.best().strategy, why, self.timer.reasons, self.timer.table())
+        reasons = self.timer.reasons | self.timer.faster_by_the_clock()
+        return TrainingPlan(self.timer.best().strategy, why, reasons, self.timer.table())
 
     # --- the search -------------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class Tuner:
             self._probe_threads(self._on_workers(found, "threads", cores), gain)
             gain = 0.0  # another inner strategy is expected to save nothing beyond that
         best = min(timer.probes[known:], key=lambda p: p.step_s, default=None)
-        if best is None or not best.strategy.is_fused or best.step_s > FLAT * timer.least_s():
+        if best is None or not best.strategy.is_fused or best.cost_s > FLAT * timer.best().cost_s:
             return
         for times in (0.5, 2.0):
             best = self._walk_threads(best, times, cores)

