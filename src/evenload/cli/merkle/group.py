@@ -8,6 +8,7 @@ import click
 
 from evenload.cli.bench.merkle_bench import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
+from evenload.cli.merkle.log_group import log
 from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError, printable
 
@@ -28,6 +29,7 @@ def merkle() -> None:
 
 
 merkle.add_command(merkle_bench, "bench")
+merkle.add_command(log)
 
 
 @merkle.command()

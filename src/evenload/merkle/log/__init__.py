@@ -1,0 +1,1 @@
+"""Transparency logs: leaves that are only ever added, under signed checkpoints, in the formats of C2SP."""

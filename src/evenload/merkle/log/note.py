@@ -1,0 +1,96 @@
+"""Signed notes: a text, an empty line, and signatures of the text. Source: C2SP signed-note v1."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evenload.errors import ConfigError, FormatError, quoted
+from evenload.merkle.log.keys import SigningKey, VerifierKey, base64_of, from_base64, is_key_name
+
+__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "open_note", "signed", "split_note"]
+
+MOST_NOTE_BYTES = 1_000_000
+MOST_SIGNATURES = 128
+DASH = "\u2014 "
+Keys = str | VerifierKey | Sequence[str | VerifierKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature line of a note: whose it says it is, and its bytes."""
+
+    name: str
+    key_id: bytes
+    content: bytes
+
+
+def signed(text: str, *keys: SigningKey) -> str:
+    """The note of ``text``, which ends in a newline, signed by each of ``keys``."""
+    message = text.encode()
+    lines = [f"{DASH}{key.name} {base64_of(key.verifier.key_id + key.sign(message))}\n" for key in keys]
+    return f"{text}\n{''.join(lines)}"
+
+
+def as_keys(keys: Keys) -> list[VerifierKey]:
+    """Keys or their texts, one or several. Raises ConfigError for what is none."""
+    given = [keys] if isinstance(keys, str | VerifierKey) else keys
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(
+            f"{quoted(keys)} is no key", hint="give the log's verifier key, or a list of several"
+        )
+    return [key if isinstance(key, VerifierKey) else VerifierKey.parse(key) for key in given]
+
+
+def open_note(note: str | bytes, keys: Keys) -> str:
+    """The text of a note that one of ``keys`` has signed, and none of them wrongly.
+
+    Raises FormatError if that is not so; ConfigError for keys that are none.
+    """
+    known = {(key.name, key.key_id): key for key in as_keys(keys)}
+    text, signatures = split_note(note)
+    mine = [(known[one.name, one.key_id], one) for one in signatures if (one.name, one.key_id) in known]
+    if not mine:
+        signers = ", ".join(quoted(one.name) for one in signatures[:3])
+        raise FormatError(
+            f"the note is signed by {signers}, and by no key that was given",
+            hint="see that it is the log's own verifier key",
+        )
+    for key, one in mine:
+        if not key.is_valid(one.content, text.encode()):
+            raise FormatError(f"the signature of {quoted(key.name)} is not one of this text")
+    return text
+
+
+def split_note(note: str | bytes) -> tuple[str, list[Signature]]:
+    """(text, signatures) of a note; nothing is believed yet. Raises FormatError."""
+    content = _decoded(note)
+    cut = content.rfind("\n\n")
+    if cut < 0 or not content.endswith("\n"):
+        raise FormatError("a note is a text, an empty line, and lines of signatures; this is none")
+    text, rest = content[: cut + 1], content[cut + 2 :]
+    lines = rest.split("\n")[:-1]
+    if not 0 < len(lines) <= MOST_SIGNATURES:
+        raise FormatError(f"the note has {len(lines)} signatures, not 1 to {MOST_SIGNATURES}")
+    return text, [_signature(line) for line in lines]
+
+
+def _decoded(note: object) -> str:
+    if not isinstance(note, str | bytes):
+        raise FormatError(f"a {type(note).__name__} is no note", hint="give its text")
+    if len(note) > MOST_NOTE_BYTES:
+        raise FormatError(f"a note of more than {MOST_NOTE_BYTES:,} bytes is not read")
+    try:
+        content = note.decode() if isinstance(note, bytes) else note
+        content.encode()
+    except UnicodeError:
+        raise FormatError("the note is not UTF-8") from None
+    if any(letter < " " and letter != "\n" for letter in content):
+        raise FormatError("the note has control characters")
+    return content
+
+
+def _signature(line: str) -> Signature:
+    parts = line.removeprefix(DASH).split(" ")
+    content = from_base64(parts[1]) if len(parts) == 2 and line.startswith(DASH) else None
+    if content is None or len(content) < 5 or not is_key_name(parts[0]):
+        raise FormatError(f"{quoted(line)} is no signature", hint="a line is: — name base64")
+    return Signature(parts[0], content[:4], content[4:])
