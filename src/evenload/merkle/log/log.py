@@ -80,11 +80,7 @@ class Log:
 
     def __getitem__(self, index: int) -> bytes:
         """Leaf ``index``, as it was appended."""
-        if (
-            not 0
-            <= whole("index", index, least=-len(self), most=None) + (len(self) if index < 0 else 0)
-            < len(self)
-        ):
+        if whole("index", index, most=None) >= len(self):
             raise IndexError(f"there is no leaf {index} among {len(self)}")
         return self._leaves[index]
 

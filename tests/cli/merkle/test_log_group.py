@@ -1,0 +1,87 @@
+"""``evenload merkle log``: a log from the command line, and what it says to bad input."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import main
+from evenload.cli.merkle.group import merkle
+
+LEAVES = "first\nsecond\nthird\n"
+
+
+def call(*args):
+    arguments = ["log", *map(str, args)]
+    return CliRunner().invoke(merkle, arguments, catch_exceptions=False, standalone_mode=False)
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        main(["merkle", "log", *map(str, args)])
+    said = capsys.readouterr()
+    assert said.out == ""
+    return caught.value.code, said.err
+
+
+@pytest.fixture
+def made(tmp_path):
+    """(folder with a signed log of three leaves, its verifier key)."""
+    (tmp_path / "lines").write_text(LEAVES)
+    key = call("keygen", "example.com/log", "-o", tmp_path / "key").stdout.strip()
+    call("append", tmp_path / "log", tmp_path / "lines", "--lines", "--origin", "example.com/log")
+    assert call("sign", tmp_path / "log", "--key", tmp_path / "key").stdout.startswith("example.com/log\n3\n")
+    return tmp_path, key
+
+
+def test_append_sign_prove_verify_check(made):
+    folder, key = made
+    assert call("prove", folder / "log", 1, "-o", folder / "proof").return_value == 0
+    for leaf, code, word in ((b"second", 0, "valid"), (b"third", 1, "not valid")):
+        done = call("verify", folder / "proof", "--key", key, "--leaf", leaf.hex())
+        assert (done.return_value, done.stdout) == (code, word + "\n")
+    (folder / "mine").write_bytes(b"second")
+    shown = call("verify", folder / "proof", "--key", key, "--leaf-file", folder / "mine", "--json").stdout
+    assert json.loads(shown)["valid"] is True
+    old = folder / "old"
+    old.write_bytes((folder / "log" / "checkpoint").read_bytes())
+    (folder / "rows").write_bytes(bytes(5 * 16))
+    added = call("append", folder / "log", folder / "rows", "--width", 16, "--json").stdout
+    assert json.loads(added) == {"schema": 1, "origin": "example.com/log", "added": 5, "size": 8}
+    call("sign", folder / "log", "--key", folder / "key")
+    (folder / "growth").write_text(call("prove", folder / "log", "--grown-from", 3).stdout, encoding="utf-8")
+    for checkpoint, code in ((old, 0), (folder / "log" / "checkpoint", 1)):
+        done = call("verify", folder / "growth", "--key", key, "--old-checkpoint", checkpoint)
+        assert done.return_value == code
+    assert call("check", folder / "log", "--key", key).stdout == "8 leaves, as example.com/log has signed\n"
+
+
+def test_bad_input_is_one_sentence(made, capsys):
+    folder, key = made
+    log, proof = folder / "log", folder / "proof"
+    call("prove", log, 1, "-o", proof)
+    other = call("keygen", "example.com/other", "-o", folder / "other").stdout.strip()
+    cases = {
+        ("keygen", "example.com/log", "-o", folder / "key"): (2, "is there already"),
+        ("keygen", "two words", "-o", folder / "new"): (2, "no name of a key"),
+        ("append", folder / "none", folder / "lines", "--lines"): (2, "no log that can be opened"),
+        ("append", log, folder / "lines", "--lines", "--origin", "example.com/x"): (2, "origin is"),
+        ("append", log, folder / "missing", "--lines"): (2, "cannot be read"),
+        ("sign", log, "--key", folder / "other"): (2, "the key is of"),
+        ("sign", log, "--key", folder / "lines"): (2, "no signing key"),
+        ("prove", log): (2, "one thing is proved at a time"),
+        ("prove", log, 3): (2, "no leaf 3"),
+        ("prove", log, "--grown-from", 4): (2, "not in 1..3"),
+        ("verify", proof, "--key", key): (2, "says nothing by itself"),
+        ("verify", proof, "--key", "nonsense", "--leaf", "00"): (2, "verifier key"),
+        ("verify", proof, "--key", other, "--leaf", "00"): (1, "by no key that was given"),
+        ("verify", folder / "lines", "--key", key, "--leaf", "00"): (1, "this is none"),
+        ("verify", folder, "--key", key, "--leaf", "00"): (2, "is a directory"),
+        ("check", folder, "--key", key): (1, "cannot be read"),
+    }
+    for arguments, (code, words) in cases.items():
+        found, said = refused(capsys, *arguments)
+        assert (found, words in said) == (code, True), (arguments, said)
+        assert "Traceback" not in said
+    assert not (folder / "new").exists()
+    assert call("check", log, "--key", key).return_value == 0

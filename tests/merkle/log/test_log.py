@@ -1,0 +1,293 @@
+"""A log in a folder, held against an independent implementation (tlog-scales), and what it refuses."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tlog_scales.backend import LocalBackend
+from tlog_scales.reader import TilesReader
+from tlog_scales.signing import PlainEd25519Signer, Vkey, VkeySet
+from tlog_scales.tlog import Checkpoint as OtherCheckpoint
+from tlog_scales.tlog import ConsistencyProof as OtherGrowth
+from tlog_scales.tlog import InclusionProof as OtherInclusion
+from tlog_scales.writer import TilesWriter
+
+from evenload.errors import ConfigError, FormatError
+from evenload.merkle import (
+    Log,
+    SigningKey,
+    check_published,
+    read_checkpoint,
+    verify_checkpoint,
+    verify_growth,
+    verify_inclusion,
+)
+from evenload.merkle.log import log as log_module
+
+NAME = "example.com/log"
+KEY = SigningKey(NAME, bytes(range(32)))
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """Nothing here cuts the power: what was written is there."""
+    for module in ("log", "leaf_file"):
+        monkeypatch.setattr(f"evenload.merkle.log.{module}.sync", lambda fd: None)
+        monkeypatch.setattr(f"evenload.merkle.log.{module}.sync_folder", lambda folder: None)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    with Log(tmp_path / "log", origin=NAME, threads=1) as log:
+        yield log
+
+
+def leaves_of(n, seed=0):
+    return [hashlib.sha256(b"%d %d" % (seed, k)).digest()[: k % 33] * (1 + k % 3) for k in range(n)]
+
+
+def leaf_hash(leaf):
+    return hashlib.sha256(b"\0" + leaf).digest()
+
+
+@pytest.mark.parametrize("counts", [[1, 2], [255, 1, 1], [256, 300], [3, 0, 700, 1]])
+def test_another_implementation_reads_what_is_published(opened, counts):
+    reader, key = TilesReader(LocalBackend(opened.folder)), Vkey.from_string(str(KEY.verifier))
+    notes, leaves = [], []
+    for round_, n in enumerate(counts):
+        more = leaves_of(n, round_)
+        leaves += more
+        assert opened.append(more) == range(len(leaves) - n, len(leaves))
+        notes.append(opened.checkpoint(KEY))
+        theirs = reader.get_checkpoint()
+        assert len(VkeySet(key).verify(theirs.signatures, theirs)) == 1
+        assert (theirs.origin, theirs.size) == (NAME, len(leaves))
+        assert theirs.root_hash == reader.calculate_root_hash() == opened.root
+        for k in {0, len(leaves) // 2, len(leaves) - 1}:
+            ours = opened.prove_inclusion(k)
+            assert reader.get_entry(k) == leaves[k] == opened[k]
+            assert reader.get_inclusion_proof(k, len(leaves)).node_hashes == list(ours.path)
+            OtherInclusion(k, ours.size, list(ours.path)).check(leaf_hash(leaves[k]), theirs.root_hash)
+            text = opened.inclusion_text(k)
+            assert verify_inclusion(text, leaves[k], KEY.verifier)
+            assert not verify_inclusion(text, leaves[k] + b"x", KEY.verifier)
+        for old in map(OtherCheckpoint.from_text, notes):
+            growth = OtherGrowth(old.size, len(leaves), list(opened.prove_consistency(old.size).path))
+            growth.check(old.root_hash, theirs.root_hash)
+            assert verify_growth(opened.growth_text(old.size), notes[0], str(KEY.verifier)) == (
+                old.size == counts[0]
+            )
+    assert check_published(opened.folder, KEY.verifier).size == len(leaves)
+
+
+@pytest.mark.parametrize("n", [1, 256, 600])
+def test_what_another_implementation_publishes_is_checked(tmp_path, n):
+    folder, leaves = tmp_path / "theirs", leaves_of(n)
+    writer = TilesWriter.create(folder, NAME)
+    for some in (leaves[: n // 2], leaves[n // 2 :]):
+        for leaf in some:
+            writer.add_leaf(leaf)
+        writer.commit([PlainEd25519Signer(NAME, KEY.seed)])
+    found = check_published(folder, KEY.verifier, threads=1)
+    with Log(tmp_path / "ours", origin=NAME, threads=1) as log:
+        log.append(leaves)
+        assert (found.size, found.root) == (n, log.root)
+
+
+def test_each_node_and_entry_of_a_published_log_is_looked_at(opened):
+    opened.append(leaves_of(300))
+    opened.checkpoint(KEY)
+    files = [path for path in sorted((opened.folder / "tile").rglob("*")) if path.is_file()]
+    assert len(files) == 5
+    for path in [*files, opened.folder / "checkpoint"]:
+        content = path.read_bytes()
+        for k in {0, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:k] + bytes([content[k] ^ 1]) + content[k + 1 :])
+            with pytest.raises(FormatError):
+                check_published(opened.folder, KEY.verifier, threads=1)
+        for other in (content[:-1], content + b"\0", b""):
+            path.write_bytes(other)
+            with pytest.raises(FormatError):
+                check_published(opened.folder, KEY.verifier, threads=1)
+        path.unlink()
+        with pytest.raises(FormatError, match="cannot be read"):
+            check_published(opened.folder, KEY.verifier, threads=1)
+        path.write_bytes(content)
+    assert check_published(opened.folder, KEY.verifier, threads=1).size == 300
+
+
+def test_partial_tiles_go_when_the_whole_one_is_there(opened):
+    for n in (10, 20, 226, 1):
+        opened.append(leaves_of(n))
+        opened.checkpoint(KEY)
+        assert check_published(opened.folder, KEY.verifier, threads=1).size == len(opened)
+    names = {
+        path.relative_to(opened.folder).as_posix() for path in opened.folder.rglob("*") if path.is_file()
+    }
+    assert names == {"leaves", "checkpoint", "tile/0/000", "tile/entries/000", "tile/0/001.p/1",
+                     "tile/entries/001.p/1", "tile/1/000.p/1"}  # fmt: skip
+
+
+def test_a_log_is_opened_again_and_goes_on(tmp_path):
+    leaves = leaves_of(70)
+    with Log(tmp_path, origin=NAME) as log:
+        log.append(
+            np.frombuffer(b"".join(leaves[32].ljust(40)[:40] for _ in range(5)), np.uint8).reshape(5, 40)
+        )
+        log.append(leaves)
+        log.checkpoint(KEY)
+        log.append([b"not signed yet"])
+        root = log.root
+    with Log(tmp_path) as log:
+        assert (len(log), log.root, log.signed_size, log.origin) == (76, root, 75, NAME)
+        assert log.prove_inclusion(3).size == 75
+        assert log.prove_inclusion(75, 76).verify(b"not signed yet", root)
+        assert log.checkpoint(KEY) == (tmp_path / "checkpoint").read_text(encoding="utf-8")
+        with pytest.raises(ConfigError, match="leaf 76 among 76"):
+            log.prove_inclusion(76)
+        for bad in (76, -1, "3"):
+            with pytest.raises((IndexError, ConfigError)):
+                log[bad]
+    with pytest.raises(ConfigError, match=r"not 'example\.com/other'"):
+        Log(tmp_path, origin="example.com/other")
+
+
+def test_the_empty_log(opened):
+    note = opened.checkpoint(KEY)
+    assert read_checkpoint(note, KEY.verifier).root == hashlib.sha256().digest()
+    opened.append([b""])
+    opened.checkpoint(KEY)
+    text = opened.growth_text(0)
+    assert verify_growth(text, note, KEY.verifier)
+    assert verify_inclusion(opened.inclusion_text(0), b"", KEY.verifier)
+    assert check_published(opened.folder, KEY.verifier, threads=1).size == 1
+
+
+def test_one_process_appends_and_others_read(opened):
+    opened.append([b"a", b"b"])
+    opened.checkpoint(KEY)
+    with pytest.raises(ConfigError, match="another process"):
+        Log(opened.folder)
+    with Log(opened.folder, is_writable=False, threads=1) as reader:
+        opened.append([b"c"])
+        assert (len(reader), reader.signed_size) == (2, 2)
+        assert verify_inclusion(reader.inclusion_text(1), b"b", KEY.verifier)
+        for forbidden in (lambda: reader.append([b"x"]), lambda: reader.checkpoint(KEY)):
+            with pytest.raises(ConfigError, match="only to read"):
+                forbidden()
+
+
+@pytest.mark.parametrize(
+    "leaves", [b"abc", "abc", 5, None, ["a"], [b"good", 5], [bytes(65_536)], [np.zeros(3)]]
+)
+def test_what_are_no_leaves(opened, leaves):
+    with pytest.raises(ConfigError):
+        opened.append(leaves)
+    assert len(opened) == 0
+    opened.append([bytes(65_535)])
+
+
+def test_folders_that_are_no_log(tmp_path):
+    with pytest.raises(ConfigError, match="origin="):
+        Log(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "letter").write_text("dear")
+    with pytest.raises(ConfigError, match="files that are no log"):
+        Log(tmp_path, origin=NAME)
+    with pytest.raises(ConfigError, match="is no origin"):
+        Log(tmp_path / "new", origin="two\nlines")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for content in (b"", b"\n", b"evenload-log-1 \n", os.urandom(100)):
+        (folder / "leaves").write_bytes(content)
+        with pytest.raises(FormatError, match="no leaves of a log"):
+            Log(folder)
+    (folder / "leaves").unlink()
+    os.mkfifo(folder / "leaves")
+    for is_writable in (True, False):
+        with pytest.raises((ConfigError, FormatError)):
+            Log(folder, is_writable=is_writable)
+
+
+def test_only_the_logs_own_key_signs(opened):
+    opened.append([b"a"])
+    for key in (SigningKey("example.com/other", bytes(32)), KEY.verifier, str(KEY.verifier), None):
+        with pytest.raises(ConfigError, match="the key is of"):
+            opened.checkpoint(key)
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        opened.inclusion_text(0)
+    witness = SigningKey("witness.example/1", bytes(32))
+    note = opened.checkpoint(KEY, witness)
+    assert verify_checkpoint(note, [KEY.verifier, witness.verifier])
+
+
+def test_what_was_signed_and_is_not_there_stops_the_log(tmp_path):
+    with Log(tmp_path, origin=NAME) as log:
+        log.append([b"a", b"b"])
+        before = (tmp_path / "leaves").read_bytes()
+        log.append([b"c"])
+        log.checkpoint(KEY)
+    (tmp_path / "leaves").write_bytes(before)
+    with pytest.raises(FormatError, match="3 leaves is not one of the 2"):
+        Log(tmp_path)
+    (tmp_path / "leaves").write_bytes(before)
+    other = tmp_path / "fork"
+    with Log(other, origin=NAME) as log:
+        log.append([b"a", b"b", b"C"])
+    (other / "checkpoint").write_bytes((tmp_path / "checkpoint").read_bytes())
+    with pytest.raises(FormatError, match="nothing else may ever be signed"):
+        Log(other)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    with Log(tmp_path_factory.mktemp("log"), origin=NAME, threads=1) as log:
+        log.append(leaves_of(11))
+        old = log.checkpoint(KEY)
+        log.append(leaves_of(9))
+        log.checkpoint(KEY)
+        return log.inclusion_text(3), log.growth_text(11), old, leaves_of(11)[3]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_a_changed_proof_is_false_and_raises_nothing(texts, draw):
+    for k, check in enumerate([lambda text: verify_inclusion(text, texts[3], KEY.verifier),
+                               lambda text: verify_growth(text, texts[2], KEY.verifier)]):  # fmt: skip
+        content = texts[k].encode()
+        assert check(texts[k])
+        at = draw.draw(st.integers(0, len(content) - 1))
+        other = draw.draw(st.binary(max_size=3))
+        n = draw.draw(st.integers(0, 40))
+        changed = content[:at] + other + content[at + n :]
+        assert check(changed) == (changed == content) or b"\nextra " in changed
+
+
+@pytest.mark.parametrize(
+    "strange", [None, 5, "", b"\xff", [], object(), float("nan"), "c2sp.org/tlog-proof@v1\n\n"]
+)
+def test_strange_values_are_false(texts, strange):
+    inclusion, growth, old, leaf = texts
+    assert not verify_inclusion(strange, leaf, KEY.verifier)
+    assert not verify_inclusion(inclusion, strange, KEY.verifier)
+    assert not verify_inclusion(inclusion, leaf, strange)
+    assert not verify_growth(strange, old, KEY.verifier)
+    assert not verify_growth(growth, strange, KEY.verifier)
+    assert not verify_growth(growth, old, strange)
+    assert not verify_checkpoint(strange, KEY.verifier)
+
+
+def test_extra_lines_are_passed_over(texts):
+    text, _, _, leaf = texts
+    head, rest = text.split("\n", 1)
+    assert verify_inclusion(f"{head}\nextra aGVsbG8=\n{rest}", leaf, KEY.verifier)
+    assert not verify_inclusion(f"{head}\nextra aGVsbG8=\nextra aGVsbG8=\n{rest}", leaf, KEY.verifier)
+
+
+def test_the_module_serves_what_it_names():
+    assert log_module.__all__ == ["Log"]
+    assert Path(log_module.__file__).name == "log.py"
