@@ -19,6 +19,18 @@ KEY = SigningKey(NAME, bytes(range(32)))
 KINDS = st.lists(st.lists(st.binary(max_size=90), min_size=1, max_size=9), min_size=1, max_size=5)
 
 
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """Only processes are killed here: what was written is there."""
+    for module, name in (
+        (leaf_file, "sync"),
+        (leaf_file, "sync_folder"),
+        (log, "sync"),
+        (log, "sync_folder"),
+    ):
+        monkeypatch.setattr(module, name, lambda _: None)
+
+
 class _Killed(BaseException):
     """A kill, as the code that is killed cannot see or handle one."""
 
