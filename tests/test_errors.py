@@ -26,6 +26,7 @@ CASES = {
     "SlicesFailed": lambda: errors.SlicesFailed(
         "2 slices failed", [CASES[n]() for n in ("TaskError", "WorkerLost")]
     ),
+    "PromptsFailed": lambda: errors.PromptsFailed("1 of 2 failed", CASES["TaskError"](), ["a", "b"]),
     "GangError": lambda: errors.GangError("rank 1 raised", rank=1, device="cpu:1", remote_traceback="Trace"),
     "PeerLost": lambda: errors.PeerLost("rank 1 of 4 lost a peer in run", hint="start again"),
     "ResourceExhausted": lambda: errors.ResourceExhausted("no memory", hint="smaller batches"),

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from evenload.devices import Device, DevicePool, current_device
     from evenload.errors import EvenloadError
     from evenload.executor import Executor, ParallelResult, Task, gang, map, run_partitioned
+    from evenload.integrations.generation import LLM
     from evenload.pipeline import MultiDeviceImageEdit, Pipeline
 
 _HOMES = {
+    "LLM": "integrations.generation",
     "Device": "devices",
     "DevicePool": "devices",
     "EvenloadError": "errors",
@@ -44,11 +46,12 @@ _MODULES = (
     "training",
 )
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (sorted as `sorted` does)
     "Device",
     "DevicePool",
     "EvenloadError",
     "Executor",
+    "LLM",
     "MultiDeviceImageEdit",
     "ParallelResult",
     "Pipeline",

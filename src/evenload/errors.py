@@ -12,6 +12,7 @@ EvenloadError
 │   ├── WorkerLost         the worker process died while it held the item
 │   ├── ArgumentFailed     a call was not made, as the call for one of its arguments failed
 │   ├── SlicesFailed       several slices of one array failed: a group of their errors
+│   ├── PromptsFailed      prompts of a model failed; ``results`` has what the others gave
 │   └── ResultNotSendable  the result or exception could not be pickled
 ├── GangError              a rank of a gang failed, and the others were ended
 ├── PeerLost               a rank that others wait for in an exchange is gone; ``__cause__`` says how
@@ -40,6 +41,7 @@ __all__ = [
     "MissingExtra",
     "NoUsableDevice",
     "PeerLost",
+    "PromptsFailed",
     "ResourceExhausted",
     "ResultNotSendable",
     "SlicesFailed",
@@ -242,6 +244,19 @@ class SlicesFailed(TaskError, ExceptionGroup):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_group, (self.args[0], list(self.exceptions), self.__dict__.copy())
+
+
+class PromptsFailed(TaskError):
+    """An error for prompts that failed, raised when all others are done.
+
+    ``results`` has a text for each prompt, or the TaskError of one that failed, whose first is the cause.
+    """
+
+    def __init__(self, message: str, first: TaskError, results: Sequence[Any]):
+        super().__init__(f"{message}; the first: {first.message}", index=first.index, device=first.device,
+                         hint='on_error="return" gives errors in their places')  # fmt: skip
+        self.__cause__ = first.__cause__ or first
+        self.results = list(results)
 
 
 def _rebuild_group(message: str, errors: Sequence[TaskError], state: dict) -> SlicesFailed:

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -79,7 +80,8 @@ class OpenAI:
         self._sleep: Callable[[float], None] = time.sleep
 
     def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
-        text = self._text(self._ask(self._request(inputs, item)))
+        seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
+        text = self.answer(self._messages(inputs), seed)
         if not self._reads_json:
             return {self._output: text}
         outputs = parse_json(text, f"the answer of {self._url}")
@@ -104,7 +106,17 @@ class OpenAI:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _request(self, inputs: Mapping[str, Any], item: Item) -> bytes:
+    def answer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        **body: Any,
+    ) -> str:
+        """Ask, and return the text. ``body`` has precedence over the stage's, and that over ``defaults``."""
+        request = {**defaults, **self._body, **body, "messages": messages}
+        return self._text(self._ask(json.dumps(request).encode()))
+
+    def _messages(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
         content: Any = fill_question(self._prompt, inputs)
         if self._images:
             pictures = [{"type": "image_url", "image_url": {"url": _as_url(inputs[n])}} for n in self._images]
@@ -112,8 +124,7 @@ class OpenAI:
         messages = [{"role": "user", "content": content}]
         if self._system is not None:
             messages.insert(0, {"role": "system", "content": fill_question(self._system, inputs)})
-        seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
-        return json.dumps({**seed, **self._body, "messages": messages}).encode()
+        return messages
 
     def _ask(self, body: bytes) -> bytes:
         """Send the request until there is an answer. Raises EvenloadError with what was said last."""
