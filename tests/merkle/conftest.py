@@ -122,6 +122,6 @@ def rows_for():
     return make
 
 
-@pytest.fixture(params=["rfc6962", "bitcoin", "poseidon", "blake2s"])
+@pytest.fixture(params=["rfc6962", "bitcoin", "poseidon", "rfc6962-blake2s"])
 def scheme(request):
     return Scheme(request.param)

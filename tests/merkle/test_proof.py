@@ -139,7 +139,7 @@ def test_sizes_that_do_not_grow(old, new):
 
 
 def test_json_there_and_back():
-    tree = MerkleTree([b"a", b"b", b"c"], scheme=Scheme("blake2s", person=b"app"))
+    tree = MerkleTree([b"a", b"b", b"c"], scheme=Scheme("rfc6962-blake2s", person=b"app"))
     for proof in (tree.prove(1), tree.prove_consistency(2)):
         assert proof_from_json(json.dumps(proof.to_json())) == proof
         assert proof_from_json(proof.to_json()) == proof

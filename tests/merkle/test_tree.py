@@ -1,5 +1,7 @@
 """Trees: published vectors, the slow twin, any way to grow, proofs of any size it ever had."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,6 +153,19 @@ def test_a_poseidon_tree_of_fixed_depth_is_the_one_that_circuits_prove(rows_for)
     assert len(proof.path) == 5
     assert node.to_bytes(32, "little") == tree.root
     assert MerkleTree(scheme=Scheme("poseidon", depth=5)).root != tree.root
+
+
+def test_blake2s_in_the_shape_of_rfc6962_is_what_its_page_says_by_either_name(rows_for):
+    """Node depth tells leaves from nodes, and no node knows its place: it is not BLAKE2's tree mode."""
+    rows = rows_for(3)
+    options = {"fanout": 2, "depth": 255, "inner_size": 32, "key": b"k", "person": b"app"}
+    a, b, c = (hashlib.blake2s(row.tobytes(), **options).digest() for row in rows)
+    expected = hashlib.blake2s(
+        hashlib.blake2s(a + b, node_depth=1, **options).digest() + c, node_depth=1, **options
+    ).digest()
+    schemes = [Scheme(name, key=b"k", person=b"app") for name in ("rfc6962-blake2s", "blake2s")]
+    assert schemes[0] == schemes[1]
+    assert {MerkleTree(rows, scheme=one).root for one in schemes} == {expected}
 
 
 def test_key_and_personalisation_change_everything(rows_for):

@@ -38,7 +38,7 @@ class CpuEngine:
         else:
             from evenload.gpu.llvm.hash.hash_kernels import hash_program
 
-            self._kernels = hash_program(scheme.name)
+            self._kernels = hash_program(scheme.rule)
         kind = np.uint64 if scheme.name == "openzeppelin" else np.uint32
         self._params = np.array(scheme.params(), kind)
 
@@ -107,7 +107,7 @@ class CpuEngine:
             return
         from evenload.gpu.hashing.rules import RULES
 
-        rule = RULES[self.scheme.name]
+        rule = RULES[self.scheme.rule]
         for start in range(0, n, ROWS_PER_THREAD):
             part = rows[start : start + ROWS_PER_THREAD]
             n_padded = -(-len(part) // PAD_ROWS) * PAD_ROWS

@@ -106,7 +106,7 @@ class ConsistencyProof:
         _check_path(self.path)
         if self.scheme.odd != "promote":
             raise ConfigError(
-                f"a {self.scheme.name} tree has no consistency proofs", hint="use rfc6962 or blake2s"
+                f"a {self.scheme.name} tree has no consistency proofs", hint="use rfc6962 or rfc6962-blake2s"
             )
 
     def verify(self, old_root: bytes, new_root: bytes) -> bool:

@@ -17,14 +17,16 @@ __all__ = ["DIGEST_BYTES", "SCHEMES", "Scheme", "as_scheme"]
 DIGEST_BYTES = 32
 MAX_DEPTH = 63
 
-SCHEMES = ("rfc6962", "bitcoin", "openzeppelin", "poseidon", "blake2s")
+KEYED = "rfc6962-blake2s"
+SCHEMES = ("rfc6962", "bitcoin", "openzeppelin", "poseidon", KEYED)
+OLD_NAME = "blake2s"  # of the same trees, from before the name said what they are
 Odd = Literal["promote", "duplicate", "zeros", "heap"]
 ODD: dict[str, Odd] = {
     "rfc6962": "promote",
     "bitcoin": "duplicate",
     "openzeppelin": "heap",
     "poseidon": "zeros",
-    "blake2s": "promote",
+    KEYED: "promote",
 }
 
 
@@ -36,9 +38,10 @@ class Scheme:
             bitcoin       leaves as they are, double SHA-256; an odd node is paired with itself
             openzeppelin  Keccak-256 as StandardMerkleTree of @openzeppelin/merkle-tree; see ``StandardTree``
             poseidon      leaves are elements of BN254's Fr (little-endian), as they are; zeros fill the tree
-            blake2s       BLAKE2s in tree mode: node depth 0 for leaves, 1 for nodes; an odd node moves up
-    key     blake2s: up to 32 bytes, hashed before each leaf and node
-    person  blake2s: up to 8 bytes that set this use apart from all others
+            rfc6962-blake2s  the shape of rfc6962, hashed by BLAKE2s: leaves with node depth 0, pairs with 1.
+                          Not the tree mode of BLAKE2's specification. "blake2s" is its old name
+    key     rfc6962-blake2s: up to 32 bytes, hashed before each leaf and node
+    person  rfc6962-blake2s: up to 8 bytes that set this use apart from all others
     depth   poseidon: levels above the leaves; None for the least that holds them all
     Raises UnknownName, and ConfigError on an option that the scheme does not have or that is too long.
     """
@@ -49,10 +52,12 @@ class Scheme:
     depth: int | None = None
 
     def __post_init__(self) -> None:
+        if self.name == OLD_NAME:
+            object.__setattr__(self, "name", KEYED)
         if self.name not in SCHEMES:
             raise UnknownName("tree", self.name, SCHEMES)
-        if (self.key or self.person) and self.name != "blake2s":
-            raise ConfigError(f"a {self.name} tree has no key or personalisation", hint="use blake2s")
+        if (self.key or self.person) and self.name != KEYED:
+            raise ConfigError(f"a {self.name} tree has no key or personalisation", hint=f"use {KEYED}")
         if len(self.key) > 32 or len(self.person) > 8:
             raise ConfigError(
                 f"key of {len(self.key)} bytes, personalisation of {len(self.person)}",
@@ -71,9 +76,14 @@ class Scheme:
         return ODD[self.name]
 
     @property
+    def rule(self) -> str:
+        """The name of what it hashes, in ``evenload.gpu.hashing.rules``."""
+        return "blake2s" if self.name == KEYED else self.name
+
+    @property
     def hashes_leaves(self) -> bool:
         """Leaves of any length are hashed; else they are 32 bytes and stay as they are."""
-        return self.name in ("rfc6962", "openzeppelin", "blake2s")
+        return self.name in ("rfc6962", "openzeppelin", KEYED)
 
     @property
     def flags_twins(self) -> bool:
@@ -92,7 +102,7 @@ class Scheme:
 
     def params(self) -> list[int]:
         """The 18 words that kernels take: BLAKE2s' state for leaves and for nodes."""
-        if self.name != "blake2s":
+        if self.name != KEYED:
             return [0] * 18
         leaf, seen = blake2s.initial_state(key=self.key, person=self.person)
         node, seen_too = blake2s.initial_state(key=self.key, person=self.person, node_depth=1)
@@ -170,7 +180,7 @@ def _refuse_large_elements(rows: np.ndarray) -> None:
 def _leaf_function(scheme: Scheme) -> Callable[[bytes], bytes]:
     if scheme.name == "rfc6962":
         return lambda leaf: hashlib.sha256(b"\0" + leaf).digest()
-    if scheme.name == "blake2s":
+    if scheme.name == KEYED:
         options = {"key": scheme.key, "person": scheme.person, "fanout": 2, "depth": 255, "inner_size": 32}
         return lambda leaf: hashlib.blake2s(leaf, **options).digest()
     return lambda leaf: keccak256(keccak256(leaf))
@@ -182,7 +192,7 @@ def _pair_function(scheme: Scheme) -> Callable[[bytes, bytes], bytes]:
         return lambda left, right: hashlib.sha256(b"\1" + left + right).digest()
     if scheme.name == "bitcoin":
         return lambda left, right: hashlib.sha256(hashlib.sha256(left + right).digest()).digest()
-    if scheme.name == "blake2s":
+    if scheme.name == KEYED:
         options = {"key": scheme.key, "person": scheme.person, "fanout": 2, "depth": 255, "inner_size": 32}
         return lambda left, right: hashlib.blake2s(left + right, node_depth=1, **options).digest()
     if scheme.name == "poseidon":

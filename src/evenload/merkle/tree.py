@@ -20,7 +20,7 @@ class MerkleTree:
     """A Merkle tree that can grow.
 
     leaves   uint8 [n, width] or a list of bytes of one length; none is an empty tree
-    scheme   rfc6962 (default), bitcoin, poseidon, blake2s, or a ``Scheme`` with options
+    scheme   rfc6962 (default), bitcoin, poseidon, rfc6962-blake2s, or a ``Scheme`` with options
     threads  of the processor; None for as many as this process's device has
     engine   who hashes instead, from ``make_engine``
     Takes 64 bytes of memory per leaf. Raises ConfigError or UnknownName on what it cannot be built from.

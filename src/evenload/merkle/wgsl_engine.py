@@ -35,7 +35,7 @@ class WgslEngine:
             variant = "u64" if self.context.has_int64 else "limb13"
             self._pair, self._known = poseidon_kernel(variant), poseidon_constants(variant)
         else:
-            self._pair = hash_kernel(scheme.name, "pair")
+            self._pair = hash_kernel(scheme.rule, "pair")
             self._known = np.array(scheme.params(), np.uint32)
         # Leaves, their nodes and all levels above lie in one binding: three times 32 bytes per leaf.
         most_leaves = self.context.max_binding_bytes // (3 * DIGEST_BYTES)
@@ -102,17 +102,17 @@ class WgslEngine:
         return max(1, min(most, 1 << self._chunk_height))
 
     def _padded_bytes(self, width: int) -> int:
-        return RULES[self.scheme.name].padded_bytes(width)
+        return RULES[self.scheme.rule].padded_bytes(width)
 
     def _hash_leaves(self, rows: np.ndarray, out: np.ndarray) -> None:
         n, width = rows.shape
-        context, rule = self.context, RULES[self.scheme.name]
+        context, rule = self.context, RULES[self.scheme.rule]
         queue, known = Queue(context, self._pace), context.upload(self._known)
         if width == DIGEST_BYTES:
             buffer = context.upload(rows, context.buffer(2 * n * DIGEST_BYTES))
             at = n * DIGEST_BYTES
             queue.dispatch(
-                hash_kernel(self.scheme.name, "leaf"), [buffer, known], n, read_at=0, write_at=at // 4
+                hash_kernel(self.scheme.rule, "leaf"), [buffer, known], n, read_at=0, write_at=at // 4
             )
         else:
             padded = np.zeros((n, self._padded_bytes(width)), np.uint8)
@@ -123,7 +123,7 @@ class WgslEngine:
                 return
             buffer = context.upload(padded, context.buffer(at + n * DIGEST_BYTES))
             queue.dispatch(
-                hash_kernel(self.scheme.name, "message"), [buffer, known], n,
+                hash_kernel(self.scheme.rule, "message"), [buffer, known], n,
                 read_at=0, write_at=at // 4, n_blocks=n_blocks, length=width,
             )  # fmt: skip
         queue.finish()
@@ -149,7 +149,7 @@ class WgslEngine:
         queue = Queue(self.context, self._pace)
         if first:
             known = self.context.upload(self._known)
-            kernel = hash_kernel(self.scheme.name, "leaf")
+            kernel = hash_kernel(self.scheme.rule, "leaf")
             queue.dispatch(kernel, [buffer, known], n, read_at=0, write_at=first * WORDS)
         self._climb(queue, buffer, first, n, height)
         queue.finish()

@@ -24,7 +24,7 @@ def merkle() -> None:
     """Merkle trees of files: roots, proofs, and checks of proofs.
 
     Schemes: rfc6962 (SHA-256, as in Certificate Transparency), bitcoin, openzeppelin (Keccak-256,
-    StandardMerkleTree), poseidon (over BN254), blake2s.
+    StandardMerkleTree), poseidon (over BN254), rfc6962-blake2s.
     """
 
 
@@ -140,7 +140,9 @@ def _proofs(
 
     if scheme.odd == "heap":
         if grown_from is not None:
-            raise ConfigError("an openzeppelin tree has no consistency proofs", hint="use rfc6962 or blake2s")
+            raise ConfigError(
+                "an openzeppelin tree has no consistency proofs", hint="use rfc6962 or rfc6962-blake2s"
+            )
         tree = StandardTree(leaves.all_leaves())
         return [tree.prove(indices[0]) if len(indices) == 1 else tree.prove_many(indices)]
     grown = MerkleTree(scheme=scheme)

@@ -122,7 +122,7 @@ def scheme_options(command: Command) -> Command:
     command = passed_as(TreeKind, "kind")(command)
     for option in (
         click.option("--depth", type=int, help="poseidon: levels, filled up with zeros."),
-        click.option("--person", default="", help="blake2s: personalisation, up to 8 bytes of text."),
+        click.option("--person", default="", help="rfc6962-blake2s: personalisation, up to 8 bytes of text."),
         click.option("--scheme", default="rfc6962", show_default=True, help="Which kind of tree."),
     ):
         command = option(command)
