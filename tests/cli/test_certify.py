@@ -65,6 +65,32 @@ def test_devices_that_did_nothing_are_named(tmp_path):
     assert len(json.loads(call(tmp_path / "x.json", "--json").stdout)["idle_devices"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("n_items", "n_devices", "counted", "code"),
+    [
+        (8, 1, 1.0, 0),
+        (8, 2, 0.5, 1),  # one device did all that two could have shared
+        (1, 2, 1.0, 0),  # another could not have helped
+        (2, 4, 0.5, 1),
+    ],
+)
+def test_what_is_required_counts_devices_that_did_nothing(tmp_path, n_items, n_devices, counted, code):
+    events, page = tmp_path / "events.jsonl", tmp_path / "x.json"
+    with EventFile(events) as sink:
+        sink(RunStarted(0.0, "all on one", 0.0, n_items, {f"gpu:{n}": {} for n in range(n_devices)}))
+        for n in range(n_items):
+            sink(Span("map", "gpu:0", "gpu:0", n, 1, float(n), n + 1.0))
+        sink(RunFinished(float(n_items), "done"))
+    for source in (events, page):  # the log, and the certificate that was made of it
+        said = call(source, "-o", page, "--require", "0.95", "--badge", tmp_path / "x.svg")
+        assert said.return_value == code
+        assert f">{counted:.0%}".replace("%", " %") in (tmp_path / "x.svg").read_text()
+    assert ("with the devices that did nothing" in said.stderr) == bool(code)
+    assert call(page, "--require", "0.95", "--used-only").return_value == 0
+    facts = json.loads(call(page, "--json").stdout)
+    assert (facts["share"], facts["share_with_idle"]) == (1.0, counted)
+
+
 def test_a_certificate_without_names_is_shown(run, tmp_path):
     """The checker believes no name, and needs none."""
     call(run, "-o", tmp_path / "x.json")

@@ -23,6 +23,7 @@ class CertifyRequest:
     source: Path
     output: Path | None
     require: float | None
+    used_only: bool
     badge: Path | None
     as_json: bool
 
@@ -35,6 +36,11 @@ class CertifyRequest:
     type=click.FloatRange(0, 1),
     metavar="SHARE",
     help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say.",
+)
+@click.option(
+    "--used-only",
+    is_flag=True,
+    help="For --require and --badge, leave out devices that did nothing: they were spare.",
 )
 @click.option("--badge", type=FILE, help="Also write a badge (SVG) that says the share.")
 @json_option
@@ -52,6 +58,7 @@ def certify(request: CertifyRequest) -> int:
     evenload certify run.cert.json
     """
     from evenload.certificate import Refused, check, load
+    from evenload.report.certificates.idle_devices import share_with_idle
 
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
     target = request.source if is_certificate else _certify_run(request)
@@ -64,15 +71,18 @@ def certify(request: CertifyRequest) -> int:
             hint="give a certificate as evenload wrote it, or a run folder to certify",
         ) from None
     share = Fraction(bound, achieved)
+    counted = share if request.used_only else share_with_idle(page)
     if request.badge is not None:
         from evenload.report.certificates.badge import badge
         from evenload.report.html import write_whole
 
-        write_whole(request.badge, badge(share), "--badge")
+        write_whole(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
-    if request.require is not None and share < Fraction(str(request.require)):
-        least = f"{100 * request.require:g} %"
-        click.echo(f"error: {_percent(share)} of the best possible, less than the {least} required", err=True)
+    if request.require is not None and counted < Fraction(str(request.require)):
+        least, idle = f"{100 * request.require:g} %", " with the devices that did nothing"
+        which = idle if counted < share else ""
+        said = f"{_percent(counted)} of the best possible{which}, less than the {least} required"
+        click.echo(f"error: {said}", err=True)
         return 1
     return 0
 
@@ -94,41 +104,38 @@ def _certify_run(request: CertifyRequest) -> Path:
 
 
 def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
-    kind, numbers = page["kind"], page["claim"]
+    from evenload.report.certificates.idle_devices import share_with_idle
+
+    kind, numbers, idle = page["kind"], page["claim"], _idle(page)
     if request.as_json:
         facts = {"schema": 1, "kind": kind, "name": page.get("name", ""), "share": float(share)}
         facts |= {name: float(numbers[name]) for name in ("achieved", "bound", "ratio")}
         files = [str(path) for path in (target, request.badge) if path is not None]
         unit = "ns" if _unit(kind)[0] == "s" else "load"
-        facts |= {"unit": unit, "files": files}
-        click.echo(json.dumps({**facts, "idle_devices": _idle(page)}))
+        facts |= {"unit": unit, "files": files, "idle_devices": idle}
+        click.echo(json.dumps({**facts, "share_with_idle": float(share_with_idle(page))}))
         return
     unit, scale = _unit(kind)
     reached, least = (f"{float(numbers[name]) / scale:.4g} {unit}" for name in ("achieved", "bound"))
     name = printable(str(page.get("name", "")))
     close = f"{_percent(share)} of the best possible"
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
-    if idle := _idle(page):
+    if idle:
         some = ", ".join(idle[:MOST_NAMED]) + (", ..." if len(idle) > MOST_NAMED else "")
-        click.echo(
-            f"note: did nothing, and the bound is without: {some} (their speeds are not known)", err=True
-        )
+        close = f"{_percent(share_with_idle(page))} of the best possible"
+        click.echo(f"note: did nothing, and the bound is without: {some}", err=True)
+        click.echo(f"note: had they been as fast as the fastest: {close}", err=True)
     for path in (target, request.badge):
         if path is not None:
             click.echo(path)
 
 
 def _idle(page: Any) -> list[str]:
-    """The devices of a run that did nothing in any stage, so that nobody knows how fast they are."""
-    if page["kind"] != "run":
-        return []
-    evidence = page["evidence"]
-    used = {chunk[0] for stage in evidence["stages"] for chunk in stage["chunks"]}
-    used |= {part for at in used for part in evidence["devices"][at]["parts"]}
-    devices = enumerate(evidence["devices"])
-    return [
-        printable(str(one.get("name", "")))[:80] for at, one in devices if at not in used and not one["parts"]
-    ]
+    """The names of the devices of a run that did nothing in any stage."""
+    from evenload.report.certificates.idle_devices import idle_devices
+
+    devices = page["evidence"].get("devices", [])
+    return [printable(str(devices[at].get("name", "")))[:80] for at in idle_devices(page)]
 
 
 def _unit(kind: str) -> tuple[str, float]:
