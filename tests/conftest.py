@@ -14,14 +14,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from longest_first import longest_first
+from longest_first import longest_first, needs_cluster
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 # Ray makes it 15: beside other tests its workers hardly get a turn.
@@ -39,6 +39,11 @@ settings.load_profile("any machine")
 
 MARK = "EVENLOAD_TEST_RUN"
 """In the environment of everything that a run of the tests starts: the process id of the runner."""
+
+STARTUP = Path(__file__).parent / "startup"
+"""On the path of every program of the tests; see the file in it."""
+
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STARTUP), os.environ.get("PYTHONPATH"))))
 
 LEAVING_S = 60.0
 """How long processes of the last tests may take to leave, on a machine that does other things besides."""
@@ -74,10 +79,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if n_workers > 1:
         items[:] = longest_first(items, n_workers)
+    else:
+        items.sort(key=needs_cluster, reverse=True)
 
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NO_BYTECODE
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: Any, nextitem: Any) -> Iterator[None]:
+    """Stop the Ray cluster when the next test is of another module, and does not need it."""
+    yield
+    if nextitem is None or (nextitem.path != item.path and not needs_cluster(nextitem)):
+        CLUSTER.stop()
 
 
 def pytest_testnodedown(node: Any, error: object) -> None:
@@ -201,9 +216,34 @@ def started_cluster(options: dict[str, Any]) -> Any:
     return None
 
 
-@pytest.fixture(scope="session")
-def ray_head() -> Iterator[Any]:
+class SharedCluster:
+    """The Ray cluster of this process, from the first test that needs it to the last one."""
+
+    def __init__(self) -> None:
+        self._life, self._head = ExitStack(), None
+
+    def head(self) -> Any:
+        """Return the cluster; start it if there is none."""
+        if self._head is None:
+            self._head = self._life.enter_context(cluster_of_this_machine())
+        return self._head
+
+    def stop(self) -> None:
+        self._head = None
+        self._life.close()
+
+
+CLUSTER = SharedCluster()
+
+
+@pytest.fixture(scope="module")
+def ray_head() -> Any:
     """A Ray cluster of this machine alone, which this process is connected to. Others may join it."""
+    return CLUSTER.head()
+
+
+@contextmanager
+def cluster_of_this_machine() -> Iterator[Any]:
     import ray
 
     from evenload.executor.backends.ray import backend as ray_backend
@@ -220,6 +260,8 @@ def ray_head() -> Iterator[Any]:
         "include_dashboard": False,
         "object_store_memory": 512 * 2**20,
         "temp_dir": folder,
+        "no_monitor": True,  # of the autoscaler, and of the logs: no test reads what they write
+        "include_log_monitor": False,
     }
     with warnings.catch_warnings(), own_signals():
         cluster = started_cluster(options)
@@ -266,7 +308,7 @@ def _make_ray_patient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cluster, "_wait_for_node", wait_for_node_in_time)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster(ray_head: Any) -> str:
     """The address of a Ray cluster of this machine, which this process is connected to."""
     return ray_head.address

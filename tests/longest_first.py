@@ -1,4 +1,8 @@
-"""Tests that take longest begin first: begun last, one would run alone while other processes are idle."""
+"""Tests that take longest begin first: begun last, one would run alone while other processes are idle.
+
+Before them all, in one worker of the runner, are those that need a Ray cluster: it takes seconds to start,
+and then a part of a core for as long as it lives.
+"""
 
 from collections.abc import Sequence
 
@@ -26,20 +30,28 @@ LONGEST = (
     "docs/how-to/ray.md",
     "docs/how-to/merkle.md",
     "pipeline/run/test_kill.py",
-    "clients/spread/test_ray.py",
     "cli/test_prove.py",
 )
 """A part of the name of each; the tests of a file stay together, as they share what they have built."""
+
+
+def needs_cluster(item: pytest.Item) -> bool:
+    """Whether a test uses the Ray cluster of the session, by name or by a parameter."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).values()
+    is_on_ray = any(isinstance(one, str) and one == "ray" for one in given)
+    return is_on_ray or "ray_head" in getattr(item, "fixturenames", ())
 
 
 def longest_first(items: Sequence[pytest.Item], n_workers: int) -> list[pytest.Item]:
     """The same tests, so that each worker of the runner, with its equal part, begins with long ones."""
     of_name: dict[str, list[pytest.Item]] = {name: [] for name in LONGEST}
     rest = []
+    on_cluster = [item for item in items if needs_cluster(item)]
     for item in items:
-        name = next((name for name in LONGEST if name in item.nodeid), None)
-        (rest if name is None else of_name[name]).append(item)
-    begin, ordered = list(of_name.values()), []
+        if not needs_cluster(item):
+            name = next((name for name in LONGEST if name in item.nodeid), None)
+            (rest if name is None else of_name[name]).append(item)
+    begin, ordered = [on_cluster, *of_name.values()], []
     for worker in range(n_workers):
         mine = [item for group in begin[worker::n_workers] for item in group]
         n_more = max((len(items) - len(ordered)) // (n_workers - worker) - len(mine), 0)

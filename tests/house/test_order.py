@@ -4,14 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
-from longest_first import LONGEST, longest_first
+from longest_first import LONGEST, longest_first, needs_cluster
 
 ROOT = Path(__file__).parents[2]
 
 
 class Named:
-    def __init__(self, nodeid: str):
-        self.nodeid = nodeid
+    def __init__(self, nodeid: str, *fixturenames: str):
+        self.nodeid, self.fixturenames = nodeid, fixturenames
 
 
 def test_what_is_named_is_there() -> None:
@@ -38,3 +38,11 @@ def test_the_same_tests_and_every_workers_part_begins_with_long_ones(n_workers: 
             assert "other.py" not in ordered[begins].nodeid
             size = n_left // (n_workers - worker)
             begins, n_left = begins + size, n_left - size
+
+
+def test_what_needs_a_cluster_is_first_of_all_and_in_one_workers_part() -> None:
+    items = [Named(f"tests/{name}::test") for name in (*LONGEST, *map(str, range(400)))]
+    items += [Named(f"tests/executor/test_ray.py::test_{n}", "ray_cluster", "ray_head") for n in range(9)]
+    random.Random(0).shuffle(items)
+    ordered = longest_first(items, 4)
+    assert [needs_cluster(item) for item in ordered] == [True] * 9 + [False] * (len(items) - 9)
