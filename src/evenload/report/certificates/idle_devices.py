@@ -49,6 +49,6 @@ def _with_idle(stage: Any, idle: list[int]) -> StageChunks:
     speeds = {device: float(speed) for device, speed in enumerate(stage["speeds"]) if speed is not None}
     if speeds:
         speeds |= dict.fromkeys(idle, max(speeds.values()))
-    rows = [[*map(int, row[:4]), *row[4:]] for row in stage["chunks"]]
+    rows: list[list[Any]] = [[*map(int, row[:4]), *row[4:]] for row in stage["chunks"]]
     n_of = [(sum(row[4][1::2]), sum(row[4][1::2]) + row[5]) for row in rows]
     return StageChunks(str(stage.get("name", "")), rows, n_of, speeds)
