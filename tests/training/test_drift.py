@@ -6,7 +6,7 @@ import random
 import pytest
 
 from evenload.errors import ConfigError
-from evenload.training.drift import Drift
+from evenload.training.drift import Drift, counts_of
 from evenload.training.shares import Cost, share
 
 SEEDS = range(12)
@@ -99,8 +99,8 @@ def test_who_has_no_measurement_is_taken_for_usual():
     drift = Drift(3, 90, costs=[Cost(0.0, 1.0), None, Cost(0.0, 1.0)])
     assert drift.shares.counts == (30, 30, 30)
     assert drift.costs[1] is None
-    assert sum(drift.shares_of(7)) == 7
-    assert sorted(drift.shares_of(2)) == [0, 1, 1]
+    assert sum(counts_of(drift.shares, 7)) == 7
+    assert sorted(counts_of(drift.shares, 2)) == [0, 1, 1]
     with pytest.raises(ConfigError, match="2 costs for 3"):
         Drift(3, 90, costs=[None, None])
     with pytest.raises(ConfigError, match="from 3"):

@@ -1,4 +1,4 @@
-"""Train data-parallel on unequal GPUs at full speed, with exactly the whole batch's gradient.
+"""Train data-parallel on unequal GPUs at full speed, with the gradient of the whole batch.
 
     even = EvenBatches(dataset, global_batch=256)
     for x, y in DataLoader(dataset, batch_sampler=even):
@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING
 from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from evenload.training.even_batches import EvenBatches
     from evenload.training.record import TrainingRecord
     from evenload.training.shares import Cost, Shares, share
+    from evenload.training.step_record import Step
 
-_HOMES = {"TrainingRecord": "record", **dict.fromkeys(("Cost", "Shares", "share"), "shares")}
+_HOMES = {
+    "EvenBatches": "even_batches",
+    "Step": "step_record",
+    "TrainingRecord": "record",
+    **dict.fromkeys(("Cost", "Shares", "share"), "shares"),
+}
 
-__all__ = ["Cost", "Shares", "TrainingRecord", "share"]
+__all__ = ["Cost", "EvenBatches", "Shares", "Step", "TrainingRecord", "share"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,7 +11,7 @@ from evenload.errors import ConfigError
 from evenload.training.rank_speed import RankSpeed
 from evenload.training.shares import Cost, Shares, share
 
-__all__ = ["Drift"]
+__all__ = ["Drift", "counts_of"]
 
 LEAST_GAIN = 0.02  # of a step's seconds,
 N_SPREADS = 0.75  # and so many of the deviations that are usual
@@ -70,14 +70,6 @@ class Drift:
         self.shares = found if is_worth else Shares(counts_now, found.costs, now_s, found.bound_s, self._unit)
         return self.shares.counts != counts_now
 
-    def shares_of(self, n_samples: int) -> tuple[int, ...]:
-        """Return counts for a batch of another size, the last of an epoch: ranks may have none of it."""
-        if n_samples == self._global_batch:
-            return self.shares.counts
-        return share(
-            n_samples, self._known(), most=self._most, least=int(n_samples >= len(self._ranks))
-        ).counts
-
     def _share(self, n_samples: int, unit: int) -> Shares:
         return share(n_samples, self._known(), most=self._most, unit=unit)
 
@@ -90,3 +82,10 @@ class Drift:
     @property
     def _usual(self) -> int:
         return max(1, self._global_batch // len(self._ranks))
+
+
+def counts_of(shares: Shares, n_samples: int, most: Sequence[int | None] | None = None) -> tuple[int, ...]:
+    """Return counts for a batch of ``n_samples``; for the last of an epoch, of which ranks may have none."""
+    if n_samples == sum(shares.counts):
+        return shares.counts
+    return share(n_samples, shares.costs, most=most, least=int(n_samples >= len(shares.costs))).counts

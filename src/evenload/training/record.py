@@ -85,6 +85,7 @@ class TrainingRecord:
         seconds: Sequence[float],
         *,
         start: float | None = None,
+        stop: float | None = None,
         notes: Iterable[str] = (),
     ) -> None:
         """Record a step that has ended.
@@ -92,6 +93,7 @@ class TrainingRecord:
         counts   [ranks] samples of each
         seconds  [ranks] until its gradients were there, without waiting for others
         start    when the step began, on the record's clock; by default when the step before ended
+        stop     when all had ended it, on that clock; by default now
         notes    sentences for a person: a rank slowed down, shares moved
         Raises ConfigError if these are not as many as ranks.
         """
@@ -102,7 +104,7 @@ class TrainingRecord:
             )
         if not self._is_writer:
             return
-        now_s = self._clock() - self._zero
+        now_s = (self._clock() if stop is None else stop) - self._zero
         start_s = self._end_s if start is None else min(max(start - self._zero, self._end_s), now_s)
         longest_s = max(seconds)
         # Clocks of ranks differ by little: a chunk never ends after the exchange that it was waited for.

@@ -1,0 +1,374 @@
+"""``EvenBatches``: each rank's share of each global batch by its speed, and the whole batch's gradient.
+
+    seconds of all ranks ──► Drift ──► shares of the steps that no rank has asked for yet ──► batch sampler
+             ▲                                                                                     │
+             └───── own gradients ready ◄── backward ◄── scale(loss) ◄── model ◄── batch ◄─────────┘
+
+A loader asks for batches ahead of the training, on each rank as far as it likes. So each exchange says how
+far each rank has asked, and other shares hold from the step after the farthest: no two ranks cut one batch
+differently.
+"""
+
+import bisect
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from evenload._arguments import flag, instance_of, number, seconds, whole
+from evenload.errors import ConfigError, quoted
+from evenload.training.accumulation import steps, synchroniser
+from evenload.training.agreement import agree, same
+from evenload.training.backward_marks import BackwardMarks
+from evenload.training.drift import Drift, counts_of
+from evenload.training.epoch_order import EpochOrder, digest
+from evenload.training.micro_batch import MicroBatch, micro_batches
+from evenload.training.model_checks import check_graph, watch
+from evenload.training.position import Position
+from evenload.training.rank_group import RankGroup
+from evenload.training.record import TrainingRecord
+from evenload.training.shares import Cost, Shares, cost_of
+from evenload.training.step_clock import StepClock
+from evenload.training.step_record import Step
+
+__all__ = ["EvenBatches"]
+
+
+class EvenBatches:
+    """A batch sampler for ``DataLoader(batch_sampler=...)``, one on each rank of a data-parallel training.
+
+    source        map-style data set, or a sampler with a length that yields the same on every rank
+    global_batch  samples of a step, over all ranks
+    micro_batch   samples that a rank trains at once: gradients are accumulated, see ``steps``
+    most          samples that fit into this rank's memory at once; None: no limit
+    shuffle, seed  of a data set: each epoch in the order of torch's DistributedSampler
+    drop_last     leave out the samples at an epoch's end that are fewer than a global batch
+    group         of torch.distributed; None: all ranks. Without it there is one rank
+    record        rank 0 records each step in it
+    timeout_s     how long a rank waits for the others in its own small exchanges
+
+    Make it on every rank, after ``init_process_group``: they agree on all of it. Raises ConfigError, the same
+    on every rank, if settings differ or make no sense; PeerLost, which names the rank, if one does not come;
+    MissingExtra without torch.
+    """
+
+    def __init__(
+        self, source: Any, *, global_batch: int, group: Any = None, micro_batch: int | None = None,
+        most: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
+        record: TrainingRecord | None = None, timeout_s: float = 600.0,
+    ):  # fmt: skip
+        self._ranks = RankGroup(group, seconds("timeout_s", timeout_s))
+        given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}
+
+        def make() -> tuple[EpochOrder, dict[str, Any]]:
+            if record is not None:
+                instance_of("record", record, TrainingRecord, "an evenload.training.TrainingRecord")
+            order = EpochOrder(source, shuffle=shuffle, seed=seed)
+            settings = _checked(given, order.n_samples, self._ranks.size)
+            own = None if most is None else whole("most", most, least=1)
+            return order, {**settings, "shuffle": shuffle, "seed": seed, "own": own}
+
+        self._order, own = agree(self._ranks, make)
+        self._micro = None if micro_batch is None else int(micro_batch)
+        self._global_batch, self._limit = int(global_batch), own[self._ranks.number]
+        self._most = own if self._micro is None else None
+        self._drift = Drift(self._ranks.size, self._global_batch, most=self._most, unit=self._micro or 1)
+        self._table: list[tuple[tuple[int, int], Shares]] = [((0, 0), self._drift.shares)]
+        self._at = Position(self._order.n_samples, self._global_batch, bool(drop_last))
+        self._issued, self._queue = (0, -1), deque[MicroBatch]()
+        self._clock, self._number, self._last = StepClock(), 0, None
+        self._marks = BackwardMarks(self._own_ready, self._all_done)
+        self._is_checked = self._ranks.size == 1 and self._micro is None
+        self._is_watched = self._is_stepping = self._has_sync_norm = False
+        self._record = record
+        self._times: dict[int, tuple[float, float]] = {}
+        self._began_s = time.monotonic()
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Begin an epoch, or go on in the middle of the one that was loaded; each batch a list of samples."""
+        self._fold()
+        epoch, start = self._at.begin()
+        samples = self._order.of(epoch)
+        if len(samples) != self._order.n_samples:
+            raise ConfigError(
+                f"the sampler said {self._order.n_samples} samples, and yields {len(samples)}",
+                hint="give a sampler whose __len__ is what it yields",
+            )
+        if self._order.is_given:
+            found = self._ranks.gather([digest(samples)], "the order of an epoch")
+            same("digest of the sampler's order", [one[0] for one in found])
+        self._issued = (self._issued[0] + 1, -1)
+        self._queue.clear()
+        self._clock.forget()
+        return self._batches(samples, self._issued[0], start)
+
+    def _batches(self, samples: Any, serial: int, start: int) -> Iterator[list[Any]]:
+        for step, first in enumerate(range(start, self._at.n_used, self._global_batch)):
+            if serial != self._issued[0]:
+                return  # another epoch has begun
+            self._fold()
+            n = min(self._global_batch, self._at.n_used - first)
+            counts = counts_of(self._shares_at((serial, step)), n, self._most)
+            self._issued = (serial, step)
+            size = min((one for one in (self._micro, self._limit) if one is not None), default=None)
+            for one, places in micro_batches(step, counts, self._ranks.number, size):
+                self._queue.append(one)
+                yield [samples[first + place] for place in places]
+
+    def _shares_at(self, key: tuple[int, int]) -> Shares:
+        at = bisect.bisect_right([start for start, _ in self._table], key) - 1
+        del self._table[:at]
+        return self._table[0][1]
+
+    def __len__(self) -> int:
+        """Steps of an epoch. Raises TypeError with micro-batches: their number goes by the speeds."""
+        if self._micro is not None:
+            raise TypeError(
+                "the number of micro-batches depends on the speeds; n_steps has that of the steps"
+            )
+        return self.n_steps
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of an epoch."""
+        return self._at.n_steps
+
+    # --- the gradient -----------------------------------------------------------------------------
+
+    def scale(
+        self, loss: Any, *, weight: Any = None, total: float | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> Any:  # fmt: skip
+        """Return the loss of this rank's batch, scaled so that the mean of gradients is the global batch's.
+
+        loss       the mean over this rank's samples, or with ``reduction="sum"`` their sum
+        weight     what the loss is a mean or sum over, if not samples: its tokens without padding, say
+        total      of all weights of this step on all ranks, as ``total`` returns; asked for if not given
+
+        DDP and FSDP2 take the mean of the ranks' gradients. Call ``backward`` once for each batch. The first
+        call looks at the graph. Raises ConfigError for a model whose gradient would not be exact, the same on
+        every rank.
+        """
+        one = self._current()
+        self._clock.use(loss.device)
+        if not self._is_checked and loss.requires_grad:
+            self._check(loss, one)
+        if reduction not in ("mean", "sum"):
+            raise ConfigError(f"reduction={quoted(reduction)}", hint='give "mean" or "sum"')
+        if weight is None:
+            part, whole_ = one.n_samples, one.global_batch
+        else:
+            whole_ = self.total(weight) if total is None else number("total", total, is_zero_allowed=False)
+            part = weight if one.n_samples else 0
+        if reduction == "sum":
+            part = int(one.n_samples > 0)
+        scaled = loss * (part * (self._ranks.size / whole_))
+        self._marks.watch(scaled)
+        return scaled
+
+    def steps(self, loader: Iterable[Any], model: Any) -> Iterator[Iterator[Any]]:
+        """Yield for each step an iterator of its micro-batches; gradients are exchanged with the last.
+
+        loader  of this sampler; ``model``: DistributedDataParallel, or sharded by ``fully_shard``
+
+            for step in even.steps(loader, model):
+                for x, y in step:
+                    even.scale(loss_fn(model(x), y)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+        tell = synchroniser(model, self._ranks.size)
+        self._is_stepping = True
+        try:
+            yield from steps(loader, lambda: self._queue[0] if self._queue else None, tell)
+        finally:
+            self._is_stepping = False
+
+    def loader(self, dataset: Any, **options: Any) -> Any:
+        """Return a ``DataLoader`` of these batches, which ``accelerate.prepare`` leaves as it is.
+
+        Others would deal the batches out once more. ``options`` are the DataLoader's.
+        """
+        from torch.utils.data import DataLoader
+
+        made = DataLoader(dataset, batch_sampler=self, **options)  # pyrefly: ignore
+        made._is_accelerate_prepared = True  # pyrefly: ignore
+        return made
+
+    def total(self, weight: Any) -> float:
+        """Return the sum of a weight over all ranks. Every rank has to call it, in the same step.
+
+        With micro-batches give the weight of all of a step's, before the first.
+        """
+        one = self._current()
+        mine = number("weight", float(weight))
+        self._clock.pause()
+        found = self._ranks.sum(mine if one.n_samples else 0.0, f"step {self._number}")
+        self._clock.resume()
+        if not found > 0:
+            raise ConfigError(
+                f"the weights of all ranks add up to {found}", hint="leave the batch out: skip()"
+            )
+        return found
+
+    def watch(self, model: Any) -> None:
+        """Leave what waits for others inside ``model`` out of the times: SyncBatchNorm, modules of FSDP2.
+
+        Call it once, after ``fully_shard``. Raises ConfigError for BatchNorm without sync.
+        """
+        if self._ranks.size > 1:
+            self._has_sync_norm = watch(model, self._clock.pause, self._clock.resume)
+        if self._has_sync_norm and not self._at.is_last_full(self._ranks.size):
+            raise ConfigError(
+                "an epoch's last batch has fewer samples than there are ranks: its sums would be off",
+                hint="use drop_last=True",
+            )
+        self._is_watched = True
+
+    def skip(self) -> None:
+        """Leave out the batch at hand, on every rank: it is not trained."""
+        self._next()
+
+    def _current(self) -> MicroBatch:
+        if not self._queue:
+            raise ConfigError(
+                "there is no batch to train: none of this sampler was taken, or each was trained",
+                hint="take batches from DataLoader(dataset, batch_sampler=even); one backward for each",
+            )
+        if self._micro is not None and not self._is_stepping:
+            raise ConfigError("micro-batches are trained outside of steps", hint=IN_STEPS)
+        return self._queue[0]
+
+    def _check(self, loss: Any, one: MicroBatch) -> None:
+        fault, is_sure = None, False
+        try:
+            is_sure = check_graph(
+                loss,
+                n_samples=one.n_samples,
+                is_watched=self._is_watched,
+                is_accumulated=self._micro is not None,
+            )
+        except ConfigError as error:
+            fault = [error.message, error.hint or ""]
+        said = self._ranks.facts({"fault": fault, "is_sure": is_sure})
+        for other in said:
+            if other["fault"] is not None:
+                raise ConfigError(str(other["fault"][0]), hint=str(other["fault"][1]) or None)
+        self._is_checked = any(other["is_sure"] for other in said)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _own_ready(self) -> None:
+        if self._queue and self._queue[0].is_last:
+            self._clock.pause()
+
+    def _all_done(self) -> None:
+        if not self._queue:
+            return
+        one = self._next()
+        if not one.is_last:
+            return
+        self._clock.close(self._number, one.n_step)
+        self._clock.begin()
+        began_s, self._began_s = self._began_s, time.monotonic()
+        self._times[self._number] = (began_s, self._began_s)
+        self._at.trained(one.global_batch)
+        self._number += 1
+        self._fold()
+        measured, n, time_s = self._clock.measured() or (-1, 0, 0.0)
+        self._ranks.start([*map(float, self._issued), measured, n, time_s])
+
+    def _next(self) -> MicroBatch:
+        return self._queue.popleft()
+
+    def _fold(self) -> None:
+        """Take in what the ranks said of a step, if they did."""
+        said = self._ranks.take(f"step {self._number}")
+        if said is None:
+            return
+        serial, step = max((int(one[0]), int(one[1])) for one in said)
+        counts, times = tuple(int(one[3]) for one in said), tuple(one[4] for one in said)
+        if self._drift.observe(counts, times):
+            self._table.append(((serial, step + 1), self._drift.shares))
+        if len({one[2] for one in said}) == 1 and said[0][2] >= 0 and all(times):
+            self._last = Step(int(said[0][2]), counts, times)
+            if self._record and self._last.number in self._times:
+                start, stop = self._times.pop(self._last.number)
+                self._record.step(counts, times, start=start, stop=stop)
+        for old in [one for one in self._times if one < self._number - 64]:
+            del self._times[old]
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    @property
+    def shares(self) -> Shares:
+        """Shares of the steps that no rank has asked for yet."""
+        return self._drift.shares
+
+    @property
+    def last(self) -> Step | None:
+        """The last step that was measured on all ranks; None before one was."""
+        return self._last
+
+    @property
+    def is_accumulating(self) -> bool:
+        """Whether more micro-batches of this step are to come on this rank."""
+        return bool(self._queue) and not self._queue[0].is_last
+
+    def close(self) -> None:
+        """Take in the last step, after it; the record is then to be closed. Every rank calls it."""
+        self._fold()
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next loop over the batches is; without it, they follow one another."""
+        self._at.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training is, after its last step, and the ranks' speeds; JSON can hold it."""
+        costs = [None if one is None else [one.fixed_s, one.per_sample_s] for one in self._drift.costs]
+        return {**self._at.to_json(), "costs": costs}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was called, also on other ranks and with another global batch.
+
+        Raises ConfigError if it is damaged or of other samples, the same on every rank.
+        """
+        costs, _ = agree(self._ranks, lambda: self._loaded(state))
+        self._drift = Drift(
+            self._ranks.size, self._global_batch, most=self._most, unit=self._micro or 1, costs=costs
+        )
+        self._table = [((self._issued[0], self._issued[1] + 1), self._drift.shares)]
+
+    def _loaded(self, state: Mapping[str, Any]) -> tuple[list[Cost | None], dict[str, Any]]:
+        """Take over a state: the costs of as many ranks are used again, and all ranks have the same."""
+        self._at.load(state)
+        given = state.get("costs")
+        if not isinstance(given, list) or len(given) != self._ranks.size:
+            given = [None] * self._ranks.size
+        costs = [None if one is None else cost_of("a cost of the state", one) for one in given]
+        said = [None if one is None else [one.fixed_s, one.per_sample_s] for one in costs]
+        return costs, {"place in the epoch": [*self._at.to_json().values()], "costs": said[:64]}
+
+
+IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"
+
+
+def _checked(given: Mapping[str, Any], n_samples: int, n_ranks: int) -> dict[str, Any]:
+    """The settings that all ranks have to have alike. Raises ConfigError."""
+    batch = whole("global_batch", given["global_batch"], least=1)
+    micro = None if given["micro_batch"] is None else whole("micro_batch", given["micro_batch"], least=1)
+    drop_last = flag("drop_last", given["drop_last"])
+    if n_samples < n_ranks:
+        raise ConfigError(
+            f"{n_samples} samples are fewer than {n_ranks} ranks", hint="use more samples, or fewer ranks"
+        )
+    if drop_last and n_samples < batch:
+        raise ConfigError(
+            f"{n_samples} samples make no global batch of {batch}",
+            hint="use drop_last=False, or a smaller one",
+        )
+    return {"global_batch": batch, "samples": n_samples, "micro_batch": micro, "drop_last": drop_last}

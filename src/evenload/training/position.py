@@ -1,0 +1,70 @@
+"""``Position``: the epoch and the samples of it that are trained: what a checkpoint keeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenload._arguments import whole
+from evenload.errors import ConfigError, quoted
+
+__all__ = ["Position"]
+
+VERSION = 1
+MOST_EPOCH = 2**40
+
+
+class Position:
+    """A place in the epochs of a training, in samples.
+
+    n_used  samples of an epoch that are trained; ``n_steps``: steps
+    """
+
+    def __init__(self, n_samples: int, global_batch: int, drop_last: bool):
+        self._n_samples, self._batch = n_samples, global_batch
+        self.n_steps = n_samples // global_batch if drop_last else -(-n_samples // global_batch)
+        self.n_used = min(n_samples, self.n_steps * global_batch)
+        self._epoch = self._n_trained = self._start = 0
+
+    def begin(self) -> tuple[int, int]:
+        """Return the epoch that begins, and with which sample: 0, or as loaded."""
+        if self._n_trained >= self.n_used:
+            self._epoch, self._start = self._epoch + 1, 0
+        start, self._start = self._start, 0
+        self._n_trained = start
+        return self._epoch, start
+
+    def trained(self, n_samples: int) -> None:
+        """Count a step."""
+        self._n_trained += n_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin with ``epoch`` next; where it was left, if it is the one that was loaded."""
+        epoch = whole("epoch", epoch, most=MOST_EPOCH)
+        if epoch != self._epoch or self._n_trained >= self.n_used:
+            self._epoch, self._n_trained, self._start = epoch, 0, 0
+
+    def is_last_full(self, n_ranks: int) -> bool:
+        """Whether each rank has a sample of every step."""
+        return not self.n_steps or self.n_used - (self.n_steps - 1) * self._batch >= n_ranks
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a checkpoint."""
+        return {
+            "version": VERSION,
+            "epoch": self._epoch,
+            "n_trained": self._n_trained,
+            "n_samples": self._n_samples,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's place. Raises ConfigError, and changes nothing, if it makes no sense here."""
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
+            raise ConfigError(f"the state is {quoted(state)}", hint="give what state_dict() has returned")
+        n_samples = whole("n_samples of the state", state.get("n_samples"), most=None)
+        if n_samples != self._n_samples:
+            raise ConfigError(
+                f"the state is of {n_samples} samples, and there are {self._n_samples}",
+                hint="use the data set that the checkpoint was made with",
+            )
+        epoch = whole("epoch of the state", state.get("epoch"), most=MOST_EPOCH)
+        n_trained = whole("n_trained of the state", state.get("n_trained"), most=n_samples)
+        self._epoch, self._n_trained, self._start = epoch, n_trained, n_trained

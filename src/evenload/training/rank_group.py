@@ -1,0 +1,145 @@
+"""``RankGroup``: the ranks of a training, and small exchanges between them beside those of gradients.
+
+It has a channel of its own over the CPU (gloo): nothing waits for a GPU, and no exchange of the model's is in
+its way. Whoever does not take part is named.
+"""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from evenload._optional import require
+from evenload.errors import ConfigError, PeerLost, quoted
+
+__all__ = ["RankGroup"]
+
+FACT_BYTES = 2048
+ANSWER_S = 10.0  # to hear from all who are still there, once an exchange has failed
+
+
+class RankGroup:
+    """A group of ranks: ``number`` of ``size``; one rank alone if torch.distributed is not in use.
+
+    group      of torch.distributed, None for all ranks
+    timeout_s  how long an exchange waits for the others
+
+    Raises MissingExtra without torch, PeerLost if a rank does not come.
+    """
+
+    def __init__(self, group: Any = None, timeout_s: float = 600.0):
+        require("torch", extra="torch", why="training")
+        import torch.distributed as dist
+
+        self.number, self.size, self.group = 0, 1, group
+        self._limit, self._channel, self._pending = timedelta(seconds=timeout_s), None, None
+        self._held: list[list[float]] | None = None  # of an exchange that another one came in between
+        self._store: Any = None
+        self._n_calls = 0
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        self.number, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.number < 0:
+            raise ConfigError("this rank is not in the group", hint="make EvenBatches on its ranks only")
+        if self.size == 1:
+            return
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        name = "evenload/training/" + "-".join(map(str, ranks[:64]))
+        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        serial = self._store.add(f"made/{self.number}", 1)
+        self._store = dist.PrefixStore(f"{name}/{serial}", dist.distributed_c10d._get_default_store())
+        missing = self._missing(self._limit)
+        if missing:
+            raise PeerLost(f"{_names(missing)} did not make EvenBatches within {timeout_s:g} s", hint=HINT)
+        self._channel = dist.new_group(
+            ranks, timeout=self._limit, backend="gloo", use_local_synchronization=True
+        )
+
+    def facts(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what each rank says, by rank. Of small values that JSON has."""
+        import torch
+
+        text = json.dumps(mine).encode()
+        if len(text) > FACT_BYTES:
+            raise ConfigError(f"what rank {self.number} says is too long: {quoted(text)}")
+        held = self.take("an exchange")
+        sent = torch.zeros(FACT_BYTES, dtype=torch.uint8)
+        sent[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        self._start(sent)
+        said = [json.loads(bytes(one.tolist()).rstrip(b"\0")) for one in self._finish("its beginning")]
+        self._held = held
+        return said
+
+    def sum(self, value: float, where: str) -> float:
+        """Return the sum of a number over all ranks."""
+        return sum(one[0] for one in self.gather([value], where))
+
+    def gather(self, values: list[float], where: str) -> list[list[float]]:
+        """Return the numbers of each rank; waits for all. ``where``: for the message if one does not come."""
+        held = self.take(where)
+        self.start(values)
+        found = self.take(where)
+        self._held = held
+        return found or []
+
+    def start(self, values: list[float]) -> None:
+        """Begin to exchange numbers, as many on each rank; does not wait."""
+        import torch
+
+        self._start(torch.tensor(values, dtype=torch.float64))
+
+    def take(self, where: str) -> list[list[float]] | None:
+        """Return the numbers that each rank gave to ``start``; None if nothing was begun."""
+        held, self._held = self._held, None
+        if held is not None or self._pending is None:
+            return held
+        return [one.tolist() for one in self._finish(where)]
+
+    def _start(self, sent: Any) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if self._channel is None:
+            self._pending = (None, [sent])
+            return
+        received = [torch.empty_like(sent) for _ in range(self.size)]
+        try:
+            work = dist.all_gather(received, sent, group=self._channel, async_op=True)
+        except RuntimeError as error:
+            raise self._lost("an exchange", error) from error
+        self._pending = (work, received)
+
+    def _finish(self, where: str) -> list[Any]:
+        work, received = self._pending or (None, [])
+        self._pending = None
+        if work is not None:
+            try:
+                work.wait(self._limit)
+            except RuntimeError as error:
+                raise self._lost(where, error) from error
+        return received
+
+    def _lost(self, where: str, error: RuntimeError) -> PeerLost:
+        missing = self._missing(min(self._limit, timedelta(seconds=ANSWER_S)))
+        who = f"no answer from {_names(missing)}" if missing else "an exchange between ranks failed"
+        return PeerLost(f"{who} in {where}: {quoted(str(error))}", hint=HINT)
+
+    def _missing(self, limit: timedelta) -> list[int]:
+        """Ranks that do not come to the same point within ``limit``."""
+        self._n_calls += 1
+        keys = [f"call/{self._n_calls}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.number], "here")
+            try:
+                self._store.wait(keys, limit)
+                return []
+            except RuntimeError:
+                return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        except RuntimeError:  # the store is gone, with the rank that has it
+            return [0]
+
+
+HINT = "see what happened to it: its output, its memory; the others cannot go on without it"
+
+
+def _names(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:20]))

@@ -1,0 +1,245 @@
+"""What each rank of the tests does: it trains with shares that change, and says how far gradients are off."""
+
+import functools
+import json
+import random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+from evenload.errors import EvenloadError
+from evenload.training import EvenBatches, TrainingRecord
+
+N, WIDTH, BATCH = 50, 6, 16  # the last batch has 2 samples: fewer than ranks
+PER_SAMPLE_S = [[1e-3, 2e-3, 4e-3], [4e-3, 1e-3, 1e-3], [1e-3, 1e-3, 9e-3]]
+
+
+def make_dataset(seed: int = 0) -> TensorDataset:
+    made = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, WIDTH, generator=made, dtype=torch.float64)
+    return TensorDataset(torch.arange(N), x, torch.randn(N, 1, generator=made, dtype=torch.float64))
+
+
+def make_model() -> torch.nn.Module:
+    torch.manual_seed(1)
+    layers = torch.nn.Linear(WIDTH, 7), torch.nn.Tanh(), torch.nn.Linear(7, 7), torch.nn.Tanh()
+    return torch.nn.Sequential(*layers, torch.nn.Linear(7, 1)).double()
+
+
+def n_tokens(which: torch.Tensor) -> torch.Tensor:
+    """Tokens of each sample: unlike for each."""
+    return 1 + which % 5
+
+
+def told(even: EvenBatches, rank: int) -> None:
+    """Have the ranks' speeds be what PER_SAMPLE_S says, others every three steps; nothing is timed."""
+    measured = even._clock.measured
+
+    def instead() -> tuple[int, int, float] | None:
+        if (found := measured()) is None:
+            return None
+        number, n, _ = found
+        speeds = PER_SAMPLE_S[number // 3 % len(PER_SAMPLE_S)]
+        return number, n, max(n, 1) * speeds[rank % len(speeds)]
+
+    even._clock.measured = instead  # type: ignore[method-assign]
+
+
+def whole_gradient(which: list[int], kind: str) -> list[torch.Tensor]:
+    """The gradient of a global batch in one process."""
+    model, dataset = make_model(), make_dataset()
+    at, x, y = dataset[which]
+    losses = (model(x) - y).square()
+    if kind == "tokens":
+        weights = n_tokens(at).double()[:, None]
+        (losses * weights).sum().div(weights.sum()).backward()
+    else:
+        losses.mean().backward()
+    return [one.grad.clone() for one in model.parameters()]
+
+
+def loss_of(even: EvenBatches, model: Any, batch: Any, kind: str, total: float | None = None) -> torch.Tensor:
+    at, x, y = batch
+    losses = (model(x) - y).square()
+    if kind == "tokens":
+        weights = n_tokens(at).double()[:, None]
+        return even.scale((losses * weights).sum() / weights.sum(), weight=weights.sum(), total=total)
+    if kind == "sum":
+        return even.scale(losses.sum(), reduction="sum")
+    return even.scale(losses.mean())
+
+
+def off(model: Any, which: list[int], kind: str) -> float:
+    """How far the gradient that all ranks have is from that of the whole batch."""
+    found = [
+        one.grad.full_tensor() if hasattr(one.grad, "full_tensor") else one.grad for one in model.parameters()
+    ]
+    wanted = whole_gradient(which, kind)
+    return max(float((a - b).abs().max()) for a, b in zip(found, wanted, strict=True))
+
+
+def ahead(loader: Any, n: int) -> Any:
+    """Batches, of which ``n`` more are asked for before they are needed."""
+    waiting: list[Any] = []
+    for one in loader:
+        waiting.append(one)
+        if len(waiting) > n:
+            yield waiting.pop(0)
+    yield from waiting
+
+
+def order_of(epoch: int) -> list[int]:
+    made = torch.Generator().manual_seed(5 + epoch)
+    return torch.randperm(N, generator=made).tolist()
+
+
+def shard(model: torch.nn.Module, size: int) -> torch.nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def trained(
+    rank: Any, kind: str, *, prefetch: int = 0, is_sharded: bool = False, micro: int | None = None
+) -> dict:
+    """Two epochs; returns the largest error, and each step's counts."""
+    dataset = make_dataset()
+    events: list[Any] = []
+    record = TrainingRecord(None, ["cpu"] * rank.size, rank=rank.number, sink=events.append)
+    even = EvenBatches(
+        dataset, global_batch=BATCH, seed=5, micro_batch=micro, most=None if micro else 12, record=record
+    )
+    told(even, rank.number)
+    model = shard(make_model(), rank.size) if is_sharded else DDP(make_model())
+    even.watch(model)
+    worst, counts, states = 0.0, [], []
+    for epoch in range(2):
+        even.set_epoch(epoch)
+        order = order_of(epoch)
+        loader = ahead(even.loader(dataset), prefetch if micro is None else 0)
+        rounds = even.steps(loader, model) if micro else ([one] for one in loader)
+        for number, step in enumerate(rounds):
+            which = order[number * BATCH : (number + 1) * BATCH]
+            n_mine = 0
+            for batch in step:
+                n_mine += even._queue[0].n_samples
+                loss_of(even, model, batch, kind).backward()
+            worst = max(worst, off(model, which, kind))
+            counts.append(n_mine)
+            states.append(json.loads(json.dumps(even.state_dict())))
+            model.zero_grad()
+    even.close()
+    record.close()
+    last = even.last
+    return {
+        "worst": worst,
+        "counts": counts,
+        "states": states,
+        "events": events,
+        "last": last and (last.number, last.counts, last.ratio),
+        "certificate": last and last.certificate(),
+    }
+
+
+def real_times(rank: Any) -> tuple:
+    """A few steps by the real clock."""
+    dataset = make_dataset()
+    even = EvenBatches(dataset, global_batch=BATCH, drop_last=True)
+    model = DDP(make_model())
+    for _, x, y in DataLoader(dataset, batch_sampler=even):
+        even.scale((model(x) - y).square().mean()).backward()
+    even.close()
+    return even.last.number, even.last.counts, even.last.seconds, even.shares.counts
+
+
+def said(make: Any) -> str:
+    """The error of a call."""
+    try:
+        make()
+    except EvenloadError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+class Endless:
+    def __iter__(self):
+        return iter(range(10))
+
+
+class Own:
+    """A sampler that is another on each rank."""
+
+    def __init__(self, seed):
+        self.order = random.Random(seed).sample(range(40), 40)
+
+    def __iter__(self):
+        return iter(self.order)
+
+    def __len__(self):
+        return len(self.order)
+
+
+def one_step(even: EvenBatches, model: Any, dataset: Any) -> None:
+    for _, x, y in DataLoader(dataset, batch_sampler=even):
+        even.scale((model(x) - y).square().mean()).backward()
+        return
+
+
+def refusals(rank: Any) -> dict[str, str]:
+    dataset, number = make_dataset(), rank.number
+    first, last = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1)
+
+    def with_norm(shape: tuple[int, ...], norm: torch.nn.Module) -> torch.nn.Module:
+        inside = torch.nn.Unflatten(1, shape), norm, torch.nn.Flatten()
+        return torch.nn.Sequential(first, *inside, last).double()
+
+    norm = with_norm((2, 3, 1), torch.nn.BatchNorm2d(2))
+    alone = with_norm((2, 3), torch.nn.InstanceNorm1d(2))
+    made = functools.partial(EvenBatches, dataset)
+    plain = {"global_batch": BATCH}
+    return {
+        "batches differ": said(lambda: made(global_batch=16 + (number == 2))),
+        "few": said(lambda: EvenBatches(list(range(2)), global_batch=2)),
+        "small batch": said(lambda: made(global_batch=2)),
+        "no length": said(lambda: EvenBatches(Endless(), **plain)),
+        "only one is wrong": said(lambda: made(global_batch=16 if number else -3)),
+        "memory": said(lambda: made(global_batch=40, most=10)),
+        "micro": said(lambda: made(global_batch=40, micro_batch=7)),
+        "orders": said(lambda: iter(EvenBatches(Own(number), **plain))),
+        "alike": said(lambda: iter(EvenBatches(Own(0), **plain))),
+        "BatchNorm": said(lambda: one_step(made(**plain), DDP(norm), dataset)),
+        "BatchNorm watched": said(lambda: made(**plain).watch(norm)),
+        "BatchNorm of one sample": said(lambda: one_step(made(global_batch=4), DDP(norm), dataset)),
+        "InstanceNorm": said(lambda: one_step(made(**plain), DDP(alone), dataset)),
+        "FSDP2": said(lambda: one_step(made(**plain), shard(make_model(), rank.size), dataset)),
+        "not in steps": said(lambda: one_step(made(micro_batch=2, **plain), make_model(), dataset)),
+        "not parallel": said(lambda: next(made(micro_batch=2, **plain).steps([], make_model()))),
+        "no batch": said(lambda: made(**plain).scale(torch.zeros(()))),
+        "bad state": said(lambda: made(**plain).load_state_dict({"version": 1, "n_samples": 7})),
+        "does not come": said(lambda: number == 2 or made(timeout_s=1.0, **plain)),
+    }
+
+
+def everything(rank: Any) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    found = {
+        "mean": trained(rank, "mean"),
+        "prefetched": trained(rank, "mean", prefetch=2 * rank.number),
+        "sum": trained(rank, "sum"),
+        "tokens": trained(rank, "tokens", prefetch=1),
+        "micro": trained(rank, "mean", micro=2),
+        "FSDP2": trained(rank, "mean", is_sharded=True),
+        "FSDP2 micro": trained(rank, "mean", is_sharded=True, micro=2),
+        "real": real_times(rank),
+        "refusals": refusals(rank),
+    }
+    dist.barrier()
+    return found
