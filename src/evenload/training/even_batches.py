@@ -76,7 +76,8 @@ class EvenBatches:
         self._table: list[tuple[tuple[int, int], Shares]] = [((0, 0), self._drift.shares)]
         self._at = Position(self._order.n_samples, self._global_batch, bool(drop_last))
         self._issued, self._queue = (0, -1), deque[MicroBatch]()
-        self._clock, self._number, self._last = StepClock(), 0, None
+        self._clock, self._number = StepClock(), 0
+        self._last: Step | None = None
         self._marks = BackwardMarks(self._own_ready, self._all_done)
         self._is_checked = self._ranks.size == 1 and self._micro is None
         self._is_watched = self._is_stepping = self._has_sync_norm = False

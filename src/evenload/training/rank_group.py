@@ -31,7 +31,9 @@ class RankGroup:
         import torch.distributed as dist
 
         self.number, self.size, self.group = 0, 1, group
-        self._limit, self._channel, self._pending = timedelta(seconds=timeout_s), None, None
+        self._limit = timedelta(seconds=timeout_s)
+        self._channel: Any = None
+        self._pending: tuple[Any, list[Any]] | None = None
         self._held: list[list[float]] | None = None  # of an exchange that another one came in between
         self._store: Any = None
         self._n_calls = 0
