@@ -1,6 +1,7 @@
 """Whole Groth16 proofs: CPU seconds of evenload, verification included, and of its peers in the same run.
 
     python benchmarks/zk_prove.py [--large] [--only NAME] [--backend wgsl] [--rapidsnark PATH]
+    python benchmarks/zk_prove.py --level all [--only NAME] [--rapidsnark PATH]      see zk_levels.py
 
 Circuits and keys are ours (INSECURE set-up), made on the way into a temporary folder. evenload is measured in
 a process of its own: the key's load, the first proof and the best of three after it; one thread, or with
@@ -17,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import zk_levels
 from record import record
 
 CIRCUITS = {
@@ -71,10 +74,10 @@ def measure_one(key: Path, witness: Path, backend: str) -> dict[str, Any]:
     }
 
 
-def child_seconds(command: list[str]) -> float | None:
+def child_seconds(command: list[str], environment: Mapping[str, str] = os.environ) -> float | None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     # rapidsnark's threads would wait for each other at full speed, which is no work of theirs.
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    environment = {**environment, "OMP_WAIT_POLICY": "passive"}
     if subprocess.run(command, capture_output=True, env=environment).returncode:
         return None
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -125,12 +128,12 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
     return seconds
 
 
-def rapidsnark_seconds(prover: str | None, folder: Path) -> float | None:
+def rapidsnark_seconds(prover: str | None, folder: Path, n_runs: int = 2) -> float | None:
     """Proves, and checks that we accept its proof."""
     if not prover:
         return None
     files = [str(folder / name) for name in ("k.zkey", "witness.wtns", "p.json", "pub.json")]
-    seconds = min(filter(None, (child_seconds([prover, *files]) for _ in range(2))), default=None)
+    seconds = min(filter(None, (child_seconds([prover, *files]) for _ in range(n_runs))), default=None)
     ours = [sys.executable, "-m", "evenload", "verify", files[0], files[3], files[2]]
     if child_seconds(ours) is None:
         raise SystemExit("we refuse the proof of rapidsnark")
@@ -151,8 +154,7 @@ def measure(
             "snarkjs": snarkjs_seconds(snarkjs, folder),
             "rapidsnark": rapidsnark_seconds(rapidsnark, folder),
         }
-        tool = [sys.executable, "-m", "evenload", "zk", "info", str(key), "--json"]
-        facts = json.loads(subprocess.run(tool, check=True, capture_output=True, text=True).stdout)
+        facts = facts_of(key)
     row: dict[str, Any] = {"domain": facts["domain"], "set-up": setup, "key load": ours["load"]}
     row |= {
         "first proof": ours["first"],
@@ -172,12 +174,40 @@ def measure(
     return {"row": row, "stages": ours["stages"], "adapter": ours["adapter"]}
 
 
+def measure_levels(only: str | None, snarkjs: str | None, rapidsnark: str | None) -> None:
+    """Write a row for each circuit and level."""
+    rows = []
+    for name, (kind, size) in zk_levels.CIRCUITS.items():
+        if only and only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            make(folder, kind, size)
+            domain = facts_of(folder / "k.zkey")["domain"]
+            found = zk_levels.measure(
+                folder,
+                child_seconds,
+                lambda folder: rapidsnark_seconds(rapidsnark, folder, 1),
+                lambda folder: snarkjs_seconds(snarkjs, folder),
+            )
+        rows += [{"circuit": name, "domain": domain, **row} for row in found]
+        print(*rows[-len(found) :], sep="\n", file=sys.stderr, flush=True)
+    name = "zk_levels" + (f"_{only.replace(' ', '_')}" if only else "")
+    record(name, rows, unit="CPU seconds, proof verified; the least of all rounds", rounds=zk_levels.ROUNDS)
+
+
+def facts_of(key: Path) -> dict[str, Any]:
+    tool = [sys.executable, "-m", "evenload", "zk", "info", str(key), "--json"]
+    return json.loads(subprocess.run(tool, check=True, capture_output=True, text=True).stdout)
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--large", action="store_true", help="a million constraints, too")
     options.add_argument("--snarkjs", default=os.environ.get("EVENLOAD_SNARKJS") or SNARKJS)
     options.add_argument("--rapidsnark", default=os.environ.get("EVENLOAD_RAPIDSNARK"))
     options.add_argument("--backend", default="cpu", choices=("cpu", "wgsl"))
+    options.add_argument("--level", choices=("all",), help="every level that this processor can run")
     options.add_argument("--only", help="names that contain this")
     options.add_argument("--one", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -185,6 +215,9 @@ def main() -> None:
         print(json.dumps(measure_one(*given.one, given.backend)))
         return
     snarkjs = str(given.snarkjs) if Path(given.snarkjs).exists() else None
+    if given.level:
+        measure_levels(given.only, snarkjs, given.rapidsnark)
+        return
     circuits = ON_WGSL if given.backend == "wgsl" else CIRCUITS | (LARGE if given.large else {})
     rows, stages, adapter = [], {}, None
     for name, (kind, size) in circuits.items():

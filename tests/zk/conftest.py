@@ -19,13 +19,13 @@ def multiplier():
     return DATA / "multiplier"
 
 
-@pytest.fixture(params=["ifma52", "word64"])
+@pytest.fixture(params=["ifma52", "fma52x8", "fma52x4", "word64"])
 def level(request):
     pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
     from evenload.gpu.llvm import programs
 
-    if request.param == "ifma52" and programs.best_level() != "ifma52":
-        pytest.skip("this processor has no AVX-512 IFMA")
+    if request.param not in programs.levels_here():
+        pytest.skip(f"this processor cannot run {request.param}")
     return request.param
 
 

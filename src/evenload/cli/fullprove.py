@@ -40,7 +40,7 @@ class FullProveRequest:
 @click.option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
 @click.option("--witness", type=PATH, metavar="FILE.wtns", help="Write the witness here, too.")
 @click.option("--threads", type=click.IntRange(1), help="Threads (default: all processors).")
-@click.option("--level", help="Kernels: ifma52 or word64; default: the best.")
+@click.option("--level", help="Kernels: ifma52, fma52x8, fma52x4 or word64; default: the best.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(0, min_open=True),

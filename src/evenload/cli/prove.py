@@ -58,7 +58,10 @@ class ProveRequest:
 )
 @click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
 @click.option("--threads", type=click.IntRange(1), help="Threads for one witness (default: all processors).")
-@click.option("--level", help="Kernels: ifma52 or word64 (CPU), u64 or limb13 (GPU); default: the best.")
+@click.option(
+    "--level",
+    help="Kernels: ifma52, fma52x8, fma52x4, word64 (CPU), u64, limb13 (GPU); default: best.",
+)
 @click.option(
     "--serve", metavar="ADDRESS", help="Serve proofs at unix:PATH or HOST:PORT; all files are keys."
 )

@@ -47,7 +47,8 @@ class Prover:
              ``WgslDevice`` that several provers share and that stays open
     backend  "cpu" or "wgsl" instead of devices: "wgsl" alone takes the best adapter
     threads  how many CPU threads one proof may use in this process (default 1: best for batches)
-    level    "ifma52" or "word64" for CPU kernels, "u64" or "limb13" for WGSL; default: the best there is
+    level    of CPU kernels "ifma52", "fma52x8", "fma52x4", "word64" or "fma52x2", of WGSL "u64" or "limb13";
+             default: the best there is
     policy   how a batch is dealt to several devices
     keep     the next process finds the key checked (for CPU devices, if ``zkey`` is a path): it is kept in
              the user's private cache, as ``evenload prove`` does

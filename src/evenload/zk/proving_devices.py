@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 BACKENDS = ("cpu", "wgsl")
-CPU_LEVELS = ("ifma52", "word64")
+CPU_LEVELS = ("ifma52", "fma52x8", "fma52x4", "word64", "fma52x2")
 WGSL_VARIANTS = ("u64", "limb13")
 
 

@@ -357,4 +357,4 @@ def add_group_kernels(module: ir.Module, level: type, degree: int) -> None:
     """Add ``g1_...`` or ``g2_...`` for every name of SIGNATURES."""
     kernels = GroupKernels(level, degree)
     for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, f"g{degree}_{name}", n_arguments, getattr(kernels, name))
+        add_kernel(module, f"g{degree}_{name}", n_arguments, getattr(kernels, name), level.rounds_to_zero)

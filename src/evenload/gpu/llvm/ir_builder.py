@@ -38,8 +38,9 @@ class Variable:
 class Code:
     """The body of one function while it is emitted. ``ir`` is the underlying llvmlite builder."""
 
-    def __init__(self, builder: ir.IRBuilder):
-        self.ir = builder
+    def __init__(self, builder: ir.IRBuilder, rounds_to_zero: bool = False):
+        self.ir, self.rounds_to_zero = builder, rounds_to_zero
+        self._scratch: dict[str, Any] = {}
 
     # --- integers -------------------------------------------------------------------------------
     def const(self, value: int, kind: Any = I64) -> Any:
@@ -111,6 +112,12 @@ class Code:
             slot.align = align
             return self.ir.ptrtoint(slot, I64)
 
+    def scratch(self, name: str, n_bytes: int) -> Any:
+        """``stack``, but the same bytes each time that a function asks by this name."""
+        if name not in self._scratch:
+            self._scratch[name] = self.stack(n_bytes)
+        return self._scratch[name]
+
     def table(self, name: str, values: Sequence[int], kind: Any = I64) -> Any:
         """The address of a constant array."""
         module = self.ir.module
@@ -122,6 +129,11 @@ class Code:
             constant.linkage = "internal"
             constant.align = 64
         return self.ir.ptrtoint(module.globals[name], I64)
+
+    def hidden(self, value: Any) -> Any:
+        """An integer that the optimiser knows nothing about: constants read there stay in memory."""
+        kind = ir.FunctionType(value.type, [value.type])
+        return self.ir.call(ir.InlineAsm(kind, "", "=r,0"), [value])
 
     def copy(self, target: Any, source: Any, n_bytes: int) -> None:
         """Copy a row of ``n_bytes`` (a multiple of 32) that may not overlap."""
@@ -178,16 +190,39 @@ class Code:
         module = self.ir.module
         if name in module.globals:
             return module.globals[name]
-        return _emit(module, name, n_arguments, body, internal=True, inline=inline)
+        return _emit(module, name, n_arguments, body, True, inline, self.rounds_to_zero)
 
 
-def add_kernel(module: ir.Module, name: str, n_arguments: int, body: Callable[..., Any]) -> None:
-    """Add an exported function over 64-bit integers; what ``body`` returns (or 0) is its result."""
-    _emit(module, name, n_arguments, body, internal=False, inline=False)
+def add_kernel(
+    module: ir.Module, name: str, n_arguments: int, body: Callable[..., Any], rounds_to_zero: bool = False
+) -> None:
+    """Add an exported function over 64-bit integers; what ``body`` returns (or 0) is its result.
+
+    rounds_to_zero  doubles are rounded towards zero in it; the caller's rounding is as before afterwards
+    """
+
+    def rounding(code: Code, *arguments: Any) -> Any:
+        # A function of its own, never inlined: no operation on doubles is moved out of it.
+        inner = _emit(module, f"{name}_rounding_to_zero", n_arguments, body, True, False, True)
+        get = code.intrinsic("llvm.get.rounding", ir.FunctionType(I32, []))
+        put = code.intrinsic("llvm.set.rounding", ir.FunctionType(ir.VoidType(), [I32]))
+        before = code.call(get)
+        code.ir.call(put, [code.const(0, I32)])
+        result = code.call(inner, *arguments)
+        code.call(put, before)
+        return result
+
+    _emit(module, name, n_arguments, rounding if rounds_to_zero else body, False, False, False)
 
 
 def _emit(
-    module: ir.Module, name: str, n_arguments: int, body: Callable, internal: bool, inline: bool
+    module: ir.Module,
+    name: str,
+    n_arguments: int,
+    body: Callable,
+    internal: bool,
+    inline: bool,
+    rounds_to_zero: bool,
 ) -> Any:
     function = ir.Function(module, ir.FunctionType(I64, [I64] * n_arguments), name)
     function.attributes.add("nounwind")
@@ -195,7 +230,7 @@ def _emit(
         function.linkage = "internal"
         if not inline:
             function.attributes.add("noinline")
-    code = Code(ir.IRBuilder(function.append_basic_block("entry")))
+    code = Code(ir.IRBuilder(function.append_basic_block("entry")), rounds_to_zero)
     result = body(code, *function.args)
     code.ir.ret(code.const(0) if result is None else result)
     return function

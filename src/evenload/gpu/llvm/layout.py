@@ -28,7 +28,13 @@ class Level:
     radix_bits: int
 
 
-LEVELS = {"ifma52": Level("ifma52", 8, 320, 260), "word64": Level("word64", 1, 32, 256)}
+LEVELS = {
+    "ifma52": Level("ifma52", 8, 320, 260),
+    "fma52x8": Level("fma52x8", 8, 320, 260),
+    "fma52x4": Level("fma52x4", 8, 320, 260),
+    "word64": Level("word64", 1, 32, 256),
+    "fma52x2": Level("fma52x2", 8, 320, 260),
+}
 
 PAIR_SLACK = 64
 """Elements that a pair array needs beyond its pairs: the last block is filled up, and prefetches look
@@ -47,7 +53,7 @@ SCRATCH_BYTES = 256
 def shared_inversion(level: str, degree: int) -> int:
     """Blocks of affine additions that share one inversion: as many as their scratch leaves room for in the
     cache."""
-    return {"ifma52": 256, "word64": 2048}[level] // degree
+    return (256 if LEVELS[level].lanes == 8 else 2048) // degree
 
 
 def scratch_bytes(level: str, degree: int, batch: int) -> int:

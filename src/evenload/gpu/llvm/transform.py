@@ -248,4 +248,4 @@ def add_transform_kernels(module: ir.Module, level: type) -> None:
     """Add every kernel of SIGNATURES at ``level``."""
     kernels = TransformKernels(level)
     for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, name, n_arguments, getattr(kernels, name))
+        add_kernel(module, name, n_arguments, getattr(kernels, name), level.rounds_to_zero)

@@ -5,9 +5,11 @@ import random
 
 import pytest
 
+from evenload.errors import ConfigError
 from evenload.gpu.field import FQ, FR
 from evenload.gpu.llvm import program, programs, rows
 from evenload.gpu.llvm.layout import LEVELS
+from evenload.native import machine
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 KERNELS = {"multiply": 4, "square": 4, "invert": 4, "sums": 4, "extension": 4, "extension_invert": 4}
@@ -15,8 +17,8 @@ KERNELS = {"multiply": 4, "square": 4, "invert": 4, "sums": 4, "extension": 4, "
 
 @pytest.fixture(params=list(LEVELS))
 def level(request):
-    if request.param == "ifma52" and programs.best_level() != "ifma52":
-        pytest.skip("this processor has no AVX-512 IFMA")
+    if request.param not in programs.levels_here():
+        pytest.skip(f"this processor cannot run {request.param}")
     return LEVELS[request.param]
 
 
@@ -44,12 +46,15 @@ def arithmetic_ir(level_name, prime):
         left = f.subtract(f.double(f.subtract(x, y)), f.triple(y))
         return f.subtract(f.multiply_inline(left, f.add(x, y)), x)
 
-    add_kernel(module, "multiply", 4, each(PrimeField, lambda f, x, y: f.multiply_inline(x, y)))
-    add_kernel(module, "square", 4, each(PrimeField, lambda f, x, y: f.square(x)))
-    add_kernel(module, "invert", 4, each(PrimeField, lambda f, x, y: f.invert(x)))
-    add_kernel(module, "sums", 4, each(PrimeField, sums))
-    add_kernel(module, "extension", 4, each(QuadraticField, lambda f, x, y: f.multiply_inline(x, y)))
-    add_kernel(module, "extension_invert", 4, each(QuadraticField, lambda f, x, y: f.invert(x)))
+    def add(name, body):
+        add_kernel(module, name, 4, body, level_type.rounds_to_zero)
+
+    add("multiply", each(PrimeField, lambda f, x, y: f.multiply_inline(x, y)))
+    add("square", each(PrimeField, lambda f, x, y: f.square(x)))
+    add("invert", each(PrimeField, lambda f, x, y: f.invert(x)))
+    add("sums", each(PrimeField, sums))
+    add("extension", each(QuadraticField, lambda f, x, y: f.multiply_inline(x, y)))
+    add("extension_invert", each(QuadraticField, lambda f, x, y: f.invert(x)))
     return str(module)
 
 
@@ -62,7 +67,7 @@ def kernels(level_name, prime):
 
 
 def _sources():
-    files = ("arith", "extension", "ifma", "word64")
+    files = ("arith", "extension", "fma", "ifma", "limbs52", "word64")
     return program.sources("field", "curve", "llvm.ir_builder", *(f"llvm.field.{name}" for name in files))
 
 
@@ -148,16 +153,16 @@ def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
     from evenload.gpu.llvm.field.arith import PrimeField
     from evenload.gpu.llvm.ir_builder import add_kernel
 
-    module = ir.Module("long-sum")
+    module, level_type = ir.Module("long-sum"), programs.level_type(level.name)
 
     def body(code, out, a):
-        f = PrimeField(code, programs.level_type(level.name), FQ)
+        f = PrimeField(code, level_type, FQ)
         total = x = f.load(a)
         for _ in range(39):
             total = f.add(total, x)
         f.store(total, out, bound=1)
 
-    add_kernel(module, "long_sum", 2, body)
+    add_kernel(module, "long_sum", 2, body, level_type.rounds_to_zero)
     kernel = program.load(
         program.Recipe(
             f"test-sum-{level.name}", {"long_sum": 2}, lambda: str(module), (__file__, *_sources())
@@ -167,3 +172,46 @@ def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
     blocks, out = to_blocks(values, level), rows.empty(1, level.block_bytes)
     kernel.long_sum(rows.address(out), rows.address(blocks))
     assert from_blocks(out, level) == [40 * value % FQ.modulus for value in values]
+
+
+def test_products_compile_for_arm64_as_vectors():
+    """What cannot run here is at least accepted by the code generator of that processor."""
+    from llvmlite import binding
+
+    try:
+        machine.initialize_all_targets()
+        target = machine.machine_for("armv8-a")
+    except RuntimeError as error:
+        pytest.skip(f"this llvmlite has no AArch64 back end: {error}")
+    module = binding.parse_assembly(arithmetic_ir("fma52x2", FQ))
+    module.triple, module.data_layout = target.triple, str(target.target_data)
+    module.verify()
+    text = target.emit_assembly(module)
+    assert text.count(".2d, v") > 200  # fused multiply-adds and sums on both doubles of a register
+    assert "fmla" in text
+    assert "FPCR" in text.upper()  # where rounding is chosen
+
+
+def test_a_level_of_another_processor_is_refused(monkeypatch):
+    monkeypatch.setattr(machine, "host_features", lambda: frozenset({"avx2", "fma"}))
+    assert programs.best_level() == "fma52x4"
+    with pytest.raises(ConfigError, match=r"fma52x8 needs avx512dq(?s:.*)use fma52x4 or word64"):
+        programs.chosen_level("fma52x8")
+    with pytest.raises(ConfigError, match="needs neon"):
+        programs.chosen_level("fma52x2")
+
+
+def test_products_are_not_emitted_where_sums_would_be_rounded_to_nearest():
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.ir_builder import add_kernel
+
+    with pytest.raises(AssertionError, match="towards zero"):
+        add_kernel(ir.Module("wrong"), "f", 0, lambda code: programs.level_type("fma52x4")(code, FQ.modulus))
+
+
+def test_the_rounding_of_the_caller_is_as_before(level):
+    before = (2.0**53 + 1.0, 1 / 3, 0.1 + 0.7)
+    apply("multiply", level, FQ, *operands(FQ))
+    a, b, c, d, e = (float(text) for text in ("9007199254740992", "1", "3", "0.1", "0.7"))
+    assert (a + b, b / c, d + e) == before

@@ -11,6 +11,7 @@ from evenload.gpu.hashing.words import Words
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
 from evenload.gpu.field import FR
+from evenload.gpu.llvm import programs
 from evenload.gpu.llvm.hash import hash_kernels
 from evenload.gpu.llvm.hash.hash_kernels import best_level, hash_program, vector_bits
 from evenload.gpu.llvm.hash.poseidon_kernels import poseidon_ir, poseidon_program
@@ -109,11 +110,11 @@ def test_the_level_is_the_fastest_that_the_processor_has(monkeypatch, features, 
     assert best_level("rfc6962") == level
 
 
-@pytest.mark.parametrize("level", ["ifma52", "word64"])
+@pytest.mark.parametrize("level", ["ifma52", "fma52x8", "fma52x4", "word64"])
 @pytest.mark.parametrize("n", [1, 5, 8, 11])
 def test_poseidon(level, n):
-    if level == "ifma52" and "avx512ifma" not in machine.host_features():
-        pytest.skip("this processor has no AVX-512 IFMA")
+    if level not in programs.levels_here():
+        pytest.skip(f"this processor cannot run {level}")
     loaded, r = poseidon_program(level), FR.modulus
     values = [0, 0, r - 1, r - 1, 1, r - 2, *(pow(3, k, r) for k in range(2 * n))][: 2 * n]
     rows = np.frombuffer(b"".join(value.to_bytes(32, "little") for value in values), np.uint8).copy()

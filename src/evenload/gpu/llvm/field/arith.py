@@ -145,7 +145,7 @@ class PrimeField:
         return Element(self.level.square(a.limbs), self._after(a, a), is_tidy=self.level.n_limbs == 1)
 
     def _after(self, a: Element, b: Element) -> float:
-        return a.bound * b.bound * self.ratio + 1
+        return a.bound * b.bound * self.ratio + self.level.excess
 
     def _factors(self, a: Element, b: Element) -> tuple[Element, Element]:
         """Tidy, and small enough that the product is below 2p."""
@@ -176,7 +176,7 @@ class PrimeField:
                 raise AssertionError("a sum of products needs one positive term")
             wide = product if wide is None else self._accumulate(wide, product, sign, size)
             bound += size
-        return Element(self.level.reduce_wide(wide), bound * self.ratio + 1, is_tidy=False)
+        return Element(self.level.reduce_wide(wide), bound * self.ratio + self.level.excess, is_tidy=False)
 
     def _accumulate(self, wide: Sequence[Any], product: Sequence[Any], sign: int, size: int) -> list[Any]:
         if sign > 0:

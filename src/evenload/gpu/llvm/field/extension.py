@@ -118,8 +118,8 @@ class QuadraticField:
         size = math.ceil(a.c1.bound * b.c1.bound)
         real = level.subtract(low, high, size * self.p * self.p)
         imaginary = level.subtract(cross, level.add(low, high), 0)  # exactly a0*b1 + a1*b0, so never negative
-        real_bound = (a.c0.bound * b.c0.bound + size) * f.ratio + 1
-        imaginary_bound = (a.c0.bound * b.c1.bound + a.c1.bound * b.c0.bound) * f.ratio + 1
+        real_bound = (a.c0.bound * b.c0.bound + size) * f.ratio + level.excess
+        imaginary_bound = (a.c0.bound * b.c1.bound + a.c1.bound * b.c0.bound) * f.ratio + level.excess
         return Pair(
             Element(level.reduce_wide(real), real_bound, is_tidy=False),
             Element(level.reduce_wide(imaginary), imaginary_bound, is_tidy=False),

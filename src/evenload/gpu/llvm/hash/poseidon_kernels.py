@@ -1,4 +1,4 @@
-"""Poseidon of two field elements over Fr, for the levels of Merkle trees: eight hashes at once with IFMA.
+"""Poseidon of two field elements over Fr, for the levels of Merkle trees: eight hashes at once but at word64.
 
     pairs(source, target, n, params)     rows of two elements -> one element each
     fold(rows, n, levels, params)        n elements -> n / 2^levels, in place
@@ -9,10 +9,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from evenload.errors import UnknownName
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import program, programs
-from evenload.gpu.llvm.layout import LEVELS
 from evenload.gpu.llvm.program import Program, Recipe
 from evenload.gpu.poseidon import FULL_ROUNDS, parameters
 
@@ -24,17 +22,18 @@ WIDTH = 3
 
 @functools.cache
 def poseidon_program(level: str | None = None) -> Program:
-    """The kernels at an instruction level (default: the best). Raises UnknownName, MissingExtra."""
-    chosen = level or programs.best_level()
-    if chosen not in LEVELS:
-        raise UnknownName("instruction level", chosen, LEVELS)
-    return program.load(poseidon_recipe(chosen))
+    """The kernels at an instruction level (default: the best).
+
+    Raises MissingExtra, UnknownName, and ConfigError for a level that this processor cannot run.
+    """
+    return program.load(poseidon_recipe(programs.chosen_level(level)))
 
 
 def poseidon_recipe(level: str) -> Recipe:
     sources = program.sources(
-        "field", "poseidon", "llvm.field.arith", "llvm.field.ifma", "llvm.field.word64",
-        "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers", "llvm.programs",
+        "field", "poseidon", "llvm.field.arith", "llvm.field.fma", "llvm.field.ifma", "llvm.field.limbs52",
+        "llvm.field.word64", "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers",
+        "llvm.programs",
     )  # fmt: skip
     build = functools.partial(poseidon_ir, level)
     return Recipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, *programs.SHIPPED_FOR[level])
@@ -49,7 +48,7 @@ def poseidon_ir(level: str) -> str:
     module = ir.Module("hash-poseidon")
     emit = _PoseidonKernels(level)
     for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, name, n_arguments, getattr(emit, name))
+        add_kernel(module, name, n_arguments, getattr(emit, name), emit.level_type.rounds_to_zero)
     return str(module)
 
 
