@@ -17,18 +17,18 @@ from typing import Any, Literal
 
 from evenload._arguments import flag, instance_of, number, seconds, whole
 from evenload.errors import ConfigError, quoted
-from evenload.training.accumulation import steps, synchroniser
-from evenload.training.agreement import agree, same
-from evenload.training.backward_marks import BackwardMarks
 from evenload.training.drift import Drift, counts_of
 from evenload.training.epoch_order import EpochOrder, digest
-from evenload.training.micro_batch import MicroBatch, micro_batches
-from evenload.training.model_checks import check_graph, watch
+from evenload.training.passes.accumulation import steps, synchroniser
+from evenload.training.passes.backward_marks import BackwardMarks
+from evenload.training.passes.micro_batch import MicroBatch, micro_batches
+from evenload.training.passes.model_checks import check_graph, watch
+from evenload.training.passes.step_clock import StepClock
 from evenload.training.position import Position
-from evenload.training.rank_group import RankGroup
+from evenload.training.ranks.agreement import agree, same
+from evenload.training.ranks.rank_group import RankGroup
 from evenload.training.record import TrainingRecord
 from evenload.training.shares import Cost, Shares, cost_of
-from evenload.training.step_clock import StepClock
 from evenload.training.step_record import Step
 
 __all__ = ["EvenBatches"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from evenload.errors import ConfigError, quoted
-from evenload.training.rank_group import RankGroup
+from evenload.training.ranks.rank_group import RankGroup
 
 __all__ = ["agree", "same"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from evenload.errors import ConfigError
-from evenload.training.micro_batch import MicroBatch
+from evenload.training.passes.micro_batch import MicroBatch
 
 __all__ = ["steps", "synchroniser"]
 
