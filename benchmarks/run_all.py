@@ -70,7 +70,7 @@ BENCHMARKS = (
     Benchmark(f"{LARGER} 20 --rounds 1000 --repeats 2", 5, ("clients_larger",)),
     Benchmark(f"{LARGER} 100 --repeats 2 --name clients_larger_100 --strategies {HUNDRED}", 5,
               ("clients_larger_100",)),
-    Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON", 8, ("clients_peers",),
+    Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON", 4, ("clients_peers",),
               needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
     Benchmark("clients_strategies.py 64-32-10 784-128-10 --rounds 3000 --repeats 3", 5, ("clients_small",)),
     Benchmark("executor_faults.py", 8, ("executor_faults",)),

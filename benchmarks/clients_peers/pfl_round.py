@@ -17,7 +17,7 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-MODEL, N, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+MODEL, N, EACH, RUNS = sys.argv[1], *map(int, sys.argv[2:5])  # rounds of a run, and runs
 
 
 class Net(torch.nn.Module):
@@ -58,7 +58,10 @@ if __name__ == "__main__":
     central = torch.optim.SGD(net.parameters(), 1.0)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=ROUNDS, evaluation_frequency=10**9, train_cohort_size=N, val_cohort_size=0
+            central_num_iterations=1 + EACH * RUNS,
+            evaluation_frequency=10**9,
+            train_cohort_size=N,
+            val_cohort_size=0,
         ),
         backend=SimulatedBackend(training_data=users, val_data=users),
         model=PyTorchModel(net, local_optimizer_create=torch.optim.SGD, central_optimizer=central),
@@ -69,5 +72,6 @@ if __name__ == "__main__":
         callbacks=[clock],
     )
     steps = list(zip(clock.ticks, clock.ticks[1:], strict=False))
-    found = {"round_s": min(b[0] - a[0] for a, b in steps), "cpu_s": min(b[1] - a[1] for a, b in steps)}
+    runs_s = [min(b[0] - a[0] for a, b in steps[at : at + EACH]) for at in range(0, len(steps), EACH)]
+    found = {"round_s": min(runs_s), "cpu_s": min(b[1] - a[1] for a, b in steps), "runs_s": runs_s}
     print(json.dumps(found), flush=True)
