@@ -59,7 +59,7 @@ BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:10 ru
 HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' 'threads*2/fused-compiled:10' auto"
 BENCHMARKS = (
     Benchmark("audit.py", 1, ("audit",)),
-    Benchmark("clients_adapters.py", 5, ("clients_adapters",)),
+    Benchmark("clients_adapters.py", 2, ("clients_adapters",)),
     Benchmark(f"{STRATEGIES} --batch 8 --cores 1 --repeats 2 --name clients_batch8 --strategies {BATCH8}", 2,
               ("clients_batch8",)),
     Benchmark("clients_cifar.py --repeats 2", 2, ("clients_cifar",)),
