@@ -32,22 +32,20 @@ from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
 from evenload.native import machine
 
-LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (None: this one), features
-    "AVX-512": (512, None, ""),  # no SHA instruction is in it
+LEVELS: dict[str, tuple[int | str, str, str]] = {  # level, processor, features
+    "AVX-512": (512, "x86-64-v4", "-prefer-256-bit"),  # as it is shipped, and without SHA-NI
     "SHA-NI": ("sha", "x86-64-v3", "+sha"),
     "AVX2": (256, "x86-64-v3", ""),
     "SSE": (128, "x86-64-v2", ""),
 }
 
 
-def engine_for(scheme: str, level: int | str, cpu: str | None, features: str, threads: int = 1) -> CpuEngine:
-    """Compiled for ``cpu``, so that nothing newer is used than that has. None: this processor."""
-    engine = CpuEngine(Scheme(scheme), threads=threads)
+def engine_for(scheme: str, level: int | str, cpu: str, features: str) -> CpuEngine:
+    """One thread; compiled for ``cpu``, so that nothing newer is used than that has."""
+    engine = CpuEngine(Scheme(scheme), threads=1)
     if scheme == "poseidon":
         return engine
     binding = machine.binding()
-    if cpu is None:
-        cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
     made_for = target.create_target_machine(
         cpu=cpu, features=features, opt=2, codemodel="jitdefault", jit=True

@@ -55,7 +55,7 @@ class Log:
         except OSError as error:
             raise ConfigError(
                 f"there is no log that can be opened in {printable(str(folder))}: {error.strerror}",
-                hint="give origin= to begin one in an empty folder",
+                hint="give an origin to begin one in an empty folder (origin=, --origin)",
             ) from error
         self._is_writable = is_writable
         try:
