@@ -39,6 +39,7 @@ _MODULES = (
     "errors",
     "events",
     "executor",
+    "frames",
     "merkle",
     "pipeline",
     "report",

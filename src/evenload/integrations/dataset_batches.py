@@ -13,6 +13,7 @@ from datasets.formatting import format_table, get_formatter
 from datasets.formatting.formatting import LazyDict
 
 from evenload.executor.task.hybrid import Implementation
+from evenload.integrations.built_function import BuiltFunction
 
 __all__ = ["Applied", "Calling", "StoredBatches", "StreamedBatches"]
 
@@ -87,20 +88,7 @@ class Applied:
         return batch if self.returns == "inputs" else output
 
 
-class _Built:
-    """A function or class of the user, built on a device. ``how``: it is called."""
-
-    def __init__(self, built: Implementation, how: Calling, device: Any):
-        self._function = built.build(device)
-        self._how = how
-
-    def close(self) -> None:
-        close = getattr(self._function, "close", None)
-        if callable(close):
-            close()
-
-
-class StoredBatches(_Built):
+class StoredBatches(BuiltFunction):
     """A function over batches of datasets that the worker reads by itself, from the same files.
 
     built    the function, or class, of the user
@@ -108,7 +96,8 @@ class StoredBatches(_Built):
     """
 
     def __init__(self, built: Implementation, splits: Mapping[str, Any], how: Calling, *, device: Any):
-        super().__init__(built, how, device)
+        super().__init__(built, device)
+        self._how = how
         self._tables = {name: one.with_format("arrow") for name, one in splits.items()}
         self._formatters = {name: _formatter(one, how) for name, one in splits.items()}
 
@@ -131,14 +120,15 @@ class StoredBatches(_Built):
         return Applied(Edits.of(inputs), Edits.of(output) if isinstance(output, LazyDict) else output)
 
 
-class StreamedBatches(_Built):
+class StreamedBatches(BuiltFunction):
     """A function over batches that are sent to the worker, with the columns that it leaves as they are.
 
     removed  columns that the result shall not have
     """
 
     def __init__(self, built: Implementation, how: Calling, removed: tuple[str, ...], *, device: Any):
-        super().__init__(built, how, device)
+        super().__init__(built, device)
+        self._how = how
         self._removed = removed
 
     def __call__(self, item: tuple[int, dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""``evenload.frames.map``: a function over the rows, values or groups of a frame, on every device.
+
+Tested with pandas 3.1 and polars 2.1. The frame's own method is called in the end, with a function that looks
+results up: index, columns and dtypes of what it gives are the library's.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from evenload.errors import ConfigError, quoted
+from evenload.executor.executor import DeviceSpec, Executor
+from evenload.executor.task.hybrid import Implementation
+from evenload.executor.task.prepare import implementation, name_of
+from evenload.integrations.built_function import BuiltFunction
+
+__all__ = ["map"]
+
+Run = Callable[..., Iterator[Any]]
+MOST_ROWS, FEW_ROWS = 128, 4096  # rows in a call; with fewer in all each has a call of its own
+
+
+def map(
+    frame: Any,
+    function: Callable[[Any], Any] | type,
+    *,
+    by: Any = None,
+    devices: DeviceSpec = "all",
+    executor: Executor | None = None,
+    retries: int = 0,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> Any:
+    """Map the rows or groups of a frame, or the values of a series, over all devices.
+
+    frame      of pandas or polars
+    function   gets what it gets from the frame's own method, or is a class that is built once on each device
+    by         None, or what to group by, as in ``groupby``
+    executor   one to use instead of one of its own on ``devices``; it stays open
+    retries    so often a row or group is tried again
+    timeout_s  a row or group that takes longer fails, and its worker is replaced
+    options    of the frame's own method, or of ``groupby`` of pandas
+    Returns what the frame's own method returns: ``apply(function, axis=1)``, ``groupby(by).apply`` and
+    ``Series.map`` of pandas; ``map_rows``, ``group_by(by, maintain_order=True).map_groups`` and
+    ``map_elements`` of polars. Raises ConfigError for anything else, and TaskError if the function raises.
+    """
+    mapped = _way_of(frame, by)
+    given = {"retries": retries, "timeout_s": timeout_s, "stage": f"map {name_of(function)}"}
+    with Executor(devices) if executor is None else nullcontext(executor) as used:
+
+        def run(task: Any, items: Iterable[Any], **more: Any) -> Iterator[Any]:
+            return iter(used.map(task, items, **given, **more))
+
+        return mapped(frame, function, by, options, run)
+
+
+def _way_of(frame: Any, by: Any) -> Callable[..., Any]:
+    """The function below for this kind of frame. Raises ConfigError if there is none."""
+    library = type(frame).__module__.partition(".")[0]
+    kinds: dict[tuple[str, str], Callable[..., Any]] = {
+        ("pandas", "DataFrame"): _pandas_frame if by is None else _pandas_groups,
+        ("pandas", "Series"): _pandas_series if by is None else _pandas_groups,
+        ("polars", "DataFrame"): _polars_frame if by is None else _polars_groups,
+        ("polars", "Series"): _polars_series,
+    }
+    names = [one.__name__ for one in type(frame).__mro__]
+    mapped = next((kinds[library, name] for name in names if (library, name) in kinds), None)
+    if mapped is None or (by is not None and mapped is _polars_series):
+        hint = "collect() it first" if "LazyFrame" in names else "give a frame, or a series without groups"
+        raise ConfigError(f"{quoted(frame)} cannot be mapped", hint=hint)
+    return mapped
+
+
+class _Rows(BuiltFunction):
+    """A function over rows of a frame that the worker has, by their numbers; pandas makes the rows."""
+
+    def __init__(self, built: Implementation, frame: Any, *, device: Any):
+        super().__init__(built, device)
+        self._frame = frame
+
+    def __call__(self, places: Sequence[int]) -> list[Any]:
+        found: list[Any] = []
+
+        def note(row: Any) -> None:
+            value = self._function(row)
+            is_series = isinstance(value, type(row))  # it may be the row, which is the same object each time
+            found.append(value.copy(deep=False) if is_series else value)
+
+        self._frame.iloc[places].apply(note, axis=1)
+        return found
+
+
+class _Groups(BuiltFunction):
+    """A function over groups of a frame, each with its name, as pandas gives it."""
+
+    def __init__(self, built: Implementation, *, device: Any):
+        super().__init__(built, device)
+
+    def __call__(self, item: tuple[Any, Any]) -> Any:
+        name, group = item
+        object.__setattr__(group, "name", name)
+        return self._function(group)
+
+
+def _pandas_frame(frame: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
+    if "axis" in options:
+        raise ConfigError("rows are mapped, whatever axis", hint="transpose the frame first")
+    if not len(frame):  # pandas asks the function about no values
+        return frame.apply(lambda row: next(run(function, [row])), axis=1, **options)
+    task = functools.partial(_Rows, implementation(function), frame)
+    results = run(task, range(len(frame)), batch=min(MOST_ROWS, 1 + len(frame) // FEW_ROWS))
+    return frame.apply(lambda _: next(results), axis=1, **options)
+
+
+def _pandas_groups(frame: Any, function: Any, by: Any, options: dict[str, Any], run: Run) -> Any:
+    groups: list[tuple[Any, Any]] = []
+    frame.groupby(by, **options).apply(lambda group: groups.append((group.name, group)))
+    task = functools.partial(_Groups, implementation(function))
+    results = run(task, groups, cost=[float(len(group)) for _, group in groups])
+    return frame.groupby(by, **options).apply(lambda _: next(results))
+
+
+def _pandas_series(series: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
+    values: list[Any] = []
+    series.map(values.append, **options)
+    results = run(function, values)
+    return series.map(lambda _: next(results), **options)
+
+
+def _polars_frame(frame: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
+    results = run(function, frame.rows())
+    return frame.map_rows(lambda _: next(results), **options)
+
+
+def _polars_groups(frame: Any, function: Any, by: Any, options: dict[str, Any], run: Run) -> Any:
+    groups = [group for _, group in frame.group_by(by, maintain_order=True)]
+    results = run(function, groups, cost=[float(len(group)) for group in groups])
+    return frame.group_by(by, maintain_order=True).map_groups(lambda _: next(results), **options)
+
+
+def _polars_series(series: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
+    skips = options.get("skip_nulls", True)
+    results = run(function, [value for value in series.to_list() if not (skips and value is None)])
+    return series.map_elements(lambda _: next(results), **options)

@@ -1,0 +1,191 @@
+"""``evenload.frames.map`` gives what the frame's own method gives, with its index, columns and dtypes."""
+
+import importlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import evenload
+from evenload.errors import ConfigError, TaskError
+
+pd = pytest.importorskip("pandas")
+frames = importlib.import_module("evenload.frames")
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with evenload.Executor("cpu*2", backend="inline") as executor:
+        yield executor
+
+
+def is_equal(one, other):
+    compare = (
+        pd.testing.assert_frame_equal if isinstance(other, pd.DataFrame) else pd.testing.assert_series_equal
+    )
+    compare(one, other)
+    return True
+
+
+COLUMNS = {
+    "whole": (st.integers(-9, 9), "int32"),
+    "real": (st.floats(allow_nan=True, width=32), "float32"),
+    "known": (st.none() | st.booleans(), "boolean"),
+    "text": (st.none() | st.sampled_from(["a", "b", ""]), "str"),
+    "kind": (st.sampled_from(["u", "v"]), "category"),
+    "when": (st.datetimes(), "datetime64[us]"),
+}
+
+
+@st.composite
+def tables(draw):
+    n_rows = draw(st.integers(0, 8))
+    names = draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True))
+    columns = {
+        name: pd.Series(
+            draw(st.lists(COLUMNS[name][0], min_size=n_rows, max_size=n_rows)), dtype=COLUMNS[name][1]
+        )
+        for name in names
+    }
+    frame = pd.DataFrame(columns)
+    index = draw(st.sampled_from(["numbers", "texts", "twice the same"]))
+    if index != "numbers":
+        frame.index = [f"row {n if index == 'texts' else n // 2}" for n in range(n_rows)]
+    return frame
+
+
+OF_ROWS = {
+    "a number": lambda row: len(str(row.iloc[0])),
+    "a value": lambda row: row.iloc[0],
+    "names": lambda row: pd.Series({"name": str(row.name), "dtype": str(row.dtype)}),
+    "itself": lambda row: row,
+    "a list": lambda row: [1, str(row.iloc[-1])],
+    "nothing": lambda row: None,
+}
+OF_GROUPS = {
+    "a number": lambda group: len(group),
+    "rows": lambda group: group.head(2),
+    "its name": lambda group: group.assign(of=str(group.name)),
+    "a series": lambda group: pd.Series({"n": len(group), "of": str(group.name)}),
+}
+
+
+@given(tables(), st.sampled_from(sorted(OF_ROWS)))
+@settings(max_examples=40)
+def test_rows_are_mapped_as_by_apply(executor, frame, name):
+    assert is_equal(frames.map(frame, OF_ROWS[name], executor=executor), frame.apply(OF_ROWS[name], axis=1))
+
+
+@given(tables(), st.sampled_from(sorted(OF_GROUPS)), st.booleans(), st.booleans(), st.data())
+@settings(max_examples=40)
+def test_groups_are_mapped_as_by_groupby(executor, frame, name, sort, has_keys, data):
+    by = data.draw(
+        st.sampled_from([*frame.columns])
+        | st.lists(st.sampled_from([*frame.columns]), min_size=1, unique=True)
+    )
+    options = {"sort": sort, "group_keys": has_keys, "observed": True}
+    try:
+        theirs = frame.groupby(by, **options).apply(OF_GROUPS[name])
+    except Exception as error:  # such as no column that is left
+        with pytest.raises((type(error), TaskError)):
+            frames.map(frame, OF_GROUPS[name], by=by, executor=executor, **options)
+        return
+    assert is_equal(frames.map(frame, OF_GROUPS[name], by=by, executor=executor, **options), theirs)
+
+
+@given(tables())
+@settings(max_examples=15)
+def test_values_are_mapped_as_by_series_map(executor, frame):
+    for name in frame.columns:
+        for function in (str, repr, lambda value: value):
+            assert is_equal(frames.map(frame[name], function, executor=executor), frame[name].map(function))
+        if frame[name].notna().any():
+            ours = frames.map(frame[name], str, executor=executor, na_action="ignore")
+            assert is_equal(ours, frame[name].map(str, na_action="ignore"))
+
+
+def test_groups_of_a_series_by_other_values(executor):
+    series = pd.Series([3, 1, 2], index=list("abc"))
+    ours = frames.map(series, lambda group: group.max(), by=[1, 1, 0], executor=executor)
+    assert is_equal(ours, series.groupby([1, 1, 0]).apply(lambda group: group.max()))
+
+
+class Adder:
+    def __init__(self, *, device):
+        self.device = device.id
+
+    def __call__(self, row):
+        return pd.Series({"sum": row["a"] + row["b"], "device": self.device})
+
+
+def test_a_class_on_devices_of_their_own():
+    frame = pd.DataFrame({"a": range(40), "b": range(40)})
+    mapped = frames.map(frame, Adder, devices="cpu*2")
+    assert mapped["sum"].tolist() == [2 * n for n in range(40)]
+    assert set(mapped["device"]) <= {"cpu:0", "cpu:1"}
+
+
+def test_a_row_that_fails_is_named(executor):
+    with pytest.raises(TaskError) as caught:
+        frames.map(pd.DataFrame({"a": [1, 0, 2]}), lambda row: 1 / int(row["a"]), executor=executor)
+    assert caught.value.index == 1
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_what_is_no_frame_is_refused(executor):
+    for given_ in ([1, 2], {"a": 1}, None, 3):
+        with pytest.raises(ConfigError, match="cannot be mapped"):
+            frames.map(given_, len, executor=executor)
+    with pytest.raises(ConfigError, match="transpose"):
+        frames.map(pd.DataFrame({"a": [1]}), len, axis=0, executor=executor)
+
+
+# --- polars ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def polars():
+    return pytest.importorskip("polars", reason="polars is not installed: 180 MB, so it is in no group")
+
+
+@pytest.fixture
+def table(polars):
+    kinds = {"a": polars.Int16, "b": polars.String, "c": polars.Float32}
+    return polars.DataFrame({"a": [3, 1, 2, 3], "b": ["x", None, "y", "z"], "c": [0.5] * 4}, schema=kinds)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::polars.exceptions.PolarsInefficientMapWarning"
+    if importlib.util.find_spec("polars")
+    else "ignore"
+)
+def test_frames_of_polars_are_mapped_as_by_their_methods(executor, polars, table):
+    for function in (
+        lambda row: row[0] * 2,
+        lambda row: (row[0], row[1]),
+        lambda row: (None if row[0] == 1 else row[0] / 2,),
+    ):
+        ours, theirs = frames.map(table, function, executor=executor), table.map_rows(function)
+        assert ours.schema == theirs.schema
+        assert ours.equals(theirs)
+    for by in ("a", ["a", "b"]):
+        for function in (
+            lambda group: group.head(1),
+            lambda group: group.select(polars.col("c").sum(), n=len(group)),
+        ):
+            theirs = table.group_by(by, maintain_order=True).map_groups(function)
+            ours = frames.map(table, function, by=by, executor=executor)
+            assert ours.schema == theirs.schema
+            assert ours.equals(theirs)
+    for name in table.columns:
+        for options in ({}, {"skip_nulls": False}):
+            ours = frames.map(table[name], str, executor=executor, return_dtype=polars.String, **options)
+            theirs = table[name].map_elements(str, return_dtype=polars.String, **options)
+            assert ours.equals(theirs)
+
+
+def test_lazy_frames_and_groups_of_series_of_polars_are_refused(executor, table):
+    with pytest.raises(ConfigError, match="collect"):
+        frames.map(table.lazy(), len, executor=executor)
+    with pytest.raises(ConfigError, match="without groups"):
+        frames.map(table["a"], len, by="a", executor=executor)
