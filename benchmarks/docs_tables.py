@@ -29,7 +29,6 @@ PAGES: Mapping[str, Mapping[str, Maker | tuple[Maker, tuple[str, ...]]]] = {
     "explanation/faults.md": executor_tables.FAULTS,
     "explanation/pipelines.md": pipeline_tables.TABLES,
     "explanation/policies.md": policy_tables.TABLES,
-    "how-to/many-adapters.md": clients_tables.ADAPTERS,
     "how-to/clone-experts.md": moe_tables.CLONES,
     "how-to/moe-in-engines.md": moe_tables.ENGINES,
     "how-to/ray.md": executor_tables.RAY,
