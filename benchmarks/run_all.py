@@ -102,6 +102,7 @@ BENCHMARKS = (
     Benchmark("unequal_devices.py --draws 2 --at-once 7 --first-modes", 2.5, ("unequal_devices",)),
     Benchmark("unequal_devices.py --draws 2 --peers evenload --name unequal_devices_alone", 1,
               ("unequal_devices_alone",)),
+    Benchmark("unequal_training.py", 4, ("unequal_training",)),
     Benchmark("zk_batch.py", 2, ("zk_batch",)),
     Benchmark("zk_kernels.py", 0.3, ("zk_kernels_ifma52", "zk_kernels_word64")),
     Benchmark("zk_prove.py", 8, ("zk_prove",), needs="snarkjs and rapidsnark, for the columns of peers"),

@@ -57,6 +57,7 @@ def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
         "device": os.environ["EVENLOAD_DEVICE"],
         "total": int(total),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+        "environment": [os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")],
     }
 
 
@@ -68,6 +69,7 @@ def test_ranks_exchange_and_results_come_by_rank() -> None:
     assert [one["torch"] for one in got] == [(n, 2, "gloo") for n in range(2)]
     assert [one["device"] for one in got] == ["cpu:0", "cpu:1"]
     assert {one["total"] for one in got} == {45 + 2}
+    assert [one["environment"] for one in got] == [[str(n), "2", "127.0.0.1"] for n in range(2)]
     if sys.platform == "linux":
         assert {one["interface"] for one in got} == {"lo"}, "what they say stays on this machine"
     assert no_process_is_left()

@@ -59,7 +59,9 @@ def join(rendezvous: Rendezvous, number: int) -> None:
     import torch.distributed as dist
 
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a late rank for its stack
+    # As torchrun sets them: libraries such as accelerate look for these, and join the group that is there.
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(rendezvous.size), "LOCAL_RANK": "0"}
+    os.environ |= {"MASTER_ADDR": rendezvous.host, "MASTER_PORT": str(rendezvous.port)}
     options: dict[str, Any] = {}
     if rendezvous.timeout_s is not None:
         options["timeout"] = timedelta(seconds=rendezvous.timeout_s)
