@@ -1,11 +1,15 @@
-"""Read by every Python program that a test starts: the garbage collector looks seldom, and not at the end.
+"""Read by every Python program that a test starts: what is left at its end ends with it.
 
-Looking through what torch and others make while they are imported, and again when the program ends, is a
-third of the time of a program that does little else. What a program does is the same.
+Looking through all that torch and others have made, once more as the program ends, is a third of the time of
+a program that does little else. Triton counts at the end what it thinks was lost, so with it all is as usual.
 """
 
 import atexit
 import gc
+import sys
 
-gc.set_threshold(100_000, 50, 100)
-atexit.register(gc.freeze)
+
+@atexit.register
+def leave() -> None:
+    if "triton" not in sys.modules:
+        gc.freeze()
