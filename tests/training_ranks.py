@@ -228,6 +228,41 @@ def refusals(rank: Any) -> dict[str, str]:
     }
 
 
+def stalled(rank: Any) -> str:
+    """What this rank says while rank 2 does not go on; that one goes on when both others have said it."""
+    texts: list[str] = []
+    store = dist.PrefixStore("test", dist.distributed_c10d._get_default_store())
+    dataset, loss = make_dataset(), torch.nn.Parameter(torch.ones(()))
+    even = EvenBatches(dataset, global_batch=BATCH, stall_s=0.2)
+
+    def tell(text: str) -> None:
+        texts.append(text)
+        if "2" in text.partition(" not done")[0]:
+            store.set(f"told {rank.number}", "")
+
+    if even._stalls:
+        even._stalls._tell = tell
+    next(iter(even))
+    scaled = even.scale(Exchange.apply(loss))
+    if rank.number == 2:
+        store.wait(["told 0", "told 1"])
+    scaled.backward()
+    return " | ".join(texts)
+
+
+class Exchange(torch.autograd.Function):
+    """Waits for all ranks at the end of the backward pass, as DDP does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        torch.autograd.Variable._execution_engine.queue_callback(dist.barrier)
+        return grad
+
+
 def everything(rank: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     found = {
@@ -239,6 +274,7 @@ def everything(rank: Any) -> dict[str, Any]:
         "FSDP2": trained(rank, "mean", is_sharded=True),
         "FSDP2 micro": trained(rank, "mean", is_sharded=True, micro=2),
         "real": real_times(rank),
+        "stalled": stalled(rank),
         "refusals": refusals(rank),
     }
     dist.barrier()

@@ -13,6 +13,7 @@ from evenload import certificate
 from evenload.balance.claim import text_of
 from evenload.report.certificates.run_certificate import run_certificate
 from evenload.training import EvenBatches
+from evenload.training.ranks.stall_watch import late
 
 KINDS = ["mean", "prefetched", "sum", "tokens", "micro", "FSDP2", "FSDP2 micro"]
 N_STEPS, BATCH, N = 8, 16, 50
@@ -82,6 +83,14 @@ def test_a_rank_that_does_not_come_is_named(ranks: list[dict[str, Any]]) -> None
     for one in ranks[:2]:
         assert "PeerLost" in one["refusals"]["does not come"]
         assert "2" in one["refusals"]["does not come"].partition(" did not make")[0]
+
+
+def test_a_rank_that_stalls_is_named_while_the_others_wait(ranks: list[dict[str, Any]]) -> None:
+    for one in ranks[:2]:
+        assert "2" in one["stalled"].split(" | ")[-1].partition(" not done with step 0")[0]
+    assert late([True, False, True]) == "rank 1 is"
+    assert late([False, False]) == "ranks 0, 1 are"
+    assert late([True]) == ""
 
 
 @pytest.mark.parametrize("n_done", range(N_STEPS))

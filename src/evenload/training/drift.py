@@ -14,7 +14,8 @@ from evenload.training.shares import Cost, Shares, share
 __all__ = ["Drift", "counts_of"]
 
 LEAST_GAIN = 0.02  # of a step's seconds,
-N_SPREADS = 0.75  # and so many of the deviations that are usual
+N_SPREADS = 0.75  # and so many of the deviations that are usual,
+MOST_GAIN = 0.1  # but not more: who is far off moves, however noisy it is
 UNKNOWN = Cost(0.0, 1.0)
 
 
@@ -63,7 +64,7 @@ class Drift:
             rank.observe(n_samples, one_s)
         found = self._share(self._global_batch, self._unit)
         now_s = max(cost.of(n) for cost, n in zip(found.costs, self.shares.counts, strict=True))
-        gain = max(LEAST_GAIN, *(N_SPREADS * rank.spread for rank in self._ranks))
+        gain = min(MOST_GAIN, max(LEAST_GAIN, *(N_SPREADS * rank.spread for rank in self._ranks)))
         is_worth = now_s > found.step_s * (1 + gain)
         counts_now = self.shares.counts
         # The same counts with the new costs: what is expected of the next step.

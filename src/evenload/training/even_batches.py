@@ -11,6 +11,7 @@ differently.
 
 import bisect
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -45,6 +46,7 @@ class EvenBatches:
     drop_last     leave out the samples at an epoch's end that are fewer than a global batch
     group         of torch.distributed; None: all ranks. Without it there is one rank
     record        rank 0 records each step in it
+    stall_s       who has waited so long for another rank says which, as a warning of ``logging``
     timeout_s     how long a rank waits for the others in its own small exchanges
 
     Make it on every rank, after ``init_process_group``: they agree on all of it. Raises ConfigError, the same
@@ -55,9 +57,10 @@ class EvenBatches:
     def __init__(
         self, source: Any, *, global_batch: int, group: Any = None, micro_batch: int | None = None,
         most: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
-        record: TrainingRecord | None = None, timeout_s: float = 600.0,
+        record: TrainingRecord | None = None, stall_s: float = 60.0, timeout_s: float = 600.0,
     ):  # fmt: skip
         self._ranks = RankGroup(group, seconds("timeout_s", timeout_s))
+        stall_s = seconds("stall_s", stall_s)
         given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}
 
         def make() -> tuple[EpochOrder, dict[str, Any]]:
@@ -84,6 +87,9 @@ class EvenBatches:
         self._record = record
         self._times: dict[int, tuple[float, float]] = {}
         self._began_s = time.monotonic()
+        self._stalls = self._ranks.watch(stall_s)
+        if self._stalls:
+            weakref.finalize(self, self._stalls.stop)
 
     # --- batches ----------------------------------------------------------------------------------
 
@@ -264,8 +270,12 @@ class EvenBatches:
     def _own_ready(self) -> None:
         if self._queue and self._queue[0].is_last:
             self._clock.pause()
+            if self._stalls:
+                self._stalls.waiting(self._number)
 
     def _all_done(self) -> None:
+        if self._stalls:
+            self._stalls.done()
         if not self._queue:
             return
         one = self._next()

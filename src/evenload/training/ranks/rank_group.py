@@ -10,10 +10,12 @@ from typing import Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
+from evenload.training.ranks.stall_watch import StallWatch
 
 __all__ = ["RankGroup"]
 
 FACT_BYTES = 2048
+MOST_STALL_S = 1e6
 ANSWER_S = 10.0  # to hear from all who are still there, once an exchange has failed
 
 
@@ -55,6 +57,12 @@ class RankGroup:
         self._channel = dist.new_group(
             ranks, timeout=self._limit, backend="gloo", use_local_synchronization=True
         )
+
+    def watch(self, stall_s: float) -> StallWatch | None:
+        """Return a watch of how long this rank waits for others; None for one rank alone."""
+        if self._store is None:
+            return None
+        return StallWatch(self._store, self.number, self.size, min(stall_s, MOST_STALL_S))
 
     def facts(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Return what each rank says, by rank. Of small values that JSON has."""
