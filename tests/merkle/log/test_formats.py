@@ -1,10 +1,12 @@
 """Keys, notes, checkpoints and tiles: the examples of C2SP's pages; no stranger's text is believed."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, MissingExtra
 from evenload.merkle import Checkpoint, SigningKey, VerifierKey, read_checkpoint, verify_checkpoint
 from evenload.merkle.log.note import open_note, signed, split_note
 from evenload.merkle.log.tiles import Tile, bundle, bundled, tiles_of
@@ -63,6 +65,13 @@ def test_signing_keys_are_kept_and_never_replaced(tmp_path):
         SigningKey.read(path)
     with pytest.raises(ConfigError, match="keygen"):
         SigningKey.read(tmp_path / "none")
+
+
+def test_without_cryptography_the_install_line_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    for needs in (lambda: SigningKey.make("a"), lambda: verify_checkpoint(EXAMPLE, EXAMPLE_KEY)):
+        with pytest.raises(MissingExtra, match=r"evenload\[log\]"):
+            needs()
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a+b", "a\u00a0b", "a\nb", "x" * 256, 5, None])
