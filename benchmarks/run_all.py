@@ -80,6 +80,7 @@ BENCHMARKS = (
     Benchmark("executor_startup.py --rounds 2", 1, ("executor_startup",)),
     Benchmark("executor_tiny_items.py", 0.3, ("executor_tiny_items",)),
     Benchmark("executor_transport.py --rounds 2", 2, ("executor_transport",)),
+    Benchmark("integrations.py", 1.2, ("integrations",)),
     Benchmark("merkle.py trees", 3, ("merkle",)),
     Benchmark("merkle.py sha256", 2, ("merkle_sha256",)),
     Benchmark("merkle.py devices", 0.5, ("merkle_devices",)),
