@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._private_files import read_plain
+from evenload._user_folders import user_folder
 from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
@@ -149,8 +150,7 @@ def resolve(
 
 def user_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return ``$XDG_CONFIG_HOME/evenload/evenload.toml``, by default under ``~/.config``."""
-    base = environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "evenload" / "evenload.toml"
+    return user_folder("XDG_CONFIG_HOME", ".config", environ) / "evenload.toml"
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:

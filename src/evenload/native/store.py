@@ -13,6 +13,7 @@ from pathlib import Path
 
 from evenload._private_files import own_folder, read_own, write_own
 from evenload._terminal import log_of
+from evenload._user_folders import user_folder
 from evenload.errors import ConfigError
 
 __all__ = ["alone", "cache_directory", "kept", "remembered", "sealed", "unsealed"]
@@ -30,8 +31,7 @@ def cache_directory() -> Path:
     chosen = os.environ.get("EVENLOAD_KERNEL_CACHE")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "evenload" / "kernels"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "kernels"
 
 
 def kept(name: str, key: str, compile_it: Callable[[], bytes]) -> tuple[bytes, bool]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, write_own
+from evenload._user_folders import user_folder
 
 __all__ = ["ChildFailed", "ask_child", "cache_folder"]
 
@@ -59,8 +60,8 @@ def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = 
 
 def cache_folder() -> Path:
     """``$XDG_CACHE_HOME/evenload``, or the same under the platform's usual place."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return (Path(base) if base else Path.home() / ".cache") / "evenload"
+    has_xdg = os.environ.get("XDG_CACHE_HOME") or not os.environ.get("LOCALAPPDATA")
+    return user_folder("XDG_CACHE_HOME" if has_xdg else "LOCALAPPDATA", ".cache")
 
 
 def _run(script: Path) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, write_own
+from evenload._user_folders import user_folder
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import MOST_FEATURES, SizeModel
 from evenload.devices import Device
@@ -110,8 +111,7 @@ class CostCache:
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """``$XDG_CACHE_HOME/evenload``, by default under ``~/.cache``."""
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "evenload"
+    return user_folder("XDG_CACHE_HOME", ".cache", environ)
 
 
 def size_bucket(first: Any, costs: Sequence[float] | None, batch: int | None) -> str:

@@ -1,0 +1,31 @@
+"""Where this user's own files belong: the folders of the XDG base directory specification."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["user_folder"]
+
+NOWHERE = Path(os.devnull)
+"""Stands for a home that is not there: nothing can be read or made below it, whoever tries."""
+
+
+def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of this program that the ``variable`` names, else the one in ``default`` of the home folder.
+
+    A relative path in the variable is passed over, as the specification asks. Where there is no home (a user
+    without an entry, HOME that is empty, relative or not there) it is a path at which every attempt to read
+    or write is an OSError: nobody's home is made here.
+    """
+    base = Path(environ.get(variable) or "")
+    return (base if base.is_absolute() else _home() / default) / "evenload"
+
+
+def _home() -> Path:
+    if os.environ.get("HOME") == "":
+        return NOWHERE
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return NOWHERE
+    return home if home.is_absolute() and home.is_dir() else NOWHERE
