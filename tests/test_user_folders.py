@@ -34,9 +34,9 @@ def test_a_home_that_is_not_there_is_not_made(home, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", home)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     folder = user_folder("XDG_CACHE_HOME", ".cache")
-    with pytest.raises(OSError, match="errno|Errno"):
+    with pytest.raises(OSError, match="Errno"):
         folder.mkdir(parents=True)
-    with pytest.raises(OSError, match="errno|Errno"):
+    with pytest.raises(OSError, match="Errno"):
         (folder / "file").read_bytes()
     monkeypatch.delenv("EVENLOAD_KERNEL_CACHE", raising=False)
     assert store.kept("name", "key", lambda: b"code") == (b"code", False)
