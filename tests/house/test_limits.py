@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "evenload"
+from parsed_sources import SOURCE, nodes_of, text_of, tree_of
+
 FILES = sorted(SOURCE.rglob("*.py"))
 
 MOST_LINES = 400
@@ -52,20 +53,20 @@ def name_of(path: Path) -> str:
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Name and lines of each function, nested ones and methods included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
             yield f"{name_of(path)}:{node.name}", node.end_lineno - node.lineno + 1
 
 
 def public_classes(path: Path) -> Iterator[tuple[str, str]]:
     """Name and docstring of each public class at the top of a module."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name, ast.get_docstring(node) or ""
 
 
 def test_no_file_is_too_long() -> None:
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    lines = {name_of(path): len(text_of(path).splitlines()) for path in FILES}
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}
 
 

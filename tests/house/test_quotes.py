@@ -1,12 +1,12 @@
 """What anybody gave is quoted by ``errors.quoted``: never endless, never obeyed by a terminal."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+
+from parsed_sources import SOURCE, nodes_of
 
 from evenload.errors import quoted
 
-SOURCE = Path(__file__).parents[2] / "src" / "evenload"
 NAMES_OF_OURS = {
     "__init__.py": "the name of an attribute that a module lacks",
     "_lazy.py": "the same",
@@ -16,9 +16,9 @@ NAMES_OF_OURS = {
 """Files whose ``!r`` shows a word that is ours."""
 
 
-def reprs(tree: ast.AST) -> Iterator[int]:
+def reprs(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """Lines of values that an f-string shows as their repr, be it by ``!r`` or by the function."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FormattedValue):
             name = getattr(node.value.func, "id", "") if isinstance(node.value, ast.Call) else ""
             if node.conversion == ord("r") or name in ("repr", "ascii"):
@@ -29,7 +29,7 @@ def test_no_message_shows_the_repr_of_a_value() -> None:
     bare = {
         f"{path.relative_to(SOURCE).as_posix()}:{line}"
         for path in SOURCE.rglob("*.py")
-        for line in reprs(ast.parse(path.read_text(encoding="utf-8")))
+        for line in reprs(nodes_of(path))
     }
     assert {one.partition(":")[0] for one in bare} == NAMES_OF_OURS.keys(), sorted(bare)
 
@@ -50,4 +50,4 @@ def test_what_the_repr_of_a_value_may_do() -> None:
         shown = quoted(value)
         assert len(shown) <= 200
         assert shown.isprintable()
-    assert list(reprs(ast.parse("f'{a!r} {b} {repr(c)}'"))) == [1, 1]
+    assert list(reprs(ast.walk(ast.parse("f'{a!r} {b} {repr(c)}'")))) == [1, 1]

@@ -7,11 +7,9 @@ waiting. Any other is named below, with what it is.
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).parents[1]
+from parsed_sources import TESTS, text_of, tree_of
 
 SLEEPERS: dict[str, dict[str, str]] = {
     "conftest.py": {
@@ -117,7 +115,7 @@ def test_who_sleeps_is_a_task() -> None:
     bare = {
         (path.relative_to(TESTS).as_posix(), name)
         for path in TESTS.rglob("*.py")
-        for name, is_task in sleeps(ast.parse(path.read_text(encoding="utf-8")))
+        for name, is_task in sleeps(tree_of(path))
         if not is_task
     }
     named = {(file, name) for file, names in SLEEPERS.items() for name in names}
@@ -130,7 +128,7 @@ def test_no_wait_lasts_for_ever() -> None:
     bare = {
         (path.relative_to(TESTS).as_posix(), name)
         for path in TESTS.rglob("*.py")
-        for name, is_limited in waits_without_limit(ast.parse(path.read_text(encoding="utf-8")))
+        for name, is_limited in waits_without_limit(tree_of(path))
         if not is_limited
     }
     assert bare == set(), "give it `timeout=500`"
@@ -168,10 +166,10 @@ def test_a_task_is_told_by_its_place(source: str, is_task: bool) -> None:
 
 def test_no_page_is_waited_for_by_the_clock() -> None:
     word = "wait_for_" + "timeout"
-    assert [path.name for path in TESTS.rglob("*.py") if word in path.read_text(encoding="utf-8")] == []
+    assert [path.name for path in TESTS.rglob("*.py") if word in text_of(path)] == []
 
 
 def test_no_click_is_forced() -> None:
     """A forced click goes where the button was, and nobody hears that it was missed: press a key instead."""
     word = "click(" + "force"
-    assert [path.name for path in TESTS.rglob("*.py") if word in path.read_text(encoding="utf-8")] == []
+    assert [path.name for path in TESTS.rglob("*.py") if word in text_of(path)] == []
