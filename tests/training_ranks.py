@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import random
 from typing import Any
 
@@ -187,6 +188,16 @@ class Own:
         return len(self.order)
 
 
+class Short(Own):
+    def __len__(self):
+        return 41
+
+
+def weighed(even: EvenBatches, weight: float) -> None:
+    next(iter(even))
+    even.total(weight)
+
+
 def one_step(even: EvenBatches, model: Any, dataset: Any) -> None:
     for _, x, y in DataLoader(dataset, batch_sampler=even):
         even.scale((model(x) - y).square().mean()).backward()
@@ -222,6 +233,10 @@ def refusals(rank: Any) -> dict[str, str]:
         "FSDP2": said(lambda: one_step(made(**plain), shard(make_model(), rank.size), dataset)),
         "not in steps": said(lambda: one_step(made(micro_batch=2, **plain), make_model(), dataset)),
         "not parallel": said(lambda: next(made(micro_batch=2, **plain).steps([], make_model()))),
+        "weights": said(lambda: weighed(made(**plain), math.nan if number == 1 else 1.0)),
+        "no weights": said(lambda: weighed(made(**plain), 0)),
+        "a long fault": said(lambda: made(global_batch="\u00fc" * 5000)),
+        "too short": said(lambda: iter(EvenBatches(Short(number), **plain))),
         "no batch": said(lambda: made(**plain).scale(torch.zeros(()))),
         "bad state": said(lambda: made(**plain).load_state_dict({"version": 1, "n_samples": 7})),
         "does not come": said(lambda: number == 2 or made(timeout_s=1.0, **plain)),

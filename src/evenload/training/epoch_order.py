@@ -25,7 +25,7 @@ class EpochOrder:
     """
 
     def __init__(self, source: Any, *, shuffle: bool, seed: int):
-        self._shuffle, self._seed = flag("shuffle", shuffle), whole("seed", seed, most=MOST_SEED)
+        self.is_shuffled, self.seed = flag("shuffle", shuffle), whole("seed", seed, most=MOST_SEED)
         self._sampler: Iterable[Any] | None = None
         if hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
             self._sampler = source
@@ -49,12 +49,12 @@ class EpochOrder:
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(epoch)  # pyrefly: ignore
             return list(self._sampler)
-        if not self._shuffle:
+        if not self.is_shuffled:
             return range(self.n_samples)
         import torch
 
         generator = torch.Generator()
-        generator.manual_seed(self._seed + epoch)
+        generator.manual_seed(self.seed + epoch)
         return torch.randperm(self.n_samples, generator=generator).tolist()
 
 

@@ -10,10 +10,11 @@ differently.
 """
 
 import bisect
+import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from evenload._arguments import flag, instance_of, number, seconds, whole
@@ -26,7 +27,7 @@ from evenload.training.passes.micro_batch import MicroBatch, micro_batches
 from evenload.training.passes.model_checks import check_graph, watch
 from evenload.training.passes.step_clock import StepClock
 from evenload.training.position import Position
-from evenload.training.ranks.agreement import agree, same
+from evenload.training.ranks.agreement import agree
 from evenload.training.ranks.rank_group import RankGroup
 from evenload.training.record import TrainingRecord
 from evenload.training.shares import Cost, Shares, cost_of
@@ -60,16 +61,16 @@ class EvenBatches:
         record: TrainingRecord | None = None, stall_s: float = 60.0, timeout_s: float = 600.0,
     ):  # fmt: skip
         self._ranks = RankGroup(group, seconds("timeout_s", timeout_s))
-        stall_s = seconds("stall_s", stall_s)
         given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}
 
         def make() -> tuple[EpochOrder, dict[str, Any]]:
             if record is not None:
                 instance_of("record", record, TrainingRecord, "an evenload.training.TrainingRecord")
+            seconds("stall_s", stall_s)
             order = EpochOrder(source, shuffle=shuffle, seed=seed)
             settings = _checked(given, order.n_samples, self._ranks.size)
             own = None if most is None else whole("most", most, least=1)
-            return order, {**settings, "shuffle": shuffle, "seed": seed, "own": own}
+            return order, {**settings, "shuffle": order.is_shuffled, "seed": order.seed, "own": own}
 
         self._order, own = agree(self._ranks, make)
         self._micro = None if micro_batch is None else int(micro_batch)
@@ -98,18 +99,26 @@ class EvenBatches:
         self._fold()
         epoch, start = self._at.begin()
         samples = self._order.of(epoch)
-        if len(samples) != self._order.n_samples:
-            raise ConfigError(
-                f"the sampler said {self._order.n_samples} samples, and yields {len(samples)}",
-                hint="give a sampler whose __len__ is what it yields",
-            )
         if self._order.is_given:
-            found = self._ranks.gather([digest(samples)], "the order of an epoch")
-            same("digest of the sampler's order", [one[0] for one in found])
+            self._check_order(samples)
         self._issued = (self._issued[0] + 1, -1)
         self._queue.clear()
         self._clock.forget()
         return self._batches(samples, self._issued[0], start)
+
+    def _check_order(self, samples: Sequence[Any]) -> None:
+        found = self._ranks.gather([digest(samples), float(len(samples))], "the order of an epoch")
+        wrong = [n for _, n in found if n != self._order.n_samples]
+        if wrong:
+            raise ConfigError(
+                f"the sampler said {self._order.n_samples} samples, and yields {wrong[0]:.0f}",
+                hint="give a sampler whose __len__ is what it yields",
+            )
+        if len({one for one, _ in found}) > 1:
+            raise ConfigError(
+                "the sampler yields the samples in another order on each rank",
+                hint="seed it alike on every rank, or give the data set, which is shuffled by seed=",
+            )
 
     def _batches(self, samples: Any, serial: int, start: int) -> Iterator[list[Any]]:
         for step, first in enumerate(range(start, self._at.n_used, self._global_batch)):
@@ -210,15 +219,18 @@ class EvenBatches:
         With micro-batches give the weight of all of a step's, before the first.
         """
         one = self._current()
-        mine = number("weight", float(weight))
+        mine = float(weight) if one.n_samples else 0.0
         self._clock.pause()
-        found = self._ranks.sum(mine if one.n_samples else 0.0, f"step {self._number}")
+        found = [one[0] for one in self._ranks.gather([mine], f"step {self._number}")]
         self._clock.resume()
-        if not found > 0:
-            raise ConfigError(
-                f"the weights of all ranks add up to {found}", hint="leave the batch out: skip()"
-            )
-        return found
+        for rank, given in enumerate(found):
+            if not 0 <= given < math.inf:
+                raise ConfigError(
+                    f"rank {rank} has weight {given}", hint="give a finite number of at least 0"
+                )
+        if not any(found):
+            raise ConfigError("the weights of all ranks are 0", hint="skip() the batch")
+        return sum(found)
 
     def watch(self, model: Any) -> None:
         """Leave what waits for others inside ``model`` out of the times: SyncBatchNorm, modules of FSDP2.
@@ -229,7 +241,7 @@ class EvenBatches:
             self._has_sync_norm = watch(model, self._clock.pause, self._clock.resume)
         if self._has_sync_norm and not self._at.is_last_full(self._ranks.size):
             raise ConfigError(
-                "an epoch's last batch has fewer samples than there are ranks: its sums would be off",
+                "the last batch has fewer samples than there are ranks: SyncBatchNorm would be off",
                 hint="use drop_last=True",
             )
         self._is_watched = True
@@ -361,8 +373,7 @@ class EvenBatches:
         if not isinstance(given, list) or len(given) != self._ranks.size:
             given = [None] * self._ranks.size
         costs = [None if one is None else cost_of("a cost of the state", one) for one in given]
-        said = [None if one is None else [one.fixed_s, one.per_sample_s] for one in costs]
-        return costs, {"place in the epoch": [*self._at.to_json().values()], "costs": said[:64]}
+        return costs, {"place in the epoch": [*self._at.to_json().values()], "digest of costs": digest(costs)}
 
 
 IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"

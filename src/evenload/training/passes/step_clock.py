@@ -17,6 +17,7 @@ class StepClock:
 
     def __init__(self) -> None:
         self._kind: Any = None  # of events; None: the time of the CPU
+        self._device: Any = None
         self._began: Any = None
         self._pieces: list[tuple[Any, Any]] = []
         self._closed: deque[tuple[int, int, list[tuple[Any, Any]]]] = deque(maxlen=64)
@@ -27,8 +28,8 @@ class StepClock:
         import torch
 
         kind = None if device.type == "cpu" else getattr(getattr(torch, device.type, None), "Event", None)
-        if kind is not self._kind:
-            self._kind = kind
+        if kind is not self._kind or device != self._device:
+            self._kind, self._device = kind, device
             self.forget()
 
     def begin(self) -> None:
@@ -69,8 +70,10 @@ class StepClock:
     def _now(self) -> Any:
         if self._kind is None:
             return time.perf_counter()
+        import torch
+
         event = self._kind(enable_timing=True)
-        event.record()
+        event.record(getattr(torch, self._device.type).current_stream(self._device))
         return event
 
     def _is_done(self, pieces: list[tuple[Any, Any]]) -> bool:

@@ -14,7 +14,7 @@ from evenload.training.ranks.stall_watch import StallWatch
 
 __all__ = ["RankGroup"]
 
-FACT_BYTES = 2048
+FACT_BYTES = 8192  # a fault of two sentences, each of its letters escaped
 MOST_STALL_S = 1e6
 ANSWER_S = 10.0  # to hear from all who are still there, once an exchange has failed
 
@@ -78,10 +78,6 @@ class RankGroup:
         said = [json.loads(bytes(one.tolist()).rstrip(b"\0")) for one in self._finish("its beginning")]
         self._held = held
         return said
-
-    def sum(self, value: float, where: str) -> float:
-        """Return the sum of a number over all ranks."""
-        return sum(one[0] for one in self.gather([value], where))
 
     def gather(self, values: list[float], where: str) -> list[list[float]]:
         """Return the numbers of each rank; waits for all. ``where``: for the message if one does not come."""
