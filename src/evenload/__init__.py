@@ -40,6 +40,8 @@ _MODULES = (
     "events",
     "executor",
     "frames",
+    "futures",
+    "joblib",
     "merkle",
     "pipeline",
     "report",

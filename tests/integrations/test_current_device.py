@@ -37,10 +37,6 @@ class Holder:
         return self.built_on, name_of_mine()
 
 
-def rank_device(rank):
-    return rank.device.id, name_of_mine()
-
-
 def test_outside_of_a_task_there_is_none(monkeypatch):
     monkeypatch.delenv("EVENLOAD_DEVICE", raising=False)
     assert evenload.current_device() is None
@@ -61,7 +57,3 @@ def test_a_task_knows_the_device_that_its_results_are_said_to_be_of(backend):
 def test_what_a_task_starts_is_on_its_device():
     ((thread, program),) = evenload.map(names_of_threads_and_programs, [0], devices="cpu*1")
     assert thread == program == "cpu:0"
-
-
-def test_ranks_of_a_gang():
-    assert evenload.gang(rank_device, devices="cpu*2") == [("cpu:0", "cpu:0"), ("cpu:1", "cpu:1")]

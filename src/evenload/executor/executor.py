@@ -5,7 +5,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenload._arguments import flag, sequence, whole
@@ -17,23 +16,24 @@ from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
+from evenload.executor.finished_runs import FinishedRuns
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.engine_thread import EngineThread
 from evenload.executor.loop.results import Results
-from evenload.executor.loop.roster import Roster, check_follow
+from evenload.executor.loop.roster import Roster, pool_of
 from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.columns import as_items
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.task.hybrid import Task as HybridTask
-from evenload.executor.task.prepare import name_of, pickle_callable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from evenload.executor.run.calls import CallSource
+    from evenload.executor.submitted import SubmittedCalls
 
 __all__ = ["Executor"]
 
@@ -53,6 +53,7 @@ class Executor:
     call_timeout_s     a submitted call that runs longer fails with TaskTimeout; its worker is replaced
     shared_memory_limit  for arrays on their way, in bytes or such as "2 GiB"; 0 for none. By default what the
                        settings say: a quarter of the memory
+    initializer        called in each worker before its first submitted call; one that raises has no worker
     start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
                        say: the first where it is safe
     follow             take in what ``devices`` means of machines that join the cluster (``backend="ray"``)
@@ -69,6 +70,7 @@ class Executor:
         echo: bool = True,
         max_worker_deaths: int = 2,
         call_timeout_s: float | None = None,
+        initializer: Callable[[], Any] | None = None,
         shared_memory_limit: int | str | None = None,
         start: str | None = None,
         follow: bool = False,
@@ -78,23 +80,19 @@ class Executor:
         self._policy = policy_from_name(policy)
         follow = flag("follow", follow)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
-        try:
-            if follow:
-                check_follow(devices, reached)
-            pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        except BaseException:
-            reached.close(0.0)
-            raise
+        pool = pool_of(devices, reached, follow)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
         self._record = Record(events, echo)
         self._engine = Engine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
-        self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths, call_timeout_s)
+        self._runs = RunFactory(
+            self._engine, self._record, self._costs, max_worker_deaths, call_timeout_s, initializer
+        )
         self._roster = Roster(pool, self._engine, self._record, devices if follow else None)
-        self._stats = Stats()
+        self._finished = FinishedRuns(self._costs)
         self._lock = threading.RLock()
-        self._calls: CallSource | None = None
+        self._submitted: SubmittedCalls | None = None
         self._is_closing = False
         self._thread = EngineThread(self._engine)
         self._finalizer = weakref.finalize(self, self._thread.shut_down)
@@ -188,7 +186,9 @@ class Executor:
         if options.timeout_s is not None and not self._is_threaded:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
         pool = self._present() if devices is None else devices  # one snapshot for all that the run is made of
-        run, delivery = self._runs.make_map(fn, items, options, policy, pool, partial(self._learn, pool))
+        run, delivery = self._runs.make_map(
+            fn, items, options, policy, pool, partial(self._finished.take, pool)
+        )
         return Results(
             run,
             delivery,
@@ -209,24 +209,17 @@ class Executor:
         The future fails with a TaskError whose ``__cause__`` is what ``fn`` raised. Raises ConfigError if
         ``fn`` cannot be sent, ExecutorClosed after ``close``.
         """
-        from evenload.executor.loop.call_future import CallFuture
-        from evenload.executor.run.calls import Call
+        return self._calls().submit(fn, args, kwargs, self._run_of_calls)
 
-        self._guard.check()
-        function: tuple = (fn,)
-        if self._is_threaded:
-            body, buffers = pickle_callable(fn)
-            function = (body, [PickleBuffer(buffer) for buffer in buffers])
-        call = Call(name_of(fn), function, (args, kwargs))
-        future: CallFuture[R] = CallFuture(self._thread.asks)
-        with self._lock:
-            self._check_open()
-            if self._calls is None or self._calls.why_over is not None:  # no device could run the last ones
-                self._calls = self._open_calls()
-            self._engine.call(partial(self._calls.add, call, future))
-        while not self._is_threaded and not future.done():
-            self._engine.step()
-        return future
+    def finish_calls(self, *, wait: bool = False) -> None:
+        """Let the run of what was submitted end when it is done; the next call begins a run of its own.
+
+        ``evenload.last_run()`` and events then tell them apart. ``wait``: until it is done.
+        """
+        calls = self._calls()
+        calls.finish()
+        if wait:
+            calls.wait()
 
     # --- devices that come and go -----------------------------------------------------------------
 
@@ -315,7 +308,7 @@ class Executor:
     @property
     def stats(self) -> Stats:
         """Of the runs that are finished."""
-        return self._stats
+        return self._finished.stats
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -327,25 +320,20 @@ class Executor:
             self._thread.start()
             self._engine.call(self._engine.start_workers)
 
-    def close(self, *, cancel: bool = False) -> None:
+    def close(self, *, cancel: bool = False, wait: bool = True) -> None:
         """Finish what was submitted (``cancel``: drop it), end the workers, free the devices.
 
         Maps that are still iterated over end with ExecutorClosed. A second call waits for the first. Within a
-        future's callback, which everything else waits for, it returns at once: the rest happens later.
+        future's callback, which everything else waits for, and with ``wait=False`` where work is done in
+        other processes, it returns at once: the rest happens later.
         Does nothing in a child that was forked, which has no workers of its own.
         """
         if self._guard.is_child:
             return
         with self._lock:  # so that no call is submitted after the end
             self._is_closing = True
-            calls = self._calls
-            if calls is not None:
-                self._engine.call(calls.cancel if cancel else calls.end)
-        if calls is not None and not cancel:
-            if self._thread.asks():
-                calls.then(self._thread.shut_down)
-                return
-            self._thread.wait_for(calls)
+        if self._submitted is not None and self._submitted.close(cancel, wait):
+            return
         if self._thread.asks():
             self._thread.shut_down()  # leaves the finalizer to whoever can wait
         else:
@@ -367,9 +355,21 @@ class Executor:
             self._thread.start()
             self._engine.call(partial(self._engine.begin, run))
 
-    def _open_calls(self) -> "CallSource":
-        pool = self._present()
-        run, calls = self._runs.make_calls(pool, partial(self._learn, pool))
+    def _calls(self) -> "SubmittedCalls":
+        from evenload.executor.submitted import SubmittedCalls
+
+        self._check_open()
+        with self._lock:
+            if self._submitted is None:
+                self._submitted = SubmittedCalls(self._engine, self._thread, self._lock)
+            return self._submitted
+
+    def _run_of_calls(self, taking: "CallSource | None") -> "CallSource":
+        self._check_open()
+        if taking is not None and taking.why_over is None:
+            return taking
+        pool = self._present()  # a new one: no device could run the last calls, or they were finished
+        run, calls = self._runs.make_calls(pool, partial(self._finished.take, pool))
         self._begin(run)
         return calls
 
@@ -380,12 +380,6 @@ class Executor:
             hint = "`add` devices of machines that are there, or make the executor with follow=True"
             raise NoUsableDevice("every device was lost with its machine", hint=hint)
         return pool
-
-    def _learn(self, pool: DevicePool, run: Run) -> None:
-        """Keep what a finished run has measured, for the next one of the same task."""
-        assert run.summary is not None
-        self._costs.learn(run, run.summary, pool)
-        self._stats = self._stats.plus(run.summary)
 
     def _check_open(self) -> None:
         """Raises ExecutorClosed, or ConfigError in a forked child; asked before any lock is taken, too."""

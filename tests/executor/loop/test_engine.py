@@ -106,7 +106,7 @@ def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[
 def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
     executor = Executor("cpu*1")
     executor.submit(abs, -1).result(timeout=500)
-    calls = executor._calls
+    calls = executor._calls()._taking
     assert calls is not None
     executor.close()
     future: Future = Future()
@@ -201,9 +201,9 @@ def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
 def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
     with Executor("cpu*1", echo=False) as executor:
         waiting = executor.submit(time.sleep, 1000)
-        engine, old = executor._engine, executor._calls
+        engine, old = executor._engine, executor._calls()._taking
         engine.call(lambda: engine.fail(engine.runs[0], ZeroDivisionError("a mistake")))
         with pytest.raises(ZeroDivisionError):
             waiting.result(100)
         assert executor.submit(abs, -1).result(100) == 1
-        assert executor._calls is not old
+        assert executor._calls()._taking is not old

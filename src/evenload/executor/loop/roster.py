@@ -12,7 +12,7 @@ from evenload.executor.backends import Backend, Machines
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.engine import Engine
 
-__all__ = ["Roster", "check_follow"]
+__all__ = ["Roster", "check_follow", "pool_of"]
 
 
 class Roster:
@@ -120,6 +120,17 @@ class Roster:
                 f"{', '.join(present)} {verb} part already",
                 hint="`executor.devices` says who does; cpu*1 is one more CPU slot",
             )
+
+
+def pool_of(spec: Any, backend: Backend, follow: bool) -> DevicePool:
+    """The devices that ``spec`` means. Raises as ``Executor`` does, and closes ``backend``."""
+    try:
+        if follow:
+            check_follow(spec, backend)
+        return spec if isinstance(spec, DevicePool) else backend.devices(spec)
+    except BaseException:
+        backend.close(0.0)
+        raise
 
 
 def check_follow(spec: Any, backend: Backend) -> None:

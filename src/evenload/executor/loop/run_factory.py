@@ -43,6 +43,7 @@ class RunFactory:
     costs              what is known of tasks from before
     max_worker_deaths  an item that has ended so many workers is given up
     call_timeout_s     a submitted call that runs longer fails
+    initializer        called in each worker before its first submitted call
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class RunFactory:
         costs: CostHistory,
         max_worker_deaths: int,
         call_timeout_s: float | None = None,
+        initializer: Callable[[], Any] | None = None,
     ):
         self._engine, self._record, self._costs = engine, record, costs
         self._max_worker_deaths, self._call_timeout_s = max_worker_deaths, call_timeout_s
+        self._initializer = initializer
         self._tasks = Tasks()
         self._is_balancing = True
 
@@ -102,10 +105,13 @@ class RunFactory:
 
     def make_calls(self, devices: DevicePool, on_over: Callable[[Run], None]) -> tuple[Run, "CallSource"]:
         """Make the run of all submitted calls, and their source."""
-        from evenload.executor.run.calls import CallSource, FutureSink, run_call
+        from evenload.executor.run.calls import AfterInitializer, CallSource, FutureSink, run_call
 
         calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
-        task = self._tasks.prepare(run_call if is_threaded else _call_here, is_tidied=True, sends=is_threaded)
+        fn: Any = run_call if is_threaded else _call_here
+        if self._initializer is not None:
+            fn = partial(AfterInitializer, self._initializer, fn)
+        task = self._tasks.prepare(fn, is_tidied=True, sends=is_threaded)
         limit_s = self._call_timeout_s
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True, timeout_s=limit_s)
         run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)

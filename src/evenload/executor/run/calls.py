@@ -15,7 +15,7 @@ from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.source import Source
 from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
 
-__all__ = ["Call", "CallSource", "FutureSink", "run_call"]
+__all__ = ["AfterInitializer", "Call", "CallSource", "FutureSink", "run_call"]
 
 Indices = range | tuple[int, ...]
 
@@ -248,6 +248,17 @@ def run_call(call: tuple[bytes, list, tuple, dict]) -> Any:
     body, buffers, args, kwargs = call
     fn = pickle.loads(body, buffers=buffers) if buffers else _function(body)
     return fn(*args, **kwargs)
+
+
+class AfterInitializer:
+    """A worker's way to run calls, built once its initializer has been called."""
+
+    def __init__(self, initializer: Callable[[], Any], run: Callable[[Any], Any]):
+        initializer()
+        self._run = run
+
+    def __call__(self, call: Any) -> Any:
+        return self._run(call)
 
 
 @functools.lru_cache(maxsize=128)
