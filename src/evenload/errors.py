@@ -24,7 +24,6 @@ strangers wrote is shown by ``quoted`` and ``printable``: a short piece of it, w
 What they miss is cut: no word, line or list of a message is longer than a person reads.
 """
 
-import difflib
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -131,6 +130,8 @@ class UnknownName(ConfigError):
     """An error for a ``name`` that is not one of ``known``; the hint proposes the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
+        import difflib  # a command that goes well does not wait for it
+
         choices = sorted(known)
         text = name[:MAX_PRINTABLE] if isinstance(name, str) else quoted(name)
         near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)

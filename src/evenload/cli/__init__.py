@@ -4,15 +4,17 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
 from evenload.errors import EvenloadError, UnknownName
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["main"]
 
@@ -108,7 +110,9 @@ class LazyGroup(click.Group):
             raise UnknownName("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
         # A key press: it must not wait for the import of every command.
         names = [name for name in sorted(COMMANDS) if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]

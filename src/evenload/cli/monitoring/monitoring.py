@@ -1,9 +1,7 @@
 """How a long command is followed: listed by ``evenload top``, on a live page, by metrics and spans."""
 
 import contextlib
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ import click
 from evenload.cli.options import passed_as
 
 if TYPE_CHECKING:
+    import subprocess
+
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
 
@@ -103,6 +103,8 @@ def recorded(
         more = stack.enter_context(reporting(monitors))
         events = None if folder is None else folder / "events.jsonl"
         if monitors.has_dash and events is None:
+            import tempfile
+
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
             events = Path(passing) / "events.jsonl"
         stack.enter_context(watched(name, events, has_dash=monitors.has_dash))
@@ -124,6 +126,8 @@ def sampled(devices: "DevicePool", log: "EventLog", is_wanted: object) -> Iterat
 
 @contextlib.contextmanager
 def _page(events: Path) -> Iterator[None]:
+    import subprocess
+
     from evenload._optional import require
 
     for package in ("starlette", "uvicorn"):
