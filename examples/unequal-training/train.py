@@ -25,18 +25,18 @@ from tasks import TASKS, loss_of
 
 from evenload.training import EvenBatches, TrainingRecord
 
-SAMPLE_S = 0.006  # of one sample on a modelled device of speed 1
+STEP_S = 0.1  # of a step if all modelled devices are busy to its end
 
 
 class SlowDevice:
-    """A model of a device: gradients are not ready before ``n x SAMPLE_S / speed`` seconds have passed."""
+    """A model of a device: gradients are not ready before ``n x sample_s`` seconds have passed."""
 
-    def __init__(self, speed: float, first: nn.Module) -> None:
-        self._speed, self._until = speed, 0.0
+    def __init__(self, sample_s: float, first: nn.Module) -> None:
+        self._sample_s, self._until = sample_s, 0.0
         first.register_forward_hook(lambda _module, _given, out: Wait.apply(out, self))
 
     def begin(self, n_samples: int) -> None:
-        self._until = time.monotonic() + n_samples * SAMPLE_S / self._speed
+        self._until = time.monotonic() + n_samples * self._sample_s
 
     def wait(self) -> None:
         time.sleep(max(0.0, self._until - time.monotonic()))
@@ -61,10 +61,12 @@ def train(device: torch.device, given: argparse.Namespace) -> list[float]:
     torch.manual_seed(0)
     make_model, make_dataset = TASKS[given.task]
     dataset, model = make_dataset(), make_model().to(device)
-    speed = given.speeds[dist.get_rank()] if given.speeds else None
-    slow = SlowDevice(speed, next(model.children())) if speed else None
+    speed, slow = given.speeds[dist.get_rank()] if given.speeds else None, None
+    if speed:
+        sample_s = STEP_S * sum(given.speeds) / given.batch / speed
+        slow = SlowDevice(sample_s, next(model.children()))
     parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     with TrainingRecord(given.out, names(device, speed), rank=dist.get_rank(), name=given.task) as record:
         even = EvenBatches(dataset, global_batch=given.batch, record=record)

@@ -75,7 +75,7 @@ class TrainingRecord:
         self._clock, self._zero = clock, clock()
         self._end_s = 0.0
         named = {track: {"name": printable(text)} for track, text in zip(self._tracks, devices, strict=True)}
-        facts = {"stages": ["step"], "pid": os.getpid()}
+        facts = {"is_training": True, "pid": os.getpid()}
         self._log.emit(RunStarted(0.0, name, time.time(), total, named, facts))
         self._log.emit(StageStarted(0.0, "step", total))
 

@@ -22,7 +22,7 @@ def advice(*events, devices=TWO):
     return summarise([started, *events, RunFinished(end_s, "done")]).advice
 
 
-@pytest.mark.parametrize("facts", [{}, {"stages": ["x", "y"], "policy": "static"}])
+@pytest.mark.parametrize("facts", [{}, {"stages": ["x", "y"], "policy": "static"}, {"is_training": True}])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_every_factor_has_a_remedy(factor, facts):
     slots = {"a": ReplaySlot(1.0, {"waiting": 0.1}), "b": ReplaySlot(1.0, {})}
@@ -33,6 +33,10 @@ def test_every_factor_has_a_remedy(factor, facts):
         assert 1 <= len(found) <= 2
         assert all(0 <= one.without_s <= 10.0 for one in found)
         assert all(one.what for one in found)
+        if "is_training" in facts:
+            assert not any("cost=" in one.what or "policy" in one.what for one in found), (
+                "steps are not dealt"
+            )
 
 
 def test_a_start_taken_away_leaves_the_work():

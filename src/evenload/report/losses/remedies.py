@@ -19,6 +19,12 @@ CUT = 4
 MOST = 2
 LEAST_SAVED = 0.01  # of the run
 LEAST_LOAD = 0.1  # of all loads of a slot
+TRAINING = {
+    "start-up": "train for longer in one run: ranks start once",
+    "balance": "take a larger global batch: ranks differ less in longer steps, and whole shares are finer",
+    "overhead": "exchange gradients less often: a larger global batch, or more micro-batches in a step",
+    DEVICE: "let a rank do more at once: larger batches, 16 bits, a compiled model",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,11 @@ class LostRun:
     def is_pipeline(self) -> bool:
         return isinstance(self.facts.get("stages"), list)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether its items are samples of steps, which no worker can be dealt earlier."""
+        return self.facts.get("is_training") is True
+
     def scaled(self, changed: float) -> float:
         """Seconds of the run whose replay takes ``changed`` seconds."""
         before_s = self.replay.makespan_s()
@@ -89,6 +100,8 @@ def remedies(run: LostRun) -> list[Remedy]:
         "repeats": _repeats,
         DEVICE: _device,
     }
+    if run.is_training:
+        return [Remedy(TRAINING.get(run.factor, TRAINING["balance"]), without(run))]
     found = sorted(makers[run.factor](run), key=lambda one: one.without_s)
     useful = [one for one in found if one.without_s < run.wall_s * (1 - LEAST_SAVED)]
     return (useful or found)[:MOST]
