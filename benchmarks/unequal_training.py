@@ -96,7 +96,7 @@ class Rank:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         parallel = DistributedDataParallel(model)
         clocks, sums, counts, busy = [time.monotonic()], [], [], []
-        for step, (words, whole_loss) in enumerate(self.batches(method, parallel)):
+        for step, (words, whole_loss) in enumerate(self.batches(method)):
             begun = time.monotonic()
             self.device.begin(len(words), step)
             burn(len(words) * self.job["burns"])
@@ -120,10 +120,10 @@ class Rank:
             "busy_s": torch.stack([one[1] for one in every], 1).tolist(),
         }
 
-    def batches(self, method: str, parallel: nn.Module) -> Iterator[tuple[torch.Tensor, Callable]]:
+    def batches(self, method: str) -> Iterator[tuple[torch.Tensor, Callable]]:
         """This rank's samples of each step, and how it makes its loss of theirs."""
         if method == METHODS[2]:
-            yield from self.even_batches(parallel)
+            yield from self.even_batches()
             return
         n_ranks = len(self.speeds)
         counts = equal(BATCH, n_ranks) if method == METHODS[0] else proportional(BATCH, self.speeds)
@@ -131,11 +131,11 @@ class Rank:
         for step in range(self.job["steps"]):
             yield self.dataset[step * BATCH + first :][0][: counts[self.rank]], torch.mean
 
-    def even_batches(self, parallel: nn.Module) -> Iterator[tuple[torch.Tensor, Callable]]:
+    def even_batches(self) -> Iterator[tuple[torch.Tensor, Callable]]:
         from evenload.training import EvenBatches
 
         even = EvenBatches(
-            range(self.job["steps"] * BATCH), global_batch=BATCH, shuffle=False, timeout_s=self.job["limit_s"]
+            range(self.job["steps"] * BATCH), global_batch=BATCH, shuffle=False, stall_s=self.job["stall_s"]
         )
         for (words,) in DataLoader(self.dataset, batch_sampler=even):
             yield words, lambda losses: even.scale(losses.mean())
@@ -176,9 +176,17 @@ def be_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def run_job(speeds: Sequence[float], **more: Any) -> tuple[dict, list[str]]:
-    """Run the ranks of a job; what rank 0 found, {} if it failed, and the last line that each rank said."""
-    job = {"speeds": speeds, "changes": {}, "methods": METHODS, "burns": 0, "duty": False, "limit_s": LIMIT_S}
+def run_job(speeds: Sequence[float], **more: Any) -> tuple[dict, list[list[str]]]:
+    """Run the ranks of a job; what rank 0 found, {} if it failed, and the lines that each rank said."""
+    job = {
+        "speeds": speeds,
+        "changes": {},
+        "methods": METHODS,
+        "burns": 0,
+        "duty": False,
+        "limit_s": LIMIT_S,
+        "stall_s": 60.0,
+    }
     job |= {"ends_all": False, **more}
     job.setdefault("sample_s", BOUND_S * sum(speeds) / BATCH)
     with tempfile.TemporaryDirectory() as text, ExitStack() as stack:
@@ -189,19 +197,20 @@ def run_job(speeds: Sequence[float], **more: Any) -> tuple[dict, list[str]]:
             errors = stack.enter_context((folder / f"errors{rank}").open("w+"))
             command = [sys.executable, __file__, "--rank", str(rank), "--folder", text]
             ranks.append((subprocess.Popen(command, stderr=errors), errors))
+            stack.callback(ranks[-1][0].wait)  # so that its work is known to be the benchmark's
             stack.callback(ranks[-1][0].kill)
             if job["duty"]:
                 stack.enter_context(DutyCycle(ranks[-1][0].pid, speed / max(speeds)))
         for process, _ in ranks[: 1 if job["ends_all"] else None]:
             process.wait(LIMIT_S)
-        said = [last_line(errors) for _, errors in ranks]
+        said = [lines_of(errors) for _, errors in ranks]
         path = folder / "found.json"
         return (json.loads(path.read_text()) if path.exists() else {}), said
 
 
-def last_line(errors: TextIO) -> str:
+def lines_of(errors: TextIO) -> list[str]:
     errors.seek(0)
-    return next((line.strip() for line in reversed(errors.readlines()) if line.strip()), "")
+    return [line.strip() for line in errors if line.strip()] or [""]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -230,7 +239,7 @@ def fleets_compared(fleets: Sequence[str], n_steps: int) -> tuple[list[dict], di
     for fleet in fleets:
         found, said = run_job([float(one) for one in fleet.split(":")], steps=n_steps)
         if not found:
-            raise SystemExit(f"{fleet}: {said}")
+            raise SystemExit(f"{fleet}: {[lines[-1] for lines in said]}")
         rows += [row_of(fleet, method, one, BOUND_S, reference) for method, one in found.items()]
         curves = {"one process": reference, **{method: one["losses"] for method, one in found.items()}}
     return rows, curves
@@ -241,7 +250,7 @@ def slows_down(n_steps: int = 60, at: int = 30) -> dict:
     speeds = [1.0, 1.0]
     found, said = run_job(speeds, steps=n_steps, methods=METHODS[2:], changes={1: {at: 0.5}})
     if not found:
-        raise SystemExit(f"slows down: {said}")
+        raise SystemExit(f"slows down: {[lines[-1] for lines in said]}")
     one = found[METHODS[2]]
     right = proportional(BATCH, [1.0, 0.5])
     near = [abs(counts[1] - right[1]) <= 0.05 * BATCH for counts in one["counts"]]
@@ -263,14 +272,20 @@ def stalls(at: int = 8) -> dict:
     limit_s = 5.0
     began = time.monotonic()
     found, said = run_job(
-        [1.0, 1.0], steps=20, methods=METHODS[2:], changes={1: {at: 0.0}}, limit_s=limit_s, ends_all=True
+        [1.0, 1.0],
+        steps=20,
+        methods=METHODS[2:],
+        changes={1: {at: 0.0}},
+        limit_s=limit_s,
+        stall_s=1.0,
+        ends_all=True,
     )
     return {
         "stalls_at_step": at,
         "limit_s": limit_s,
-        "names_the_rank": not found and "rank 1" in said[0],
+        "names_the_rank": not found and any("rank 1 is not done" in line for line in said[0]),
         "seconds_in_all": time.monotonic() - began,
-        "said": said[0],
+        "said": said[0][0],
     }
 
 
@@ -283,7 +298,7 @@ def by_duty_cycle(n_steps: int) -> list[dict]:
     burns = max(1, round(BOUND_S * 1.5 / BATCH / ((time.process_time() - began) / 2000)))
     found, said = run_job([2.0, 1.0], steps=n_steps, sample_s=0.0, burns=burns, duty=True)
     if not found:
-        raise SystemExit(f"duty cycle: {said}")
+        raise SystemExit(f"duty cycle: {[lines[-1] for lines in said]}")
     reference, rows = one_process(n_steps), []
     for method, one in found.items():
         n_each = [sum(some[WARM_STEPS:]) for some in zip(*one["counts"], strict=True)]

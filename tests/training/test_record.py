@@ -55,7 +55,8 @@ def test_a_rank_whose_clock_is_fast_never_works_past_the_exchange():
     clock.now += 1.0
     record.step((1, 1), (1.1, 0.5), start=99.0)
     clock.now += 1.0
-    record.step((1, 0), (0.5, 0.0), start=101.25, notes=["rank 1 left"])
+    record.note("rank 1 is away\x1b", "warning")
+    record.step((1, 0), (0.5, 0.0), start=101.25)
     assert record.close() is None
     spans = [event for event in seen if isinstance(event, Span)]
     assert [(one.start_s, one.stop_s) for one in spans] == [
@@ -63,7 +64,7 @@ def test_a_rank_whose_clock_is_fast_never_works_past_the_exchange():
         (0, pytest.approx(0.5 / 1.1)),
         (1.25, 1.75),
     ]
-    assert [one.text for one in seen if isinstance(one, Note)] == ["rank 1 left"]
+    assert [one.text for one in seen if isinstance(one, Note)][:1] == ["rank 1 is away?"]
 
 
 def test_a_long_training_says_where_its_record_ends():
@@ -107,3 +108,14 @@ def test_other_ranks_write_nothing(tmp_path):
         record.step((1, 1), (0.1, 0.1))
     assert seen == []
     assert not (tmp_path / "run").exists()
+
+
+def test_shares_that_move_are_noted_once_and_the_last_batch_of_an_epoch_is_none():
+    seen = []
+    record = TrainingRecord(None, ["a", "b"], sink=seen.append)
+    for counts in ((32, 32), (32, 32), (21, 43), (22, 42), (4, 5), (21, 43), (32, 32)):
+        record.step(counts, (0.0, 0.0))
+    assert [one.text for one in seen if isinstance(one, Note)] == [
+        "Step 3: shares are 21, 43, after 32, 32.",
+        "Step 7: shares are 32, 32, after 21, 43.",
+    ]

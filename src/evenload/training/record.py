@@ -9,7 +9,7 @@ bound is that of all samples on all devices, at the speed that each had.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,8 @@ from evenload.report.summary import Summary
 __all__ = ["TrainingRecord"]
 
 MOST_STEPS = 100_000  # with four ranks half a million events, a file of a hundred megabytes
+MOST_TEXT = 2000
+MOVED = 0.1  # of a share is worth a note
 WAITS = "waits for the slowest rank"
 
 
@@ -74,6 +76,7 @@ class TrainingRecord:
         self._most_steps = most_steps
         self._clock, self._zero = clock, clock()
         self._end_s = 0.0
+        self._noted: tuple[int, ...] = ()
         named = {track: {"name": printable(text)} for track, text in zip(self._tracks, devices, strict=True)}
         facts = {"is_training": True, "pid": os.getpid()}
         self._log.emit(RunStarted(0.0, name, time.time(), total, named, facts))
@@ -86,15 +89,13 @@ class TrainingRecord:
         *,
         start: float | None = None,
         stop: float | None = None,
-        notes: Iterable[str] = (),
     ) -> None:
-        """Record a step that has ended.
+        """Record a step that has ended, with a note if shares have moved by more than a tenth.
 
         counts   [ranks] samples of each
         seconds  [ranks] until its gradients were there, without waiting for others
         start    when the step began, on the record's clock; by default when the step before ended
         stop     when all had ended it, on that clock; by default now
-        notes    sentences for a person: a rank slowed down, shares moved
         Raises ConfigError if these are not as many as ranks.
         """
         if not len(counts) == len(seconds) == len(self._tracks):
@@ -113,11 +114,24 @@ class TrainingRecord:
         if self._n_steps <= self._most_steps:
             self._emit_step(counts, [one * scale for one in seconds], start_s)
         elif self._n_steps == self._most_steps + 1:
-            text = f"Steps after the first {self._most_steps} are not in this record."
-            self._log.emit(Note(now_s, "warning", "training", text))
-        for text in notes:
-            self._log.emit(Note(now_s, "info", "training", str(text)[:2000]))
-        self._end_s = now_s
+            self.note(f"Steps after the first {self._most_steps} are not in this record.", "warning")
+        self._end_s = max(now_s, self._end_s)
+        self._note_shares(counts)
+
+    def note(self, text: str, level: str = "info") -> None:
+        """Add a sentence for a person. ``level``: info | warning | error."""
+        self._log.emit(Note(self._clock() - self._zero, level, "training", printable(text, MOST_TEXT)))
+
+    def _note_shares(self, counts: Sequence[int]) -> None:
+        total = sum(counts)
+        if not total or (self._noted and total < sum(self._noted)):
+            return  # the last batch of an epoch
+        pairs = zip(counts, self._noted or counts, strict=True)
+        if self._noted and all(abs(n - before) <= MOVED * max(n, before) for n, before in pairs):
+            return
+        if self._noted:
+            self.note(f"Step {self._n_steps}: shares are {_listed(counts)}, after {_listed(self._noted)}.")
+        self._noted = tuple(counts)
 
     def _emit_step(self, counts: Sequence[int], seconds: Sequence[float], start_s: float) -> None:
         stop_s = start_s + max(seconds)
@@ -151,9 +165,13 @@ class TrainingRecord:
             self.close()
             return
         if error is not None:
-            self._log.emit(Note(self._end_s, "error", "training", quoted(error)))
+            self.note(quoted(error), "error")
         with contextlib.suppress(OSError, ConfigError):  # the training's own error is the one to see
             self.close("interrupted" if kind is KeyboardInterrupt else "failed")
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts[:32])) + (", ..." if len(counts) > 32 else "")
 
 
 def _new_file(folder: Path) -> EventFile:
