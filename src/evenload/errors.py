@@ -134,8 +134,9 @@ class UnknownName(ConfigError):
 
         choices = sorted(known)
         text = name[:MAX_PRINTABLE] if isinstance(name, str) else quoted(name)
-        near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? known: " if near else "use one of: "
+        lowered = {str(choice).lower(): choice for choice in choices}
+        near = difflib.get_close_matches(text.lower(), lowered, n=1, cutoff=0.5)
+        hint = f"did you mean {lowered[near[0]]!r}? known: " if near else "use one of: "
         super().__init__(f"unknown {what} {quoted(name)}", hint=hint + ", ".join(choices))
         self.name = name
         self.known = choices

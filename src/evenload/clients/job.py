@@ -33,6 +33,15 @@ OPTIMIZERS = {
     for kind in (SGD, Adam, AdamW, Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop)
 }
 SCHEDULES = {"Constant": Constant, "Cosine": Cosine, "Exponential": Exponential, "StepDecay": StepDecay}
+# What else these words are called at the top of a file: the part that has it.
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("workers", "max_workers", "n_workers"), "strategy: it has them, as in threads*4/fused:16"
+    ),
+    **dict.fromkeys(
+        ("epochs", "steps", "batch_size", "optimizer", "loss", "schedule", "prox", "clip"), "recipe"
+    ),
+}
 KEYS = ("model", "clients", "test", "recipe", "algorithm", "rounds", "cohort", "strategy", "seed")
 
 
@@ -58,9 +67,7 @@ def read_job(document: Any, source: str) -> FederatedJob:
     """The job in a parsed document. Raises SpecError with every fault and its path."""
     if not isinstance(document, Mapping):
         raise SpecError(source, [("(file)", "is not a mapping of keys to values")])
-    faults: list[tuple[str, str]] = [
-        (str(k), f"is not a key; keys: {', '.join(KEYS)}") for k in document if k not in KEYS
-    ]
+    faults = [(str(key), _not_a_key(key)) for key in document if key not in KEYS]
     faults += [(key, "is missing") for key in ("model", "clients", "rounds") if key not in document]
     for key, kind in (
         ("model", str),
@@ -79,7 +86,8 @@ def read_job(document: Any, source: str) -> FederatedJob:
         try:
             return make()
         except (ConfigError, TypeError, ValueError) as error:
-            faults.append((key, getattr(error, "message", str(error))))
+            hint = f": {error.hint}" if isinstance(error, UnknownName) else ""
+            faults.append((key, getattr(error, "message", str(error)) + hint))
             return None
 
     recipe = _recipe(document.get("recipe", {}), part)
@@ -93,6 +101,12 @@ def read_job(document: Any, source: str) -> FederatedJob:
         if key in document
     }
     return FederatedJob(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
+
+
+def _not_a_key(key: Any) -> str:
+    """What is wrong with a key at the top of a file that is none."""
+    place = ELSEWHERE.get(str(key).replace("-", "_"))
+    return f"is not a key here, but of {place}" if place else f"is not a key; keys: {', '.join(KEYS)}"
 
 
 def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:

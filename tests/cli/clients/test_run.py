@@ -138,3 +138,31 @@ def test_compare_prints_a_table_and_advice(capsys, job):
     code, _, err = call(capsys, "compare", job, "--ways", "magic")
     assert code == 2
     assert "magic" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "ran"),
+    [("threads", "threads*1/eager"), ("threads*3/eager", "threads*1/eager"), ("fused:3", "inline/fused:3")],
+)
+def test_at_most_so_many_workers_run_and_the_batch_size_wins_over_the_file(given, ran, capsys, job):
+    asked = ("--strategy", given, "--max-workers", 1, "--batch-size", 9, "-q", "--json")
+    code, out, _ = call(capsys, "run", job, "--rounds", 1, *asked)
+    assert code == 0
+    assert json.loads(out)["strategy"] == ran
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("auto", "name a strategy"), ("devices/eager", "which these are")]
+)
+def test_workers_that_are_not_the_strategys_to_choose_are_refused(given, told, capsys, job):
+    code, _, err = call(capsys, "run", job, "--strategy", given, "--max-workers", 2)
+    assert code != 0
+    assert told in err
+
+
+def test_a_key_in_the_wrong_place_is_told_where_it_belongs(capsys, job):
+    job.write_text(JOB.replace("SGD", "sgd") + "\nmax_workers: 2\nbatch-size: 4\n")
+    _, _, err = call(capsys, "run", job)
+    assert "max_workers: is not a key here, but of strategy" in err
+    assert "batch-size: is not a key here, but of recipe" in err
+    assert "did you mean 'SGD'?" in err

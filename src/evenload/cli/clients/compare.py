@@ -1,7 +1,7 @@
 """``evenload clients compare fl.yaml``: every way of training the clients of a job, beside the others."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class CompareRequest:
 @passed_as(CompareRequest)
 def compare(request: CompareRequest) -> int:
     """Train the first cohort of JOB in every way: times, accuracy, distance from serial, and advice."""
-    parts = load_job(request.job)
+    parts = load_job(request.job, request.batch_size)
     from evenload.clients.comparison import WAYS, advice, compare_ways
 
     ways = request.ways.split(",") if request.ways else list(WAYS)
@@ -52,11 +52,10 @@ def compare(request: CompareRequest) -> int:
             raise UnknownName("way", way, WAYS)
     asked = parts.job
     ids = asked.cohort.draw(len(parts.datasets), asked.seed, 0)
-    recipe = replace(asked.recipe, batch_size=request.batch_size) if request.batch_size else asked.recipe
     found = compare_ways(
         parts.model,
         [parts.datasets[i] for i in ids],
-        recipe,
+        asked.recipe,
         ways=ways,
         workers=request.workers,
         chunk=request.chunk,
@@ -65,7 +64,7 @@ def compare(request: CompareRequest) -> int:
         repeats=request.repeats,
         seed=asked.seed,
     )
-    said = advice(found, n_clients=len(ids), batch_size=recipe.batch_size)
+    said = advice(found, n_clients=len(ids), batch_size=asked.recipe.batch_size)
     if request.as_json:
         click.echo(json.dumps({"schema": 1, "ways": [asdict(way) for way in found], "advice": said}))
     else:

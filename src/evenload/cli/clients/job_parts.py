@@ -1,6 +1,6 @@
 """What a job file of clients names: the model, the clients' examples, the test examples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ class JobParts:
     test: Any
 
 
-def load_job(path: Path) -> JobParts:
-    """Read the job file and load what it names. Raises SpecError, ConfigError."""
+def load_job(path: Path, batch_size: int | None = None) -> JobParts:
+    """Read the job file and load what it names; ``batch_size`` wins. Raises SpecError, ConfigError."""
     from evenload.clients.job import read_job
     from evenload.errors import ConfigError, SpecError
     from evenload.pipeline.job.yaml_text import parse_yaml
@@ -36,6 +36,8 @@ def load_job(path: Path) -> JobParts:
     if faults:
         raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])
     job = read_job(document, str(path))
+    if batch_size is not None:
+        job = replace(job, recipe=replace(job.recipe, batch_size=batch_size))
     made: list[Any] = [
         load_target(locate_target(name, path.parent)) if name else None
         for name in (job.model, job.clients, job.test)

@@ -25,6 +25,8 @@ class TrainRequest:
 
     job: Path
     strategy: str | None
+    workers: int | None
+    batch_size: int | None
     rounds: int | None
     devices: str
     checkpoint: Path | None
@@ -41,6 +43,14 @@ class TrainRequest:
     "--strategy",
     help="auto, serial, fused:16, threads*2/rules:10, streams*4/fused, ray/eager, ...; wins over the file.",
 )
+@click.option(
+    "--workers",
+    "--max-workers",
+    "workers",
+    type=click.IntRange(1),
+    help="Most threads, processes or streams of the strategy.",
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file.")
 @click.option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
 @click.option("--devices", default="all", show_default=True, help="What a strategy devices/... runs on.")
 @click.option("--checkpoint", type=PATH, help="Written after every round.")
@@ -64,10 +74,11 @@ def run(request: TrainRequest, monitors: Monitors) -> int:
     """
     if request.resume and request.checkpoint is None:
         raise click.UsageError("--resume goes on from a checkpoint: name it with --checkpoint")
-    parts = load_job(request.job)
+    parts = load_job(request.job, request.batch_size)
+    strategy = _strategy(request.strategy or parts.job.strategy, request.workers)
     if request.folder is not None:
         _make_folder(request.folder, is_resumed=request.resume)
-    result = _train(request, parts, monitors)
+    result = _train(request, parts, strategy, monitors)
     if request.out is not None:
         import torch
 
@@ -84,7 +95,21 @@ def run(request: TrainRequest, monitors: Monitors) -> int:
     return 1 if report.failed else 0
 
 
-def _train(request: TrainRequest, parts: JobParts, monitors: Monitors) -> "FederatedResult":
+def _strategy(text: str, workers: int | None) -> str:
+    """The strategy ``text`` on at most so many workers. Raises ConfigError if these are not its to choose."""
+    if workers is None:
+        return text
+    if text in ("auto", "measured"):
+        raise ConfigError(
+            f"--max-workers {workers} with the strategy {text}, which finds the number of workers itself",
+            hint=f"name a strategy, too: --strategy threads --max-workers {workers}",
+        )
+    from evenload.clients.values.strategy import Strategy
+
+    return str(Strategy.parse(text).on_at_most(workers))
+
+
+def _train(request: TrainRequest, parts: JobParts, strategy: str, monitors: Monitors) -> "FederatedResult":
     """Run the rounds; each is recorded as an event, and printed on stderr unless that is not wanted."""
     from evenload.clients import federate
 
@@ -102,7 +127,7 @@ def _train(request: TrainRequest, parts: JobParts, monitors: Monitors) -> "Feder
             rounds=n_rounds,
             cohort=asked.cohort,
             test=parts.test,
-            strategy=request.strategy or asked.strategy,
+            strategy=strategy,
             devices=request.devices,
             seed=asked.seed,
             checkpoint=request.checkpoint,

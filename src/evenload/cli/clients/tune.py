@@ -15,10 +15,11 @@ __all__ = ["tune"]
 @click.command()
 @click.argument("job", type=PATH)
 @click.option("--rounds", type=click.IntRange(1), help="That are to come; wins over the job file.")
+@click.option("--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file.")
 @json_option
-def tune(job: Path, rounds: int | None, as_json: bool) -> int:
+def tune(job: Path, rounds: int | None, batch_size: int | None, as_json: bool) -> int:
     """Measure which strategy is fastest for the clients of JOB, and print the table."""
-    parts = load_job(job)
+    parts = load_job(job, batch_size)
     from evenload.clients import Trainer
 
     asked = parts.job

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenload.errors import ConfigError, UnknownName, quoted
@@ -75,6 +75,17 @@ class Strategy:
         if match["outer"] is None and match["inner"] in OUTER:
             return cls(match["inner"], "eager", **kwargs)
         return cls(match["outer"] or "inline", match["inner"], **kwargs)
+
+    def on_at_most(self, workers: int) -> "Strategy":
+        """The same on so many workers, or on fewer if it names fewer. Raises ConfigError for devices."""
+        if self.outer == "inline":
+            return self
+        if self.outer == "devices":
+            raise ConfigError(
+                f"at most {workers} workers for {self}: it has one worker on each device",
+                hint="say with devices which these are",
+            )
+        return replace(self, workers=min(workers, self.workers or workers))
 
     @property
     def is_fused(self) -> bool:
