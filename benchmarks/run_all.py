@@ -72,6 +72,7 @@ BENCHMARKS = (
               ("clients_larger_100",)),
     Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON", 4, ("clients_peers",),
               needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
+    Benchmark("clients_profile.py", 0.5, ("clients_profile",)),
     Benchmark("clients_strategies.py 64-32-10 784-128-10 --rounds 3000 --repeats 3", 5, ("clients_small",)),
     Benchmark("executor_faults.py", 8, ("executor_faults",)),
     Benchmark("executor_memory.py --items 300000", 1.5, ("executor_memory",)),
