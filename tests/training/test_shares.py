@@ -92,3 +92,9 @@ def test_what_equal_batches_lose():
 def test_what_is_impossible_is_refused_with_what_would_fit(given_, options, says):
     with pytest.raises(ConfigError, match=says):
         share(*given_, **options)
+
+
+def test_a_certificate_of_very_many_samples_is_refused():
+    with pytest.raises(ConfigError, match="larger unit"):
+        share(2**20, [1e-3, 2e-3]).certificate()
+    assert share(2**20, [1e-3, 2e-3], unit=2**12).certificate()["kind"] == "plan"

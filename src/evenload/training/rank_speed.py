@@ -2,9 +2,9 @@
 
     (samples, seconds) of each step ──► odd? ──► seconds = fixed + samples x per sample
 
-One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row, on the same side, are a change
-of speed: what was known before them no longer counts. Only +, -, x and / are used, no library of the machine:
-ranks on unlike processors have to come to the same numbers.
+One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row that agree, or one more on the
+same side, are a change of speed: what was known before them no longer counts. Only +, -, x and / are used, no
+library of the machine: ranks on unlike processors have to come to the same numbers.
 """
 
 from collections import deque
@@ -18,6 +18,7 @@ __all__ = ["RankSpeed"]
 
 WINDOW = 7  # steps that are remembered
 N_ODD = 2
+ALIKE = 0.2  # odd steps differ by no more than this share, if they agree
 ODD = 0.10  # a step is odd if it is off by this share of what was expected,
 N_SPREADS = 4.0  # and by so many of the deviations that are usual
 MOST_FIXED = 0.8  # of a step's seconds can be taken for fixed
@@ -56,12 +57,17 @@ class RankSpeed:
         if self._odd and (self._off(*self._odd[-1]) > 0) != (off > 0):
             self._odd.clear()
         self._odd.append((n_samples, seconds))
-        if len(self._odd) >= N_ODD:
+        if len(self._odd) > N_ODD or (len(self._odd) == N_ODD and self._is_agreed()):
             self._change()
 
     def _off(self, n_samples: int, seconds: float) -> float:
         """By which share a step differs from what was expected."""
         return seconds / self.cost.of(n_samples) - 1 if self.cost else 0.0
+
+    def _is_agreed(self) -> bool:
+        """Whether the odd steps are off alike: pauses by chance are not."""
+        ratios = [1 + self._off(*one) for one in self._odd]
+        return max(ratios) <= (1 + ALIKE) * min(ratios)
 
     @property
     def spread(self) -> float:

@@ -16,6 +16,7 @@ from evenload.errors import ConfigError, quoted
 __all__ = ["Cost", "Shares", "cost_of", "share"]
 
 LEAST_S, MOST_S = 1e-9, 1e6
+MOST_UNITS = 150_000  # in a certificate
 NS = 10**9
 
 
@@ -68,8 +69,14 @@ class Shares:
         """Return the plan of this step as a certificate, for ``json.dumps``.
 
         An item of it is ``unit`` samples. Its bound is of work and fixed costs alone: limits of memory, and
-        that each rank has a sample, are not in it, and so it may be below ``bound_s``.
+        that each rank has a sample, are not in it, and so it may be below ``bound_s``. Raises ConfigError for
+        more than ``MOST_UNITS`` units.
         """
+        n_units = sum(self.counts) // self.unit
+        if n_units > MOST_UNITS:
+            raise ConfigError(
+                f"a certificate of {n_units} units is too long", hint="give share() a larger unit"
+            )
         return claim("plan", name, *_evidence(self))
 
 
