@@ -272,7 +272,7 @@ def test_a_process_that_proves_with_a_kept_key_imports_only_what_a_proof_needs(t
     assert status == "0"
     unneeded = {"torch", "scipy", "numba", "psutil", "asyncio", "multiprocessing", "yaml", "rich", "numpy.ma",
                 "evenload.events", "evenload.executor", "evenload.devices.pool", "evenload.native.code_hash",
-                "evenload.gpu.wgsl", "evenload.settings", "subprocess", "difflib",
+                "evenload.gpu.wgsl", "evenload.settings", "subprocess",
                 "click.shell_completion"}  # fmt: skip
     assert not unneeded & {*modules}
     if machine.baselines_here() and platform.machine() == "x86_64":  # else LLVM loads the kernels
