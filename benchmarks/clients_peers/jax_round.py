@@ -89,7 +89,7 @@ def least(run):
 if __name__ == "__main__":
     x, y, start = examples()
     found = {"JAX vmap + scan": least(vmap_scan(x, y, start))}
-    found["the same, shuffled"] = least(shuffled(x, y, start))
+    found["JAX vmap + scan, shuffled"] = least(shuffled(x, y, start))
     try:
         found["FedJAX"] = least(fedjax_round(x, y, start))
     except Exception as error:  # it lags behind JAX: say so, and go on
