@@ -50,7 +50,9 @@ def test_shares_follow_the_speeds_and_are_in_the_report(command: list, tmp_path:
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     spans = [event for event in map(json.loads, lines) if event["event"] == "Span"]
     assert sum(span["n_items"] for span in spans) == 11 * 48, "all but the first step, which has no beginning"
-    first, last = ([span["n_items"] for span in some] for some in (spans[:2], spans[-2:]))
-    assert first == [24, 24]
-    assert last[1] > 2 * last[0], "a machine may be busy, but a device three times as fast has more"
+    shares = [(slow["n_items"], fast["n_items"]) for slow, fast in zip(spans[::2], spans[1::2], strict=True)]
+    assert shares[0] == (24, 24)
+    assert any(fast > 2 * slow for slow, fast in shares), (
+        "a device three times as fast has more, pauses aside"
+    )
     assert "modelled device of speed 3" in (tmp_path / "run" / "report.html").read_text()
