@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from evenload.devices import Device, DevicePool, current_device
     from evenload.errors import EvenloadError
     from evenload.executor import Executor, ParallelResult, Task, gang, map, run_partitioned
+    from evenload.executor.finished_runs import last_run
     from evenload.integrations.generation import LLM
     from evenload.pipeline import MultiDeviceImageEdit, Pipeline
 
@@ -28,6 +29,7 @@ _HOMES = {
     "Task": "executor",
     "current_device": "devices",
     "gang": "executor",
+    "last_run": "executor.finished_runs",
     "map": "executor",
     "run_partitioned": "executor",
 }
@@ -62,6 +64,7 @@ __all__ = [  # noqa: RUF022 (sorted as `sorted` does)
     "__version__",
     "current_device",
     "gang",
+    "last_run",
     "map",
     "run_partitioned",
 ]

@@ -1,11 +1,48 @@
-"""What is kept of the runs of an executor that are over."""
+"""What is kept of runs that are over: of an executor's, and the last of this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from evenload.devices import DevicePool
+from evenload.executor.decide.summary import Summary
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.run import Run
 
-__all__ = ["FinishedRuns"]
+__all__ = ["FinishedRuns", "LastRun", "last_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """A run that is over: of a map, or of the calls that were submitted to an executor.
+
+    task         the name of the function; of submitted calls, of what makes them
+    status       done | failures (of items) | interrupted | failed
+    summary      its figures: bound, ratio, factors, what each device did
+    certificate  makes its certificate; see ``Results.certificate``
+    """
+
+    task: str
+    stage: str
+    status: str
+    summary: Summary
+    certificate: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.summary}"
+
+
+_last: list[LastRun] = []  # one at most; a list is changed as a whole, from any thread
+
+
+def last_run() -> LastRun | None:
+    """Return the run of this process that ended last; None before the first.
+
+    That of a map ends with its results, that of ``joblib.Parallel`` with its call, and that of submitted
+    calls with ``finish_calls``, ``shutdown`` or ``close``.
+    """
+    return next(iter(_last), None)
 
 
 class FinishedRuns:
@@ -21,5 +58,7 @@ class FinishedRuns:
     def take(self, pool: DevicePool, run: Run) -> None:
         """Keep what ``run`` on ``pool`` has measured, for the next one of the same task."""
         assert run.summary is not None
+        if run.summary.total:  # one without items says nothing, and hides the one before
+            _last[:] = [LastRun(run.task.name, run.options.stage, run.status, run.summary, run.certificate)]
         self._costs.learn(run, run.summary, pool)
         self.stats = self.stats.plus(run.summary)
