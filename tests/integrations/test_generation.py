@@ -243,9 +243,20 @@ def test_servers_are_asked_as_they_are_free(servers):
     assert results[21] == "HELLO"
     assert isinstance(results[22].__cause__, ConfigError)
     asked = [one for server in servers for one in server.asked]
-    assert len(asked) == 22  # nothing twice: what failed failed alone
+    # One that is held up has help: the other server may be asked for the same.
+    assert len({json.dumps(one["messages"]) for one in asked}) == 22
     assert {(one["model"], one["temperature"]) for one in asked} == {("big", 0.5)}
     assert chat in [one["messages"] for one in asked]
+
+
+def test_what_a_server_refuses_fails_alone_and_nothing_is_asked_twice(servers):
+    url = f"http://127.0.0.1:{servers[0].server_address[1]}/v1"
+    prompts = [*(f"prompt {n}" for n in range(6)), "forbidden"]
+    with evenload.LLM("big", engine="openai", url=url, batch=4) as llm:
+        results = llm.generate(prompts, on_error="return")
+    assert results[:6] == [prompt.upper() for prompt in prompts[:6]]
+    assert "not that" in str(results[6])
+    assert len(servers[0].asked) == 7
 
 
 # --- vLLM -----------------------------------------------------------------------------------------

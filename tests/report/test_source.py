@@ -93,6 +93,11 @@ def test_the_parent_of_runs_proposes_one(tmp_path):
     write(tmp_path / "run-1", encode(GOOD[0]))
     with pytest.raises(ConfigError, match="run-1"):
         open_run(tmp_path)
+    long = tmp_path / ("a folder of a long name" * 2)
+    long.mkdir()
+    (tmp_path / "run-1").rename(long / "run-2")
+    with pytest.raises(ConfigError, match="run-2"):
+        open_run(long)
 
 
 def test_sessions_of_a_resumed_run_follow_one_another():

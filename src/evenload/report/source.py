@@ -135,7 +135,7 @@ def open_run(path: str | Path) -> RunEvents:
     if any((path / name).is_file() for name in ("summary.json", "results.jsonl", *_CONFIGS)):
         return RunEvents(path, path / "events.jsonl", is_missing=True)
     runs = sorted(str(found.parent) for found in path.glob("*/events.jsonl"))
-    hint = f"did you mean {quoted(runs[-1])}?" if runs else "a run folder holds events.jsonl"
+    hint = f"did you mean {quoted(runs[-1], 200)}?" if runs else "a run folder holds events.jsonl"
     raise ConfigError(f"{quoted(str(path), 200)} is not a run folder: it has no events.jsonl", hint=hint)
 
 
