@@ -94,7 +94,7 @@ class KeyStore:
     def _kept_key(self) -> CpuKey:
         from evenload.zk.key_cache.cache import kept_key
 
-        level = self._cpu_level or programs.best_level()
+        level = programs.chosen_level(self._cpu_level)
         return kept_key(Path(self.source), level, lambda: CpuKey.load(self._read(), level))
 
     def _distrust(self) -> None:
@@ -102,7 +102,7 @@ class KeyStore:
         if self._keeps:
             from evenload.zk.key_cache.cache import forget
 
-            forget(self.sha256, self._cpu_level or programs.best_level())
+            forget(self.sha256, programs.chosen_level(self._cpu_level))
 
     def _read(self) -> ZKey:
         if isinstance(self.source, ZKey):  # loading empties the section table, and this one is not ours
@@ -117,7 +117,7 @@ class KeyStore:
 
     def _load(self, key: ZKey, device: ProvingDevice) -> ProvingKey:
         if device.backend == "cpu":
-            return CpuKey.load(key, self._cpu_level or programs.best_level())
+            return CpuKey.load(key, programs.chosen_level(self._cpu_level))
         from evenload.zk.wgsl.key import WgslKey
         from evenload.zk.wgsl_device import WgslDevice
 

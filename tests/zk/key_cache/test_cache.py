@@ -13,6 +13,7 @@ from evenload.zk import verify
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
+from evenload.gpu.llvm import programs
 from evenload.zk.formats.zkey import read_zkey
 from evenload.zk.key import CpuKey
 from evenload.zk.key_cache import array_file, cache, entry, file_digest
@@ -223,3 +224,13 @@ def test_a_file_that_was_just_changed_is_always_read(key, folder):
     key.touch()
     file_digest.file_digest(key)
     assert not (folder.parent / "digests").exists() or not list((folder.parent / "digests").iterdir())
+
+
+def test_a_level_of_another_processor_is_refused_also_where_its_key_is_kept(public8, key, monkeypatch):
+    """The whole command is refused, not one witness after the other."""
+    chosen = programs.best_level()
+    with Prover(key, level=chosen, keep=True) as prover:
+        prover.prove(public8 / "witness.wtns")
+    monkeypatch.setattr(programs, "levels_here", lambda: ["other"])
+    with pytest.raises(ConfigError, match=f"level {chosen} needs"):
+        Prover(key, level=chosen, keep=True)
