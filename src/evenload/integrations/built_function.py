@@ -1,10 +1,20 @@
-"""A user's function or class inside a task of our own, as a worker holds it."""
+"""What the integrations have in common: the executor of a call, and a user's function inside our own task."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from evenload._arguments import instance_of
+from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.hybrid import Implementation
 
-__all__ = ["BuiltFunction"]
+__all__ = ["BuiltFunction", "executor_for"]
+
+
+def executor_for(executor: Executor | None, devices: DeviceSpec) -> AbstractContextManager[Executor]:
+    """``executor``, which stays open, or one of its own on ``devices``, which is closed after the block."""
+    if executor is None:
+        return Executor(devices)
+    return nullcontext(instance_of("executor", executor, Executor, "an evenload.Executor, or leave it out"))
 
 
 class BuiltFunction:

@@ -5,14 +5,14 @@ Tested with datasets 5.2.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
-from evenload._arguments import flag, sequence, whole
+from evenload._arguments import flag, instance_of, keywords, sequence, whole
 from evenload._optional import require
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import implementation, name_of
+from evenload.integrations.built_function import executor_for
 
 __all__ = ["map"]
 
@@ -68,25 +68,32 @@ def map(
         hint = "give a datasets.Dataset, an IterableDataset, or a DatasetDict of them"
         raise ConfigError(f"{quoted(dataset)} is no dataset", hint=hint)
     _refuse_unknown(more, STORED if is_stored else STREAMED)
-    columns, removed = _names("input_columns", input_columns), _names("remove_columns", remove_columns)
-    how = Calling(
-        flag("batched", batched), flag("with_indices", with_indices), columns, dict(fn_kwargs or {})
-    )
+    if more.get("features") is not None:
+        instance_of("features", more["features"], library.Features, "datasets.Features")
+    columns = _columns("input_columns", input_columns, splits.values())
+    removed = _columns("remove_columns", remove_columns, splits.values()) or ()
+    more_of_it = dict(keywords("fn_kwargs", {} if fn_kwargs is None else fn_kwargs))
+    how = Calling(flag("batched", batched), flag("with_indices", with_indices), columns, more_of_it)
     size = 0 if batch_size is None else whole("batch_size", batch_size, least=1, most=None)
-    opened = functools.partial(Executor, devices) if executor is None else lambda: nullcontext(executor)
+    opened = functools.partial(executor_for, executor, devices)
     options = {"retries": retries, "timeout_s": timeout_s, "stage": f"map {name_of(function)}"}
     more = {name: value for name, value in more.items() if value is not None}
-    job = DatasetJob(function, implementation(function), how, size, removed or (), opened, options, more)
+    job = DatasetJob(function, implementation(function), how, size, removed, opened, options, more)
     mapped = job.stored(splits) if is_stored else {name: job.streamed(one) for name, one in splits.items()}
     return type(dataset)(mapped) if is_dict else mapped[""]
 
 
-def _names(what: str, given: Any) -> tuple[str, ...] | None:
+def _columns(what: str, given: Any, datasets: Iterable[Any]) -> tuple[str, ...] | None:
+    """Names of columns that each dataset has, as far as a stream tells its columns."""
     if given is None:
         return None
     names = (given,) if isinstance(given, str) else sequence(what, given)
     if not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{what}={quoted(given)} are no names", hint="give names of columns")
+    for known in (one.column_names for one in datasets):
+        for name in names:
+            if known is not None and name not in known:
+                raise UnknownName("column", name, known)
     return names
 
 

@@ -6,14 +6,13 @@ results up: index, columns and dtypes of what it gives are the library's.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import implementation, name_of
-from evenload.integrations.built_function import BuiltFunction
+from evenload.integrations.built_function import BuiltFunction, executor_for
 
 __all__ = ["map"]
 
@@ -47,7 +46,7 @@ def map(
     """
     mapped = _way_of(frame, by)
     given = {"retries": retries, "timeout_s": timeout_s, "stage": f"map {name_of(function)}"}
-    with Executor(devices) if executor is None else nullcontext(executor) as used:
+    with executor_for(executor, devices) as used:
 
         def run(task: Any, items: Iterable[Any], **more: Any) -> Iterator[Any]:
             return iter(used.map(task, items, **given, **more))

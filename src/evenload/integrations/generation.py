@@ -1,9 +1,11 @@
 """``evenload.LLM``: a language model on each device, and prompts for whichever is free."""
 
 import functools
+import os
 import pickle
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +14,7 @@ from evenload.errors import ConfigError, PromptsFailed, TaskError, quoted
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import pickle_callable
+from evenload.integrations.built_function import executor_for
 from evenload.integrations.engines import BATCHES, ENGINES, Engine, Prompt
 
 __all__ = ["LLM"]
@@ -34,7 +37,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str,
+        model: str | os.PathLike[str],
         *,
         devices: DeviceSpec | None = None,
         engine: str | type[Engine] = "transformers",
@@ -44,18 +47,24 @@ class LLM:
     ):
         if isinstance(engine, str):
             kind: Any = ENGINES[choice("engine", engine, tuple(ENGINES))]
-        else:
+        elif callable(engine):
             kind = engine
+        else:
+            hint = f"give one of {', '.join(ENGINES)}, or a class with generate(prompts, **sampling)"
+            raise ConfigError(f"engine={quoted(engine)} is none", hint=hint)
+        if not isinstance(model, str | os.PathLike):
+            raise ConfigError(f"model={quoted(model)} is no name", hint="give the name or folder of a model")
         if engine == "openai":
             n_servers = len(_addresses(options))
             devices = f"cpu*{n_servers}" if devices is None else devices
         usual = BATCHES.get(engine, OWN_BATCH) if isinstance(engine, str) else OWN_BATCH
         self._batch = usual if batch is None else whole("batch", batch, least=1)
-        body, buffers = pickle_callable(functools.partial(kind, model, **options))
+        body, buffers = pickle_callable(functools.partial(kind, os.fspath(model), **options))
         name = getattr(kind, "__qualname__", "engine")
         self._task: Any = functools.partial(_Prompts, name, body, [bytes(buffer) for buffer in buffers])
-        self._is_own = executor is None
-        self._executor = Executor("all" if devices is None else devices) if executor is None else executor
+        self._until_closed = ExitStack()
+        used = executor_for(executor, "all" if devices is None else devices)
+        self._executor = self._until_closed.enter_context(used)
         self.summary: Summary | None = None
 
     def generate(
@@ -109,8 +118,7 @@ class LLM:
 
     def close(self) -> None:
         """Unload the models, unless they are on an executor of yours."""
-        if self._is_own:
-            self._executor.close()
+        self._until_closed.close()
 
     def __enter__(self) -> "LLM":
         return self
