@@ -43,6 +43,9 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
     Raises ConfigError for other options.
     """
 
+    # Seconds: a twentieth of joblib's, as a batch on a slow device must not outlast all others.
+    MIN_IDEAL_BATCH_DURATION = 0.01  # pyrefly: ignore
+    MAX_IDEAL_BATCH_DURATION = 0.1  # pyrefly: ignore
     default_n_jobs = -1
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -146,7 +149,8 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
     def _open(self, n_workers: int, options: dict[str, Any]) -> Executor:
         given = (options.get("initializer"), tuple(options.get("initargs", ())))
         begin: dict[str, Any] = {"initializer": _begin, "initargs": (self.inner_max_num_threads, *given)}
-        return Executor(self._limited(n_workers), **options | begin)
+        # joblib tells of two batches a worker ahead: a slow device left without them would be idle too soon.
+        return Executor(self._limited(n_workers), policy="pull", **options | begin)
 
     def _close(self, cancel: bool = False) -> None:
         with self._lock:
