@@ -78,10 +78,22 @@ def test_bad_input_is_one_sentence(made, capsys):
         ("verify", folder / "lines", "--key", key, "--leaf", "00"): (1, "this is none"),
         ("verify", folder, "--key", key, "--leaf", "00"): (2, "is a directory"),
         ("check", folder, "--key", key): (1, "cannot be read"),
+        ("check", log, "--key", (folder / "key").read_text()): (2, "which nobody else may see"),
     }
     for arguments, (code, words) in cases.items():
         found, said = refused(capsys, *arguments)
         assert (found, words in said) == (code, True), (arguments, said)
         assert "Traceback" not in said
+        assert (folder / "key").read_text()[40:60] not in said
     assert not (folder / "new").exists()
     assert call("check", log, "--key", key).return_value == 0
+
+
+def test_what_was_added_before_a_line_that_is_no_leaf_is_told(made, capsys):
+    folder, _ = made
+    (folder / "long").write_text("x\n" * 20_000 + "y" * 70_000 + "\n")
+    code, said = refused(capsys, "append", folder / "log", folder / "long", "--lines")
+    assert (code, "line 20001 has 70,000 bytes" in said) == (2, True)
+    assert f"the first 16384 leaves of {folder / 'long'} were added" in said
+    (folder / "none").write_text("")
+    assert call("append", folder / "log", folder / "none", "--lines").stdout == f"{3 + 16_384}\n"

@@ -89,7 +89,7 @@ def test_what_is_no_verifier_key(text):
     assert not verify_checkpoint(NOTE, text)
     with pytest.raises(ConfigError) as caught:
         read_checkpoint(NOTE, text)
-    assert KEY.secret_text[-40:] not in str(caught.value)
+    assert KEY.secret_text[-40:-20] not in str(caught.value)
 
 
 def test_a_checkpoint_is_of_its_log_and_of_nobody_else():
@@ -103,6 +103,13 @@ def test_a_checkpoint_is_of_its_log_and_of_nobody_else():
     both = signed(found.text, KEY, other)
     assert verify_checkpoint(both, key)
     assert verify_checkpoint(both, other.verifier, origin="example.com/log")
+    # The key of one log that is trusted says nothing about another that is.
+    alone = signed(found.text, other)
+    assert not verify_checkpoint(alone, [key, other.verifier])
+    with pytest.raises(FormatError, match=r"is of 'example\.com/log', not of 'example\.com/other'"):
+        read_checkpoint(alone, [key, other.verifier])
+    assert verify_checkpoint(signed(found.text, SigningKey(KEY.name, bytes(32)), other),
+                             [key, SigningKey(KEY.name, bytes(32)).verifier])  # fmt: skip
     # One signature of a known key that is wrong spoils the note; those of unknown keys are passed over.
     forged = both.replace("— example.com/other ", "— example.com/other A")
     with pytest.raises(FormatError):

@@ -198,8 +198,11 @@ def test_folders_that_are_no_log(tmp_path):
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(ConfigError, match="files that are no log"):
         Log(tmp_path, origin=NAME)
-    with pytest.raises(ConfigError, match="is no origin"):
-        Log(tmp_path / "new", origin="two\nlines")
+    for name in ("two\nlines", "two words", "a+b", "a\x7f", "\udc80", "x" * 256, ""):
+        with pytest.raises(ConfigError, match="is no origin"):
+            Log(tmp_path / "new", origin=name)
+        with pytest.raises(ConfigError, match="no name of a key"):  # so that nothing could be signed
+            SigningKey(name, bytes(32))
     folder = tmp_path / "other"
     folder.mkdir()
     for content in (b"", b"\n", b"evenload-log-1 \n", os.urandom(100)):
@@ -223,6 +226,21 @@ def test_only_the_logs_own_key_signs(opened):
     witness = SigningKey("witness.example/1", bytes(32))
     note = opened.checkpoint(KEY, witness)
     assert verify_checkpoint(note, [KEY.verifier, witness.verifier])
+
+
+def test_a_closed_log_does_nothing_more(tmp_path):
+    """Another process may have gone on: what this one signed would take the log back."""
+    old = Log(tmp_path / "log", origin=NAME, threads=1)
+    old.append([b"a"])
+    old.checkpoint(KEY)
+    old.close()
+    with Log(tmp_path / "log", threads=1) as new:
+        new.append([b"b"])
+        new.checkpoint(KEY)
+    for forbidden in (lambda: old.checkpoint(KEY), lambda: old.append([b"c"]), lambda: old[0]):
+        with pytest.raises(ConfigError, match="is closed"):
+            forbidden()
+    assert check_published(tmp_path / "log", KEY.verifier).size == 2
 
 
 def test_what_was_signed_and_is_not_there_stops_the_log(tmp_path):
@@ -279,6 +297,15 @@ def test_strange_values_are_false(texts, strange):
     assert not verify_growth(growth, strange, KEY.verifier)
     assert not verify_growth(growth, old, strange)
     assert not verify_checkpoint(strange, KEY.verifier)
+
+
+def test_views_of_a_leaf(texts):
+    released = memoryview(texts[3])
+    released.release()
+    assert not verify_inclusion(texts[0], released, KEY.verifier)
+    assert verify_inclusion(
+        texts[0], memoryview(b"".join(bytes([x, 0]) for x in texts[3]))[::2], KEY.verifier
+    )
 
 
 def test_extra_lines_are_passed_over(texts):

@@ -8,7 +8,7 @@ import click
 
 from evenload.cli.merkle.leaf_file import LeafFile, leaf_options
 from evenload.cli.options import FILE, FOLDER, json_option
-from evenload.errors import ConfigError, FormatError, printable
+from evenload.errors import ConfigError, EvenloadError, FormatError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +56,16 @@ def append(folder: Path, leaves: LeafFile, origin: str | None, as_json: bool) ->
         raise ConfigError("--types belongs to openzeppelin trees", hint="leave it out")
     with Log(folder, origin=origin) as opened:
         first = len(opened)
-        for some in _batches(leaves):
-            opened.append(some)
+        try:
+            for some in _batches(leaves):
+                opened.append(some)
+        except EvenloadError as error:
+            if added := len(opened) - first:
+                rest = (
+                    f"the first {added} leaves of {printable(leaves.file)} were added: append the rest alone"
+                )
+                error.hint = f"{error.hint}; {rest}" if error.hint else rest
+            raise
         page = {"schema": 1, "origin": opened.origin, "added": len(opened) - first, "size": len(opened)}
     click.echo(json.dumps(page) if as_json else page["size"])
     return 0
@@ -68,13 +76,26 @@ def _batches(leaves: LeafFile) -> "Iterator[list[bytes]]":
     from itertools import islice
 
     if leaves.is_text:
-        lines = leaves.text_leaves()
+        lines = _lines(leaves)
         while some := list(islice(lines, 1 << 14)):
             yield some
         return
     for rows in leaves.blocks():
         for start in range(0, len(rows), 1 << 14):
             yield [row.tobytes() for row in rows[start : start + (1 << 14)]]
+
+
+def _lines(leaves: LeafFile) -> "Iterator[bytes]":
+    """The leaves of a text, each checked where its line is known."""
+    from evenload.merkle.log.tiles import MOST_ENTRY_BYTES
+
+    for number, leaf in enumerate(leaves.text_leaves(), 1):
+        if len(leaf) > MOST_ENTRY_BYTES:
+            raise ConfigError(
+                f"line {number} has {len(leaf):,} bytes, and a log's leaf at most {MOST_ENTRY_BYTES:,}",
+                hint="log its hash in its place",
+            )
+        yield leaf
 
 
 @log.command()
@@ -114,7 +135,7 @@ def prove(folder: Path, index: int | None, grown_from: int | None, out: Path | N
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"-o {out}: {error.strerror}") from error
+        raise ConfigError(f"-o {printable(str(out))}: {error.strerror}") from error
     click.echo(str(out))
     return 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from evenload._arguments import whole
 from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.log.keys import base64_of, from_base64
-from evenload.merkle.log.note import Keys, as_keys, open_note
+from evenload.merkle.log.note import Keys, signers
 from evenload.merkle.scheme import DIGEST_BYTES
 
 __all__ = ["MOST_SIZE", "Checkpoint", "is_origin", "number_in", "read_checkpoint", "verify_checkpoint"]
@@ -77,11 +77,12 @@ def read_checkpoint(note: str | bytes, keys: Keys, *, origin: str | None = None)
     """The checkpoint of a note that a log has signed.
 
     keys    the log's verifier key, or several, of which one has to have signed
-    origin  what the checkpoint has to say it is of; None: the name of one of the keys
+    origin  what the checkpoint has to say it is of; None: the name of a key that has signed it, so that one
+            log's key cannot speak for another's
     Raises FormatError with the reason if it is not so; ConfigError for keys that are none, and MissingExtra.
     """
-    known = as_keys(keys)
-    found = Checkpoint.parse(open_note(note, known))
+    text, known = signers(note, keys)
+    found = Checkpoint.parse(text)
     wanted = [key.name for key in known] if origin is None else [origin]
     if found.origin not in wanted:
         raise FormatError(f"the checkpoint is of {quoted(found.origin)}, not of {quoted(wanted[0])}")

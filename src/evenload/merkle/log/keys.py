@@ -123,11 +123,12 @@ class SigningKey:
     def write(self, path: str | Path) -> None:
         """Write a file that only this user may read. Raises ConfigError if there is one."""
         path = Path(path)
-        if path.exists() or path.is_symlink():
-            raise ConfigError(
-                f"{printable(str(path))} is there already", hint="name a new file: a key is never replaced"
-            )
         try:
+            if path.exists() or path.is_symlink():
+                raise ConfigError(
+                    f"{printable(str(path))} is there already",
+                    hint="name a new file: a key is never replaced",
+                )
             write_own(path, f"{self.secret_text}\n".encode())
         except OSError as error:
             raise ConfigError(f"{printable(str(path))} cannot be written: {error.strerror}") from error
@@ -175,6 +176,11 @@ def from_base64(text: str) -> bytes | None:
 
 def _parts(text: object, what: str, *, is_secret: bool = False) -> tuple[str, bytes, bytes]:
     """(name, id, 32 bytes) of the text of a key."""
+    if not is_secret and isinstance(text, str) and text.lstrip().startswith(PRIVATE):
+        raise ConfigError(
+            f"this is a signing key, which nobody else may see, and not {what}",
+            hint="give the line that evenload merkle log keygen printed: str(key.verifier)",
+        )
     parts = text.split("+", 2) if isinstance(text, str) and len(text) <= MOST_KEY_TEXT else []
     content = from_base64(parts[2]) if len(parts) == 3 else None
     if content is None or not re.fullmatch("[0-9a-f]{8}", parts[1]):

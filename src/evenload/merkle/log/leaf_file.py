@@ -24,7 +24,7 @@ from evenload._private_files import open_plain
 from evenload._terminal import log_of
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted
 from evenload.executor.journal.segments import sync, sync_folder
-from evenload.merkle.log.checkpoint import is_origin
+from evenload.merkle.log.keys import is_key_name
 from evenload.merkle.log.tiles import MOST_ENTRY_BYTES
 
 __all__ = ["LeafFile"]
@@ -63,8 +63,11 @@ class LeafFile:
     @classmethod
     def create(cls, path: Path, origin: str) -> None:
         """Write a file without leaves, unless there is one. Raises OSError, and ConfigError for no origin."""
-        if not is_origin(origin) or len(origin.encode()) > MOST_HEAD_BYTES // 2:
-            raise ConfigError(f"{quoted(origin)} is no origin", hint="write it like example.com/log")
+        if not is_key_name(origin):  # no key could ever sign it
+            raise ConfigError(
+                f"{quoted(origin)} is no origin",
+                hint="write it like a URL without https://, with no space or + in it: example.com/log",
+            )
         handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".leaves.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -92,6 +95,11 @@ class LeafFile:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``close`` was not called yet."""
+        return self._fd >= 0
 
     def __getitem__(self, index: int) -> bytes:
         return os.pread(self._fd, self._lengths[index], self._starts[index])

@@ -82,6 +82,7 @@ class Log:
         """Leaf ``index``, as it was appended."""
         if whole("index", index, most=None) >= len(self):
             raise IndexError(f"there is no leaf {index} among {len(self)}")
+        self._require_open()
         return self._leaves[index]
 
     @property
@@ -191,7 +192,12 @@ class Log:
     def _size(self, size: int | None) -> int:
         return (self.signed_size or len(self)) if size is None else whole("size", size, most=None)
 
+    def _require_open(self) -> None:
+        if not self._leaves.is_open:  # another process may append and sign by now
+            raise ConfigError("the log is closed", hint="open it again: Log(folder)")
+
     def _require_writable(self) -> None:
+        self._require_open()
         if not self._is_writable:
             raise ConfigError("the log was opened only to read", hint="open it with is_writable=True")
 

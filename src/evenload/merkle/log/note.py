@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.log.keys import SigningKey, VerifierKey, base64_of, from_base64, is_key_name
 
-__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "open_note", "signed", "split_note"]
+__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "open_note", "signed", "signers", "split_note"]
 
 MOST_NOTE_BYTES = 1_000_000
 MOST_SIGNATURES = 128
@@ -41,23 +41,28 @@ def as_keys(keys: Keys) -> list[VerifierKey]:
 
 
 def open_note(note: str | bytes, keys: Keys) -> str:
-    """The text of a note that one of ``keys`` has signed, and none of them wrongly.
+    """The text of a note that one of ``keys`` has signed, and none of them wrongly. Raises as ``signers``."""
+    return signers(note, keys)[0]
 
-    Raises FormatError if that is not so; ConfigError for keys that are none.
+
+def signers(note: str | bytes, keys: Keys) -> tuple[str, list[VerifierKey]]:
+    """(text, those of ``keys`` that have signed it) of a note that no key of them has signed wrongly.
+
+    Raises FormatError if that is not so, or none has signed; ConfigError for keys that are none.
     """
     known = {(key.name, key.key_id): key for key in as_keys(keys)}
     text, signatures = split_note(note)
     mine = [(known[one.name, one.key_id], one) for one in signatures if (one.name, one.key_id) in known]
     if not mine:
-        signers = ", ".join(quoted(one.name) for one in signatures[:3])
+        others = ", ".join(quoted(one.name) for one in signatures[:3])
         raise FormatError(
-            f"the note is signed by {signers}, and by no key that was given",
+            f"the note is signed by {others}, and by no key that was given",
             hint="see that it is the log's own verifier key",
         )
     for key, one in mine:
         if not key.is_valid(one.content, text.encode()):
             raise FormatError(f"the signature of {quoted(key.name)} is not one of this text")
-    return text
+    return text, [key for key, _ in mine]
 
 
 def split_note(note: str | bytes) -> tuple[str, list[Signature]]:

@@ -78,8 +78,11 @@ def verify_inclusion(text: str | bytes, leaf: bytes, keys: Keys, *, origin: str 
         proof, found = read_inclusion(text, keys, origin=origin)
     except (FormatError, ConfigError):
         return False
-    is_leaf = isinstance(leaf, bytes | bytearray | memoryview)
-    return is_leaf and proof.verify(leaf, found.root, found.size)
+    try:
+        content = bytes(leaf) if isinstance(leaf, bytes | bytearray | memoryview) else None
+    except ValueError:  # a view that was released
+        return False
+    return content is not None and proof.verify(content, found.root, found.size)
 
 
 def verify_growth(
