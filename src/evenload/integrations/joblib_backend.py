@@ -83,7 +83,15 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
         return self._devices if isinstance(self._devices, DevicePool) else DevicePool.find(self._devices)
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:  # pyrefly: ignore
-        """Return how many workers ``n_jobs`` means. Raises ValueError for 0."""
+        """Return how many workers ``n_jobs`` means. Raises ValueError for 0.
+
+        While a Parallel uses them it is told 2 for one: the jobs of 1 it would run in this process, which is
+        on no device.
+        """
+        n_workers = self._n_workers(n_jobs)
+        return n_workers if self.parallel is None else max(n_workers, 2)
+
+    def _n_workers(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None or current_device() is not None:
@@ -95,8 +103,8 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
     def configure(  # pyrefly: ignore
         self, n_jobs: int = 1, parallel: Any = None, prefer: Any = None, require: Any = None, **more: Any
     ) -> int:
-        """Make ready for calls of ``parallel``; returns the number of workers."""
-        n_workers = self.effective_n_jobs(n_jobs)
+        """Make ready for calls of ``parallel``; returns what ``effective_n_jobs`` then does."""
+        n_workers = self._n_workers(n_jobs)
         if n_jobs == 1 or current_device() is not None:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
@@ -106,7 +114,7 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
             self._close()
             self._warm = wanted, self._open(n_workers, options)
         self._workers = self._warm[1]
-        return n_workers
+        return self.effective_n_jobs(n_jobs)
 
     def submit(  # pyrefly: ignore
         self, func: Callable[[], Any], callback: Callable[[Future], None] | None = None

@@ -55,6 +55,7 @@ def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
         "told": (rank.number, rank.size, rank.backend, rank.device.id, rank.device.torch),
         "torch": (dist.get_rank(), dist.get_world_size(), dist.get_backend()),
         "device": os.environ["EVENLOAD_DEVICE"],
+        "current": (evenload.current_device().id, evenload.current_device().torch),
         "total": int(total),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
         "environment": [os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")],
@@ -68,6 +69,7 @@ def test_ranks_exchange_and_results_come_by_rank() -> None:
     assert [one["told"] for one in got] == [(n, 2, "gloo", f"cpu:{n}", "cpu") for n in range(2)]
     assert [one["torch"] for one in got] == [(n, 2, "gloo") for n in range(2)]
     assert [one["device"] for one in got] == ["cpu:0", "cpu:1"]
+    assert [one["current"] for one in got] == [("cpu:0", "cpu"), ("cpu:1", "cpu")]
     assert {one["total"] for one in got} == {45 + 2}
     assert [one["environment"] for one in got] == [[str(n), "2", "127.0.0.1"] for n in range(2)]
     if sys.platform == "linux":

@@ -74,6 +74,7 @@ report: {html: false, trace: false}
 WHERE = """
 import time
 from pathlib import Path
+import evenload
 IS_OPEN = Path({is_open!r})
 class Where:
     def __init__(self, context):
@@ -81,10 +82,11 @@ class Where:
     def __call__(self, inputs, item):
         while item.index and not IS_OPEN.exists():
             time.sleep(0.02)
+        assert evenload.current_device().id == self.device
         return {{"where": self.device}}
 class Again(Where):
     def __call__(self, inputs, item):
-        return {{"again": self.device}}
+        return {{"again": evenload.current_device().id}}
 """
 
 
