@@ -198,6 +198,10 @@ def test_a_share_can_be_required(tmp_path, all_pages, capsys):
     assert main([str(path), "--require", str(float(bound / achieved) - 0.001)]) == 0
     assert main([str(path), "--require", "0.9999"]) == 1
     assert "% of the best possible" in capsys.readouterr().out
+    for odd in ("nan", "inf", "x", ""):
+        with pytest.raises(SystemExit):
+            main([str(path), "--require", odd])
+        assert "argument --require" in capsys.readouterr().err
 
 
 def test_it_is_short_and_imports_nothing_but_the_standard_library():

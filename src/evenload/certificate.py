@@ -242,14 +242,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument(
-        "--require", type=float, default=0.0, metavar="SHARE", help="the least bound / achieved"
+        "--require", type=Fraction, default=Fraction(0), metavar="SHARE", help="the least bound / achieved"
     )
     given, code = parser.parse_args(arguments), 0
     for path in given.files:
         try:
             achieved, bound = check(load(path))
             text = f"holds: {100 * float(bound / achieved):.2f} % of the best possible"
-            code |= bound < Fraction(given.require) * achieved
+            code |= bound < given.require * achieved
         except (Refused, OSError) as error:
             text, code = f"refused: {error}", 1
         sys.stdout.write(f"{ascii(path)[1:-1]} {text}\n")

@@ -2,10 +2,11 @@
 
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from evenload.cli import main
+from evenload.cli import cli, main
 from evenload.cli.certify import certify
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
@@ -89,6 +90,31 @@ def test_what_is_required_counts_devices_that_did_nothing(tmp_path, n_items, n_d
     assert call(page, "--require", "0.95", "--used-only").return_value == 0
     facts = json.loads(call(page, "--json").stdout)
     assert (facts["share"], facts["share_with_idle"]) == (1.0, counted)
+
+
+@pytest.mark.parametrize("parts", [None, 0, False, {}, ""])
+def test_whatever_says_that_a_device_is_no_group(run, tmp_path, parts):
+    call(run, "-o", tmp_path / "x.json")
+    page = json.loads((tmp_path / "x.json").read_text())
+    for device in page["evidence"]["devices"]:
+        device["parts"] = parts
+    (tmp_path / "x.json").write_text(json.dumps(page))
+    assert call(tmp_path / "x.json", "--require", "0.1").return_value == 0
+
+
+def test_no_option_takes_what_is_no_number():
+    """NaN is in every range of click's own type."""
+    commands, options = [cli], []
+    while commands:
+        command = commands.pop()
+        if isinstance(command, click.Group):
+            commands += [command.get_command(click.Context(command), name)
+                         for name in command.list_commands(click.Context(command))]  # fmt: skip
+        options += [one for one in command.params if isinstance(one.type, click.FloatRange)]
+    assert len(options) >= 5
+    for option in options:
+        with pytest.raises(click.BadParameter, match="is no number"):
+            option.type.convert("nan", option, None)
 
 
 def test_a_certificate_without_names_is_shown(run, tmp_path):

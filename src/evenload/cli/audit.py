@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.options import FILE, PATH, json_option, passed_as
+from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class AuditRequest:
 @click.option(
     "--launch-gap",
     "gap_s",
-    type=click.FloatRange(0, 86_400),
+    type=NumberRange(0, 86_400),
     metavar="SECONDS",
     help="Shorter gaps between spans are launch gaps (default: 0.0001 for kernels, 0.01 for tasks).",
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from evenload.cli.options import FILE, PATH, json_option, passed_as
+from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.errors import FormatError, printable
 
 __all__ = ["certify"]
@@ -33,7 +33,7 @@ class CertifyRequest:
 @click.option("-o", "--output", type=FILE, help="Where to write the certificate.")
 @click.option(
     "--require",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     metavar="SHARE",
     help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say.",
 )

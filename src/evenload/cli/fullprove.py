@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from evenload.cli.monitoring.monitoring import watched
-from evenload.cli.options import PATH, json_option, passed_as, quiet_option
+from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
 from evenload.cli.prove import failed_row, prover_for, write_proof
 from evenload.errors import EvenloadError, MissingExtra
 
@@ -43,7 +43,7 @@ class FullProveRequest:
 @click.option("--level", help="Kernels: ifma52, fma52x8, fma52x4 or word64; default: the best.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

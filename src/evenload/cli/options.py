@@ -12,6 +12,7 @@ __all__ = [
     "FILE",
     "FOLDER",
     "PATH",
+    "NumberRange",
     "color_option",
     "json_option",
     "no_progress_option",
@@ -28,6 +29,17 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
+
+class NumberRange(click.FloatRange):
+    """A number in a range; unlike ``click.FloatRange``, no NaN, which is neither below nor above anything."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
 no_progress_option = click.option("--no-progress", is_flag=True, help="No progress on stderr.")
@@ -42,7 +54,7 @@ skip_option = click.option(
 )
 planning_limit_option = click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     metavar="SECONDS",
     help="End the search for a plan after so long; the best so far is the plan.",
 )

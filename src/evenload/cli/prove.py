@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
-from evenload.cli.options import PATH, json_option, passed_as, quiet_option
+from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
 from evenload.errors import ConfigError, EvenloadError, quoted
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ProveRequest:
 @click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="With --serve.")
 @click.option(
     "--limit",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

@@ -13,6 +13,7 @@ __all__ = ["I8", "I16", "I32", "I64", "Code", "Variable", "add_kernel"]
 
 I8, I16, I32, I64 = (ir.IntType(n_bits) for n_bits in (8, 16, 32, 64))
 POINTER = ir.PointerType()
+TO_ZERO = 0x7F80  # MXCSR: rounds towards zero, traps nothing, flushes nothing
 
 
 class Variable:
@@ -194,25 +195,41 @@ class Code:
 
 
 def add_kernel(
-    module: ir.Module, name: str, n_arguments: int, body: Callable[..., Any], rounds_to_zero: bool = False
+    module: ir.Module, name: str, n_arguments: int, body: Callable[..., Any], rounds_to_zero: str = ""
 ) -> None:
     """Add an exported function over 64-bit integers; what ``body`` returns (or 0) is its result.
 
-    rounds_to_zero  doubles are rounded towards zero in it; the caller's rounding is as before afterwards
+    rounds_to_zero  "x86" or "arm", for which it is made: doubles are rounded towards zero in it, and the
+                    caller's rounding is as before afterwards; "" if it has no doubles
     """
 
     def rounding(code: Code, *arguments: Any) -> Any:
         # A function of its own, never inlined: no operation on doubles is moved out of it.
         inner = _emit(module, f"{name}_rounding_to_zero", n_arguments, body, True, False, True)
-        get = code.intrinsic("llvm.get.rounding", ir.FunctionType(I32, []))
-        put = code.intrinsic("llvm.set.rounding", ir.FunctionType(ir.VoidType(), [I32]))
-        before = code.call(get)
-        code.ir.call(put, [code.const(0, I32)])
+        put_back = _round_to_zero(code, rounds_to_zero)
         result = code.call(inner, *arguments)
-        code.call(put, before)
+        put_back()
         return result
 
     _emit(module, name, n_arguments, rounding if rounds_to_zero else body, False, False, False)
+
+
+def _round_to_zero(code: Code, processor: str) -> Callable[[], Any]:
+    """Emit the change of rounding; returns what emits its end."""
+    if processor == "x86":
+        # The whole register: LLVM's intrinsics for any processor read the rounding of the x87 unit, which
+        # need not be that of the vector unit, and leave flags and traps as they are.
+        kind = ir.FunctionType(ir.VoidType(), [POINTER])
+        before, wanted = (code._pointer(code.stack(4, align=4), 0) for _ in range(2))
+        code.ir.call(code.intrinsic("llvm.x86.sse.stmxcsr", kind), [before])
+        code.ir.store(code.const(TO_ZERO, I32), wanted)
+        load = code.intrinsic("llvm.x86.sse.ldmxcsr", kind)
+        code.ir.call(load, [wanted])
+        return lambda: code.ir.call(load, [before])
+    put = code.intrinsic("llvm.set.rounding", ir.FunctionType(ir.VoidType(), [I32]))
+    rounding = code.call(code.intrinsic("llvm.get.rounding", ir.FunctionType(I32, [])))
+    code.ir.call(put, [code.const(0, I32)])
+    return lambda: code.call(put, rounding)
 
 
 def _emit(

@@ -18,7 +18,7 @@ def idle_devices(page: Any) -> list[int]:
         return []
     evidence = page["evidence"]
     used = {chunk[0] for stage in evidence["stages"] for chunk in stage["chunks"]}
-    used |= {part for at in used for part in evidence["devices"][at]["parts"]}
+    used |= {part for at in used for part in evidence["devices"][at]["parts"] or []}
     return [at for at, one in enumerate(evidence["devices"]) if at not in used and not one["parts"]]
 
 

@@ -32,7 +32,7 @@ class Fma52(Limbs52):
     """The levels whose products are fused multiply-adds of ``width`` doubles at once."""
 
     width: int
-    rounds_to_zero = True
+    rounds_to_zero = "x86"
 
     def __init__(self, code: Code, modulus: int):
         if not code.rounds_to_zero:
@@ -281,3 +281,4 @@ class Fma52x2(Fma52):
 
     name = "fma52x2"
     width = 2
+    rounds_to_zero = "arm"

@@ -42,7 +42,7 @@ class Limbs52:
     is_lazy = True
     excess = 1.0  # a product is below a * b / R + excess * p
     shifts_signed = True  # the processor has a shift of signed 64-bit lanes
-    rounds_to_zero = False
+    rounds_to_zero = ""  # or the kind of processor on which doubles must be
     capacity = 64.0
     widest_factor = 64.0
     mask_type = ir.VectorType(ir.IntType(1), 8)

@@ -32,7 +32,7 @@ class Word64:
     radix_bits = 256
     block_bytes = 32
     excess = 1.0  # a product is below a * b / R + excess * p
-    rounds_to_zero = False  # kernels must round doubles towards zero
+    rounds_to_zero = ""  # or the kind of processor on which kernels must round doubles towards zero
     is_lazy = False  # no head-room for long sums: values are brought below 2p before they are stored
     capacity = 5.0  # multiples of p that fit
     widest_factor = 4.0  # the second factor of a product must stay below this many p
