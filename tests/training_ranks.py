@@ -198,6 +198,15 @@ def weighed(even: EvenBatches, weight: float) -> None:
     even.total(weight)
 
 
+def static_graph() -> DDP:
+    return DDP(make_model(), static_graph=True)
+
+
+def scaled_by_total(even: EvenBatches) -> None:
+    next(iter(even))
+    even.scale(torch.zeros(()), total=3.0)
+
+
 def one_step(even: EvenBatches, model: Any, dataset: Any) -> None:
     for _, x, y in DataLoader(dataset, batch_sampler=even):
         even.scale((model(x) - y).square().mean()).backward()
@@ -237,6 +246,11 @@ def refusals(rank: Any) -> dict[str, str]:
         "no weights": said(lambda: weighed(made(**plain), 0)),
         "a long fault": said(lambda: made(global_batch="\u00fc" * 5000)),
         "too short": said(lambda: iter(EvenBatches(Short(number), **plain))),
+        "a loader": said(lambda: EvenBatches(DataLoader(dataset), **plain)),  # type: ignore[arg-type]
+        "static graph": said(lambda: next(made(micro_batch=2, **plain).steps([], static_graph()))),
+        "total alone": said(lambda: scaled_by_total(made(**plain))),
+        "skip": said(lambda: made(**plain).skip()),
+        "skip micro": said(lambda: made(micro_batch=2, **plain).skip()),
         "no batch": said(lambda: made(**plain).scale(torch.zeros(()))),
         "bad state": said(lambda: made(**plain).load_state_dict({"version": 1, "n_samples": 7})),
         "does not come": said(lambda: number == 2 or made(timeout_s=1.0, **plain)),

@@ -1,5 +1,6 @@
 """Three real ranks: whatever their shares, gradients are those of the whole batch in one process."""
 
+import random
 from typing import Any
 
 import pytest
@@ -72,6 +73,11 @@ SAYS = {
     "FSDP2": "even.watch",
     "not in steps": "even.steps",
     "not parallel": "neither DistributedDataParallel",
+    "a loader": "DataLoader has no samples by number",
+    "static graph": "leave static_graph out",
+    "total alone": "total is given, and no weight",
+    "skip": "no batch to train",
+    "skip micro": "leaves out no micro-batch",
     "no batch": "no batch to train",
     "bad state": "the state is of 7 samples",
 }
@@ -138,6 +144,36 @@ def test_epochs_follow_one_another_when_they_are_trained() -> None:
     assert len(even) == even.n_steps == 2
     with pytest.raises(TypeError, match="n_steps"):
         len(EvenBatches(list(range(20)), global_batch=8, micro_batch=2))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_epochs_that_are_left_early_skipped_in_or_resumed_have_each_sample_once(seed: int) -> None:
+    import torch
+
+    chance, weight = random.Random(seed), torch.nn.Parameter(torch.ones(()))
+    even = EvenBatches(list(range(N)), global_batch=BATCH, seed=5)
+    epoch, at = 0, 0
+    for _ in range(20):
+        if chance.random() < 0.3:
+            even.set_epoch(epoch)
+        taken: list[int] = []
+        n_most = chance.choice([0, 1, 2, 9])
+        for number, batch in enumerate(even):
+            if number == n_most:
+                break
+            taken += batch
+            if chance.random() < 0.3:
+                even.skip()
+            else:
+                even.scale(weight * 1.0).backward()
+        assert taken == training_ranks.order_of(epoch)[at:][: n_most * BATCH]
+        at += len(taken)
+        if is_resumed := chance.random() < 0.5:
+            state = even.state_dict()
+            even = EvenBatches(list(range(N)), global_batch=BATCH, seed=5)
+            even.load_state_dict(state)
+        if at == N or (taken and not is_resumed):
+            epoch, at = epoch + 1, 0
 
 
 def test_two_losses_of_one_batch_and_a_batch_that_is_left_out() -> None:

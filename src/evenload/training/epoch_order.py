@@ -13,6 +13,7 @@ from evenload.errors import ConfigError, quoted
 __all__ = ["EpochOrder", "digest"]
 
 MOST_SEED = 2**62
+INSTEAD = "give a map-style data set, or a sampler with __len__"
 
 
 class EpochOrder:
@@ -21,19 +22,20 @@ class EpochOrder:
     A data set's order is that of torch's DistributedSampler with the same seed and epoch. Of a sampler, what
     it yields; ``digest`` tells whether that is the same on all ranks.
 
-    Raises ConfigError for what has no length, or is empty.
+    Raises ConfigError for what has no length or is empty, for a DataLoader and an IterableDataset.
     """
 
     def __init__(self, source: Any, *, shuffle: bool, seed: int):
         self.is_shuffled, self.seed = flag("shuffle", shuffle), whole("seed", seed, most=MOST_SEED)
         self._sampler: Iterable[Any] | None = None
+        from torch.utils.data import DataLoader, IterableDataset
+
+        if isinstance(source, DataLoader | IterableDataset):
+            raise ConfigError(f"{type(source).__name__} has no samples by number", hint=INSTEAD)
         if hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
             self._sampler = source
             if not isinstance(source, Sized):
-                raise ConfigError(
-                    f"the sampler {type(source).__name__} has no length",
-                    hint="give a map-style data set, or a sampler with __len__",
-                )
+                raise ConfigError(f"the sampler {type(source).__name__} has no length", hint=INSTEAD)
         self.n_samples = whole("samples", length("the data set or sampler", source), most=None)
         if not self.n_samples:
             raise ConfigError(f"{quoted(source)} has no samples", hint="give a data set with samples")

@@ -45,7 +45,7 @@ class EvenBatches:
     most          samples that fit into this rank's memory at once; None: no limit
     shuffle, seed  of a data set: each epoch in the order of torch's DistributedSampler
     drop_last     leave out the samples at an epoch's end that are fewer than a global batch
-    group         of torch.distributed; None: all ranks. Without it there is one rank
+    group         of torch.distributed; None: all ranks, or one rank where that is not in use
     record        rank 0 records each step in it
     stall_s       who has waited so long for another rank says which, as a warning of ``logging``
     timeout_s     how long a rank waits for the others in its own small exchanges
@@ -141,9 +141,7 @@ class EvenBatches:
     def __len__(self) -> int:
         """Steps of an epoch. Raises TypeError with micro-batches: their number goes by the speeds."""
         if self._micro is not None:
-            raise TypeError(
-                "the number of micro-batches depends on the speeds; n_steps has that of the steps"
-            )
+            raise TypeError("the number of micro-batches goes by the speeds; n_steps is that of the steps")
         return self.n_steps
 
     @property
@@ -159,7 +157,8 @@ class EvenBatches:
     ) -> Any:  # fmt: skip
         """Return the loss of this rank's batch, scaled so that the mean of gradients is the global batch's.
 
-        loss       the mean over this rank's samples, or with ``reduction="sum"`` their sum
+        loss       the mean over this rank's samples, or with ``reduction="sum"`` their sum; of both, the
+                   result is the global batch's mean. A rank's mean over no token at all is NaN: give its sum
         weight     what the loss is a mean or sum over, if not samples: its tokens without padding, say
         total      of all weights of this step on all ranks, as ``total`` returns; asked for if not given
 
@@ -173,6 +172,8 @@ class EvenBatches:
             self._check(loss, one)
         if reduction not in ("mean", "sum"):
             raise ConfigError(f"reduction={quoted(reduction)}", hint='give "mean" or "sum"')
+        if weight is None and total is not None:
+            raise ConfigError("total is given, and no weight", hint="give weight, this rank's part of it")
         if weight is None:
             part, whole_ = one.n_samples, one.global_batch
         else:
@@ -247,8 +248,13 @@ class EvenBatches:
         self._is_watched = True
 
     def skip(self) -> None:
-        """Leave out the batch at hand, on every rank: it is not trained."""
-        self._next()
+        """Leave out the batch at hand, on every rank: it is not trained. Not for micro-batches."""
+        if self._micro is not None:
+            raise ConfigError("skip() leaves out no micro-batch", hint="train it with its loss times 0")
+        self._at.passed(self._current().global_batch)
+        self._queue.popleft()
+        self._clock.forget()
+        self._clock.begin()
 
     def _current(self) -> MicroBatch:
         if not self._queue:
@@ -290,21 +296,18 @@ class EvenBatches:
             self._stalls.done()
         if not self._queue:
             return
-        one = self._next()
+        one = self._queue.popleft()
         if not one.is_last:
             return
         self._clock.close(self._number, one.n_step)
         self._clock.begin()
         began_s, self._began_s = self._began_s, time.monotonic()
         self._times[self._number] = (began_s, self._began_s)
-        self._at.trained(one.global_batch)
+        self._at.passed(one.global_batch)
         self._number += 1
         self._fold()
         measured, n, time_s = self._clock.measured() or (-1, 0, 0.0)
         self._ranks.start([*map(float, self._issued), measured, n, time_s])
-
-    def _next(self) -> MicroBatch:
-        return self._queue.popleft()
 
     def _fold(self) -> None:
         """Take in what the ranks said of a step, if they did."""
@@ -347,7 +350,7 @@ class EvenBatches:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop over the batches is; without it, they follow one another."""
+        """Choose the epoch that the next loop is; else the next one, also if the last was left early."""
         self._at.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:

@@ -23,24 +23,31 @@ class Position:
         self.n_steps = n_samples // global_batch if drop_last else -(-n_samples // global_batch)
         self.n_used = min(n_samples, self.n_steps * global_batch)
         self._epoch = self._n_trained = self._start = 0
+        self._has_moved = False  # since the epoch was begun, chosen or loaded
 
     def begin(self) -> tuple[int, int]:
-        """Return the epoch that begins, and with which sample: 0, or as loaded."""
-        if self._n_trained >= self.n_used:
-            self._epoch, self._start = self._epoch + 1, 0
-        start, self._start = self._start, 0
-        self._n_trained = start
-        return self._epoch, start
+        """Return the epoch that begins, and with which sample: 0, or as loaded.
 
-    def trained(self, n_samples: int) -> None:
-        """Count a step."""
+        It is the next one if anything of the last was trained, also if that was left before its end.
+        """
+        if self._has_moved or self._n_trained >= self.n_used:
+            self._epoch, self._start = self._epoch + 1, 0
+        self._n_trained, self._has_moved = self._start, False
+        return self._epoch, self._start
+
+    def passed(self, n_samples: int) -> None:
+        """Count a step that was trained, or left out."""
         self._n_trained += n_samples
+        self._has_moved = True
 
     def set_epoch(self, epoch: int) -> None:
         """Begin with ``epoch`` next; where it was left, if it is the one that was loaded."""
         epoch = whole("epoch", epoch, most=MOST_EPOCH)
         if epoch != self._epoch or self._n_trained >= self.n_used:
             self._epoch, self._n_trained, self._start = epoch, 0, 0
+        elif self._has_moved:
+            self._start = 0
+        self._has_moved = False
 
     def is_last_full(self, n_ranks: int) -> bool:
         """Whether each rank has a sample of every step."""
@@ -68,3 +75,4 @@ class Position:
         epoch = whole("epoch of the state", state.get("epoch"), most=MOST_EPOCH)
         n_trained = whole("n_trained of the state", state.get("n_trained"), most=n_samples)
         self._epoch, self._n_trained, self._start = epoch, n_trained, n_trained
+        self._has_moved = False

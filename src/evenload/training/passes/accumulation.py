@@ -62,6 +62,11 @@ def synchroniser(model: Any, n_ranks: int) -> Callable[[bool], None]:
             f"{type(model).__name__} is neither DistributedDataParallel nor sharded by fully_shard",
             hint="give the model whose gradients are exchanged",
         )
+    if any(one.static_graph for one in wrapped):
+        raise ConfigError(
+            "DDP with static_graph=True exchanges gradients after every micro-batch",
+            hint="leave static_graph out, or micro_batch",
+        )
     for one in sharded:
         one.set_reshard_after_forward(False, recurse=False)
 
