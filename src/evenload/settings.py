@@ -82,6 +82,7 @@ SETTINGS = {
         ),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
+        Setting("dash", False, "Serve the live page of what runs, and print where."),
     )
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._live_page import left_to_command
 from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
@@ -135,7 +136,7 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors become one line on stderr, a hint, and the documented exit code."""
-    with plain_streams():
+    with plain_streams(), left_to_command():
         code = _exit_code(argv)
         _drop_output_that_cannot_be_written()
     sys.exit(code)

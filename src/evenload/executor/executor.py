@@ -27,6 +27,7 @@ from evenload.executor.loop.stats import Stats
 from evenload.executor.run.columns import as_items
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
+from evenload.executor.runs_page import RunsPage
 from evenload.executor.task.hybrid import Task as HybridTask
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Executor:
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
         pool = pool_of(devices, reached, follow)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
-        self._record = Record(events, echo)
+        self._page = RunsPage(events)
+        self._record = Record(self._page.log, echo)
         self._engine = Engine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
@@ -94,7 +96,7 @@ class Executor:
         self._lock = threading.RLock()
         self._submitted: SubmittedCalls | None = None
         self._is_closing = False
-        self._thread = EngineThread(self._engine)
+        self._thread = EngineThread(self._engine, partial(self._page.close, self._finished))
         self._finalizer = weakref.finalize(self, self._thread.shut_down)
         self._roster.watch()
 
@@ -352,6 +354,7 @@ class Executor:
     def _begin(self, run: Run) -> None:
         with self._lock:
             self._check_open()
+            self._page.open(run.task.name, self.devices, self._record.note)
             self._thread.start()
             self._engine.call(partial(self._engine.begin, run))
 

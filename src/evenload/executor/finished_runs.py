@@ -48,16 +48,20 @@ def last_run() -> LastRun | None:
 class FinishedRuns:
     """The counts of an executor's finished runs, and what they have measured for those to come.
 
+    status  of the run that ended last; see LastRun
+
     It holds on to no executor: a run may last as long as its engine.
     """
 
     def __init__(self, costs: CostHistory):
         self.stats = Stats()
+        self.status = "interrupted"
         self._costs = costs
 
     def take(self, pool: DevicePool, run: Run) -> None:
         """Keep what ``run`` on ``pool`` has measured, for the next one of the same task."""
         assert run.summary is not None
+        self.status = run.status
         if run.summary.total:  # one without items says nothing, and hides the one before
             _last[:] = [LastRun(run.task.name, run.options.stage, run.status, run.summary, run.certificate)]
         self._costs.learn(run, run.summary, pool)

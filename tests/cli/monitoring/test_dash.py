@@ -112,9 +112,9 @@ def test_a_map_with_a_page(tmp_path, popen, until):
     (tmp_path / "work.py").write_text(HELD)
     (tmp_path / "items.txt").write_text("".join(f"{i}\n" for i in range(30)))
     command = [sys.executable, "-m", "evenload", "map", "work.py:nap", "items.txt", "--devices", "cpu*2"]
-    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", "EVENLOAD_DASH": "1"}  # as with --dash
     process = popen(
-        [*command, "--dash", "--metrics-port", "0", "-o", "out.jsonl"],
+        [*command, "--metrics-port", "0", "-o", "out.jsonl"],
         cwd=tmp_path,
         env=environ,
         stderr=subprocess.PIPE,
@@ -135,6 +135,7 @@ def test_a_map_with_a_page(tmp_path, popen, until):
             measured = read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
         if seen and measured:
             (tmp_path / "go").touch()
+    assert said.count("live page: ") == 1, said
     assert "evenload_imbalance_ratio" in measured
     process.stderr.close()
     assert process.wait(550) == 0, said
@@ -142,6 +143,16 @@ def test_a_map_with_a_page(tmp_path, popen, until):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
     with pytest.raises(OSError, match="refused"):
         read(url)
+
+
+def test_a_setting_that_cannot_be_followed_is_only_a_warning(monkeypatch, capsys):
+    from evenload.cli.monitoring.monitoring import Monitors, recorded
+
+    monkeypatch.setenv("EVENLOAD_DASH", "1")
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    with recorded("x", Monitors()) as log:
+        log.emit(RunFinished(log.now(), "done"))
+    assert capsys.readouterr().err == "warning: there is no live page: pip install 'evenload[dash]'\n"
 
 
 @pytest.fixture

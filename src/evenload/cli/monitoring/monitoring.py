@@ -1,8 +1,6 @@
 """How a long command is followed: listed by ``evenload top``, on a live page, by metrics and spans."""
 
 import contextlib
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +11,10 @@ import click
 from evenload.cli.options import passed_as
 
 if TYPE_CHECKING:
-    import subprocess
-
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
 
 __all__ = ["Monitors", "monitor_options", "recorded", "reporting", "sampled", "watched"]
-
-LAST_WORDS_S = 8.0
 
 OPTIONS = (
     click.option("--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."),
@@ -76,15 +70,16 @@ def watched(
 ) -> Iterator[None]:
     """List the job ``name`` in ``evenload top``; with ``has_dash`` serve the live page of ``events``.
 
-    The events file need not exist yet. The page has a process of its own, so that no viewer can hold up the
-    run; it ends with the block.
-    Raises MissingExtra without starlette or uvicorn.
+    The setting ``dash`` asks for the page as well. The events file need not exist yet. The page ends with the
+    block. Raises MissingExtra without starlette or uvicorn.
     """
     from evenload.devices.jobs import announced
 
     with contextlib.ExitStack() as stack:
-        if has_dash and events is not None:
-            stack.enter_context(_page(events))
+        if events is not None and (has_dash or _is_set()):
+            from evenload._live_page import LivePage
+
+            stack.callback(LivePage(events).close)
         stack.enter_context(announced(name, devices=devices, events=events))
         yield
 
@@ -102,12 +97,13 @@ def recorded(
     with contextlib.ExitStack() as stack:
         more = stack.enter_context(reporting(monitors))
         events = None if folder is None else folder / "events.jsonl"
-        if monitors.has_dash and events is None:
+        has_dash = monitors.has_dash or (events is None and _is_set())
+        if has_dash and events is None:
             import tempfile
 
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
             events = Path(passing) / "events.jsonl"
-        stack.enter_context(watched(name, events, has_dash=monitors.has_dash))
+        stack.enter_context(watched(name, events, has_dash=has_dash))
         file = [stack.enter_context(EventFile(events))] if events is not None else []
         yield EventLog(*sinks, *more, *file)
 
@@ -124,36 +120,14 @@ def sampled(devices: "DevicePool", log: "EventLog", is_wanted: object) -> Iterat
         yield
 
 
-@contextlib.contextmanager
-def _page(events: Path) -> Iterator[None]:
-    import subprocess
+def _is_set() -> bool:
+    """Whether the setting ``dash`` asks for a page; that it cannot be served is no error then."""
+    from evenload._optional import is_installed
+    from evenload.settings import resolve
 
-    from evenload._optional import require
-
-    for package in ("starlette", "uvicorn"):
-        require(package, extra="dash", why="serving the live page")
-    command = [sys.executable, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
-    # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
-    page = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    reader = threading.Thread(target=_print_address, args=(page,), daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        if page.stdin is not None:
-            page.stdin.close()
-        try:
-            page.wait(LAST_WORDS_S)
-        except subprocess.TimeoutExpired:
-            page.kill()
-            page.wait()
-        reader.join(1.0)
-
-
-def _print_address(page: "subprocess.Popen[str]") -> None:
-    if page.stdout is not None:
-        with page.stdout as lines:
-            for line in lines:
-                click.echo(f"live page: {line.strip()}", err=True)
+    if not resolve().dash:
+        return False
+    can_be = is_installed("starlette") and is_installed("uvicorn")
+    if not can_be:
+        click.echo("warning: there is no live page: pip install 'evenload[dash]'", err=True)
+    return can_be

@@ -19,11 +19,12 @@ KEEP_S = 30.0  # for a journal to keep what is finished
 class EngineThread:
     """The thread of ``engine``; there is none where the backend works in the caller's own.
 
+    at_end  called when the engine is closed, maybe more than once
     It holds on to no executor: one that is forgotten ends its workers.
     """
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, engine: Engine, at_end: Callable[[], None]):
+        self._engine, self._at_end = engine, at_end
         self._is_needed = engine.backend.is_threaded
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()
@@ -37,10 +38,14 @@ class EngineThread:
         """Start it, unless it runs."""
         with self._lock:
             if self._is_needed and self._thread is None:
-                self._thread = threading.Thread(
-                    target=serve, args=(self._engine,), name="evenload", daemon=True
-                )
+                self._thread = threading.Thread(target=self._serve, name="evenload", daemon=True)
                 self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            serve(self._engine)
+        finally:
+            self._at_end()
 
     def shut_down(self) -> None:
         """End the workers; also when an executor was forgotten, and at the interpreter's end."""
@@ -49,6 +54,7 @@ class EngineThread:
             return
         if thread is None:
             self._engine.close(GRACE_S)
+            self._at_end()
         elif thread.is_alive():
             self._engine.call(partial(self._engine.close, GRACE_S))
             if not self.asks():  # a future's callback may close the executor

@@ -1,0 +1,70 @@
+"""The live page of events that are being written, served by a process of its own."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from evenload._optional import require
+from evenload._terminal import print_line
+
+__all__ = ["LivePage", "is_left_to_command", "left_to_command"]
+
+LAST_WORDS_S = 8.0
+_commands: list[None] = []
+
+
+class LivePage:
+    """A process that serves the live page of ``events``, a file that need not exist yet.
+
+    No viewer can hold up the run. Its address is printed on standard error once it can be opened. The process
+    ends with ``close``, or with this one. Raises MissingExtra without starlette or uvicorn.
+    """
+
+    def __init__(self, events: Path):
+        import subprocess
+
+        for package in ("starlette", "uvicorn"):
+            require(package, extra="dash", why="serving the live page")
+        command = [sys.executable, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
+        # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._reader = threading.Thread(target=self._print_address, daemon=True)
+        self._reader.start()
+
+    def close(self) -> None:
+        """Let viewers have the end, and end the process."""
+        import subprocess
+
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(1.0)
+
+    def _print_address(self) -> None:
+        if self._process.stdout is not None:
+            with self._process.stdout as lines:
+                for line in lines:
+                    print_line(f"live page: {line.strip()}")
+
+
+@contextlib.contextmanager
+def left_to_command() -> Iterator[None]:
+    """Inside the block, a command of ours runs: it opens a page of its own, or none."""
+    _commands.append(None)
+    try:
+        yield
+    finally:
+        _commands.pop()
+
+
+def is_left_to_command() -> bool:
+    """Whether a command of ours runs in this process."""
+    return bool(_commands)

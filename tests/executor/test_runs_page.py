@@ -1,0 +1,145 @@
+"""The live page that ``EVENLOAD_DASH=1`` opens for a program: it comes with a run, and goes after it."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import evenload
+from evenload._live_page import left_to_command
+from evenload.errors import ConfigError
+from evenload.events import EventLog, RunFinished, RunStarted, Span
+
+PROGRAM = """
+import os, sys, time
+import evenload
+from evenload.events import EventLog, RunFinished, RunStarted
+
+def held(x):
+    while x >= 5 and not os.path.exists("go"):
+        time.sleep(0.02)
+    return sum(evenload.map(abs, [x, 1], devices="cpu*1", backend="inline"))  # no page of its own
+
+if __name__ == "__main__":
+    seen = []
+    with evenload.Executor("cpu*1", events=EventLog(seen.append)) as executor:
+        print(list(executor.map(held, range(10))))
+        print(executor.submit(held, 3).result())
+    print(any(isinstance(event, RunStarted | RunFinished) for event in seen), len(seen) > 10)
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setenv("EVENLOAD_DASH", "1")
+
+
+@pytest.fixture
+def without_server(monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+
+
+def read(url):
+    with urllib.request.urlopen(url, timeout=550) as answer:
+        return answer.read().decode()
+
+
+def test_a_program_has_a_page_while_it_runs(asked, tmp_path, popen, until):
+    pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    process = popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines, seen = [], {}
+    for line in process.stderr:
+        if not line.startswith("live page: "):
+            continue
+        lines.append(line)
+        url = line.split()[-1]
+
+        def has_rows(url=url):
+            seen.update(json.loads(read(url + "timeline")))
+            return seen.get("rows")
+
+        until(has_rows, "the page has rows")
+        (tmp_path / "go").touch()
+    assert len(lines) == 1, "the tasks, which are on a device, have opened none"
+    assert process.stdout.read().splitlines() == [str([x + 1 for x in range(10)]), "4", "False True"]
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(550) == 0
+    assert seen["stages"] == ["map"]
+    with pytest.raises(OSError, match="refused"):
+        read(url)
+
+
+def test_what_it_needs_and_is_not_there_ends_no_work(asked, without_server, capsys):
+    log = EventLog((seen := []).append)
+    with evenload.Executor("cpu*1", backend="inline", events=log) as executor:
+        for _ in range(2):
+            assert list(executor.map(abs, range(-3, 1))) == [3, 2, 1, 0]
+    said = capsys.readouterr().err
+    assert said.count("there is no live page") == 1
+    assert "evenload[dash]" in said
+    assert [event for event in seen if isinstance(event, Span)]
+
+
+def test_a_disk_that_is_full_ends_no_work(asked, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for function in ("__call__", "__init__"):
+        monkeypatch.setattr(f"evenload.executor.runs_page.EventFile.{function}", full)
+        assert list(evenload.map(abs, [-1, 2], devices="cpu*1", backend="inline")) == [1, 2]
+    assert capsys.readouterr().err.count("there is no live page: [Errno 28] No space") == 2
+
+
+def test_neither_a_command_nor_a_task_opens_one_more(asked, without_server, capsys):
+    with left_to_command():
+        assert list(evenload.map(abs, [-1], devices="cpu*1", backend="inline")) == [1]
+    assert "live page" not in capsys.readouterr().err
+
+
+def test_the_setting_is_checked(monkeypatch):
+    monkeypatch.setenv("EVENLOAD_DASH", "perhaps")
+    with pytest.raises(ConfigError, match="dash = 'perhaps' in EVENLOAD_DASH"):
+        evenload.Executor("cpu*1", backend="inline")
+
+
+def test_the_page_reads_a_whole_run(asked, tmp_path, monkeypatch):
+    """What it is given to read: one start, the spans, how the last run ended."""
+    pages = []
+
+    class Read:
+        def __init__(self, events):
+            pages.append(self)
+            self.path, self.events = events, None
+
+        def close(self):
+            self.events = list(evenload.events.read_events(self.path))
+
+    monkeypatch.setattr("evenload.executor.runs_page.LivePage", Read)
+    own = EventLog()
+    for events in (None, own):
+        list(evenload.map(abs, range(20), devices="cpu*1", backend="inline", events=events))
+        page = pages.pop()
+        assert not page.path.parent.exists(), "its events are gone with it"
+        found = page.events
+        assert isinstance(found[0], RunStarted)
+        assert (found[0].name, list(found[0].devices)) == ("abs", ["cpu:0"])
+        assert sum(span.n_items for span in found if isinstance(span, Span)) == 20
+        assert [one for one in found if isinstance(one, RunFinished)] == found[-1:]
+        assert found[-1].status == "done"
+    own.emit(RunFinished(own.now(), "done"))
+    assert own.sink_errors == []
+    with pytest.raises(evenload.errors.TaskError):
+        list(evenload.map(int, ["x"], devices="cpu*1", backend="inline"))
+    assert pages.pop().events[-1].status == "failures"
+    evenload.Executor("cpu*1", backend="inline").close()
+    assert pages == [], "none without a run"
