@@ -11,6 +11,7 @@ from evenload._terminal import print_line
 
 __all__ = ["LivePage", "is_left_to_command", "left_to_command"]
 
+START_S = 60.0  # for its address, on a machine that does other things besides
 LAST_WORDS_S = 8.0
 _commands: list[None] = []
 
@@ -32,6 +33,7 @@ class LivePage:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        self._is_told = threading.Event()
         self._reader = threading.Thread(target=self._print_address, daemon=True)
         self._reader.start()
 
@@ -41,6 +43,7 @@ class LivePage:
 
         if self._process.stdin is not None:
             self._process.stdin.close()
+        self._is_told.wait(START_S)  # a run may be over before its page has begun
         try:
             self._process.wait(LAST_WORDS_S)
         except subprocess.TimeoutExpired:
@@ -49,10 +52,14 @@ class LivePage:
         self._reader.join(1.0)
 
     def _print_address(self) -> None:
-        if self._process.stdout is not None:
-            with self._process.stdout as lines:
-                for line in lines:
-                    print_line(f"live page: {line.strip()}")
+        try:
+            if self._process.stdout is not None:
+                with self._process.stdout as lines:
+                    for line in lines:
+                        print_line(f"live page: {line.strip()}")
+                        self._is_told.set()
+        finally:
+            self._is_told.set()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The live page of an executor's runs, for programs that the setting ``dash`` (``EVENLOAD_DASH=1``) asks."""
 
+import shutil
 import tempfile
 import threading
 import time
@@ -55,9 +56,10 @@ class RunsPage:
                 self._file(RunFinished(self.log.now(), finished.status))
 
     def _enter(self, stack: ExitStack, log: EventLog, name: str, devices: DevicePool) -> None:
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="evenload-", ignore_cleanup_errors=True)
-        )
+        folder = tempfile.mkdtemp(
+            prefix="evenload-"
+        )  # a TemporaryDirectory may go first at the program's end
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder) / "events.jsonl"
         stack.callback(LivePage(path).close)
         self._file = stack.enter_context(EventFile(path))
