@@ -5,11 +5,16 @@ The cases come in joblib's wheel.
 
 import inspect
 import itertools
+import sys
 
-import joblib.test.test_parallel as theirs
 import pytest
 
 import evenload.joblib  # noqa: F401  (makes the backend known)
+
+with pytest.MonkeyPatch.context() as patch:
+    # Theirs imports it if it is there; that would change how exceptions are pickled in all other tests.
+    patch.setitem(sys.modules, "distributed", None)
+    import joblib.test.test_parallel as theirs
 
 pytestmark = pytest.mark.slow  # hundreds of pools
 

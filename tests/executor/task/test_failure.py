@@ -1,5 +1,6 @@
 """Exceptions on their way from a worker to whoever asked."""
 
+import copyreg
 import pickle
 
 import pytest
@@ -49,7 +50,10 @@ def test_the_cause_and_its_traceback_arrive() -> None:
     assert "in caught" not in error.remote_traceback, "starts with the user's code"
 
 
-def test_what_cannot_be_rebuilt_arrives_as_text() -> None:
+def test_what_cannot_be_rebuilt_arrives_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(
+        copyreg.dispatch_table, Awkward, raising=False
+    )  # tblib's way, if a test imported that
     failure = travelled(Awkward("a", "b"))
     assert failure.pickled is None
     error = failure.to_error(0, "cpu:0")
