@@ -159,7 +159,7 @@ def test_map_raises_in_its_turn_and_cancels_the_rest(executor, tmp_path):
     [
         ({"max_workers": 0}, ValueError, "max_workers must be greater than 0"),
         ({"max_workers": -1}, ValueError, "max_workers must be greater than 0"),
-        ({"max_workers": "two"}, ValueError, "max_workers"),
+        ({"max_workers": "two"}, ValueError, "max_workers.*\n.*from 1 to"),
         ({"initializer": 3}, TypeError, "callable"),
         ({"max_workers": 2, "backend": "ray"}, ConfigError, "name them"),
         ({"devices": "quantum"}, ConfigError, "quantum"),

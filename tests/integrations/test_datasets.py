@@ -158,6 +158,8 @@ def as_table(table):
         (models.of_a_row_in_place, {"batched": False, "remove_columns": "number"}),
         (models.arrays, {"features": {"text": "string", "number": "int32", "vector": "float64"}}),
         (models.in_place, {"batch_size": None, "keep_in_memory": True}),
+        (models.in_place, {"batch_size": 0}),
+        (models.in_place, {"batch_size": -1, "drop_last_batch": True}),
     ],
 )
 def test_arguments_mean_what_they_mean_there(executor, stored, function, options):
@@ -283,7 +285,7 @@ def test_a_streams_function_has_to_return_columns_of_one_length(executor, stored
     [
         ({"num_proc": 4}, 'devices="cpu\\*4"'),
         ({"with_rank": True}, "current_device"),
-        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 2.5}, "at least 1"),
         ({"batch_size": "many"}, "at least 1"),
         ({"batched": "yes"}, "neither True nor False"),
         ({"remove_columns": 3}, "no sequence"),

@@ -1,6 +1,7 @@
 """``evenload.frames.map`` gives what the frame's own method gives, with its index, columns and dtypes."""
 
 import importlib
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -102,6 +103,48 @@ def test_values_are_mapped_as_by_series_map(executor, frame):
         if frame[name].notna().any():
             ours = frames.map(frame[name], str, executor=executor, na_action="ignore")
             assert is_equal(ours, frame[name].map(str, na_action="ignore"))
+
+
+OPTIONS = [
+    {},
+    {"raw": True},
+    {"args": (3,)},
+    {"unit": "kg", "args": [1, 2]},
+    {"raw": True, "unit": "g"},
+    {"result_type": "expand"},
+    {"result_type": "reduce", "unit": 1},
+]
+WITH_MORE = {
+    "what it got": lambda row, *args, **kwargs: f"{type(row).__name__} {list(args)} {sorted(kwargs)}",
+    "two values": lambda row, *args, **kwargs: [len(args), len(kwargs)],
+    "itself": lambda row, *args, **kwargs: row,
+}
+
+
+@given(st.integers(0, 4), st.integers(0, 3), st.sampled_from(OPTIONS), st.sampled_from(sorted(WITH_MORE)))
+@settings(max_examples=40)
+def test_options_mean_what_they_mean_to_apply(executor, n_rows, n_columns, options, name):
+    frame = pd.DataFrame({f"c{n}": range(n, n + n_rows) for n in range(n_columns)}, index=range(n_rows))
+    try:
+        theirs = frame.apply(WITH_MORE[name], axis=1, **options)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            frames.map(frame, WITH_MORE[name], executor=executor, **options)
+        return
+    assert is_equal(frames.map(frame, WITH_MORE[name], executor=executor, **options), theirs)
+
+
+@pytest.mark.parametrize("options", [{}, {"na_action": "ignore"}, {"na_action": "ignore", "unit": "kg"}])
+def test_options_mean_what_they_mean_to_series_map(options):
+    series = pd.Series(pd.Categorical(["u", None, "v"], categories=["u", "v", "w"]))
+    for function in (lambda value, **more: value, lambda value, **more: f"{value}{more}"):
+        ours = frames.map(series, function, devices="cpu*1", **options)
+        assert is_equal(ours, series.map(function, **options))
+
+
+def test_a_compiler_of_functions_is_refused(executor):
+    with pytest.raises(ConfigError, match="numba"):
+        frames.map(pd.DataFrame({"a": [1]}), len, executor=executor, raw=True, engine="numba")
 
 
 def test_groups_of_a_series_by_other_values(executor):

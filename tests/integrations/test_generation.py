@@ -14,7 +14,7 @@ import pytest
 
 import evenload
 from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, PromptsFailed, TaskError, UnknownName
-from evenload.integrations.engines import VLLM
+from evenload.integrations.engines import VLLM, Transformers
 
 WORDS = ["<pad>", "<eos>", *(f"w{n}" for n in range(60))]
 
@@ -134,7 +134,10 @@ def test_what_cannot_be_is_refused(given, error, words):
         evenload.LLM(3)
 
 
-@pytest.mark.parametrize("prompts", ["a text", None, [3], [b"a"], [[]], [[1, "a"]], [{"role": "user"}]])
+@pytest.mark.parametrize(
+    "prompts",
+    ["a text", None, [3], [b"a"], [[]], [[1, "a"]], [{"role": "user"}], {"role": "user", "content": "a"}],
+)
 def test_what_is_no_prompt_is_refused(inline, tmp_path, prompts):
     llm = evenload.LLM(str(tmp_path), engine=Notes, executor=inline)
     with pytest.raises(ConfigError):
@@ -173,6 +176,16 @@ def tiny(tmp_path_factory):
         torch.manual_seed(3)
         transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def test_transformers_finds_stop_strings_in_the_words_of_its_tokenizer(tiny, monkeypatch):
+    engine = Transformers(tiny, types.SimpleNamespace(torch="cpu"))
+    asked = []
+    monkeypatch.setattr(engine._model, "generate", lambda **given: asked.append(given) or given["input_ids"])
+    assert engine.generate(["w3 w4"], stop_strings=["w5"], max_tokens=2) == [""]
+    engine.generate(["w3 w4"], max_tokens=2)
+    assert asked[0]["tokenizer"] is engine._tokenizer
+    assert "tokenizer" not in asked[1]
 
 
 def alone(folder, prompts, n_tokens):

@@ -1,5 +1,6 @@
 """joblib's backend "evenload" as programs use it: scripts, scikit-learn, failures, generators, refusals."""
 
+import os
 import subprocess
 import sys
 
@@ -188,3 +189,26 @@ def test_what_shares_memory_is_run_by_threads_and_asking_for_both_is_refused(cho
         joblib.Parallel(backend="evenload", require="sharedmem")
     with pytest.raises(ValueError, match="n_jobs == 0"):
         run(square, range(3), n_jobs=0)
+
+
+FORKED = """
+import os, joblib, evenload.joblib
+joblib.parallel_config("evenload", devices="cpu*2")
+call = lambda: joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(4))
+assert call() == [0, 1, 2, 3]
+child = os.fork()
+if not child:
+    made = call()
+    joblib.parallel_config("sequential")
+    import gc; gc.collect()
+    os._exit(0 if made == [0, 1, 2, 3] else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert call() == [0, 1, 2, 3]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_process_has_workers_of_its_own():
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr) == (0, "")

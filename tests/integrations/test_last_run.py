@@ -4,6 +4,7 @@ import joblib
 import pytest
 
 import evenload
+import evenload.frames
 import evenload.joblib
 from evenload.futures import Executor
 
@@ -12,6 +13,10 @@ def fails_on_two(x):
     if x == 2:
         raise KeyError(x)
     return x
+
+
+def fails_on_two_of_a(row):
+    return fails_on_two(row["a"])
 
 
 @pytest.mark.parametrize("backend", ["inline", "process"])
@@ -34,6 +39,39 @@ def test_of_submitted_calls():
         assert evenload.last_run().summary.done == 3
         assert executor.submit(abs, -5).result(500) == 5
     assert evenload.last_run().summary.done == 1
+    assert evenload.last_run().task == "submitted calls"
+
+
+class Upper:
+    def __init__(self, model, *, device):
+        pass
+
+    def generate(self, prompts):
+        return [prompt.upper() for prompt in prompts]
+
+
+def test_the_function_of_an_integration_is_named():
+    with evenload.Executor("cpu*1", backend="inline") as executor:
+        names = []
+        pd = pytest.importorskip("pandas")
+        frame = pd.DataFrame({"a": [0, 1]})
+        evenload.frames.map(frame, fails_on_two_of_a, executor=executor)
+        names.append(evenload.last_run().task)
+        evenload.frames.map(frame, len, by="a", executor=executor)
+        names.append(evenload.last_run().task)
+        evenload.frames.map(frame["a"], fails_on_two, executor=executor)
+        names.append(evenload.last_run().task)
+        evenload.LLM("none", engine=Upper, executor=executor).generate(["a"])
+        names.append(evenload.last_run().task)
+    assert names == ["fails_on_two_of_a", "len", "fails_on_two", "Upper"]
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_calls_that_no_device_can_run(backend):
+    expected = pytest.raises(evenload.errors.NoUsableDevice, match="no device can run submitted calls")
+    given = {"initializer": fails_on_two, "initargs": (2,), "backend": backend}
+    with Executor("cpu*1", **given) as executor, expected:
+        executor.submit(abs, 1).result(500)
 
 
 def test_of_futures_and_of_each_call_of_joblib():

@@ -17,7 +17,7 @@ __all__ = ["FinishedRuns", "LastRun", "last_run"]
 class LastRun:
     """A run that is over: of a map, or of the calls that were submitted to an executor.
 
-    task         the name of the function; of submitted calls, of what makes them
+    task         the name of the function, of an LLM's engine, or "submitted calls"
     status       done | failures (of items) | interrupted | failed
     summary      its figures: bound, ratio, factors, what each device did
     certificate  makes its certificate; see ``Results.certificate``

@@ -8,7 +8,6 @@ import functools
 import itertools
 import multiprocessing
 import pickle
-import sys
 import threading
 import time
 import weakref
@@ -54,8 +53,10 @@ class Executor(futures.Executor):
         initargs: Iterable[Any] = (),
         **more: Any,
     ):
-        if max_workers is not None and whole("max_workers", max_workers, least=-sys.maxsize) < 1:
+        if type(max_workers) is int and max_workers < 1:
             raise ConfigError("max_workers must be greater than 0", hint="leave it out for all devices")
+        if max_workers is not None:
+            whole("max_workers", max_workers, least=1)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         backend = more.get("backend", "process")

@@ -21,6 +21,7 @@ from datasets.iterable_dataset import ExamplesIterable
 from evenload.executor.executor import Executor
 from evenload.executor.task.fingerprint import fingerprint_code
 from evenload.executor.task.hybrid import Implementation
+from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
 
 __all__ = ["DatasetJob"]
@@ -51,7 +52,7 @@ class DatasetJob:
 
     def stored(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
         """The datasets, mapped. No worker starts before ``Dataset.map`` asks for a batch."""
-        task: Any = functools.partial(StoredBatches, self.built, splits, self.how)
+        task = named(name_of(self.function), StoredBatches, self.built, splits, self.how)
         with ExitStack() as until_done:
             executor = functools.cache(lambda: until_done.enter_context(self.opened()))
 
@@ -102,7 +103,7 @@ class DatasetJob:
         return IterableDataset(rows, described, dataset.split, dataset._formatting)
 
     def _rows(self, dataset: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-        task: Any = functools.partial(StreamedBatches, self.built, self.how, self.removed)
+        task = named(name_of(self.function), StreamedBatches, self.built, self.how, self.removed)
         with self.opened() as executor:
             n_rows = 0
             for batch in executor.map(task, self._read(dataset), **self.options):

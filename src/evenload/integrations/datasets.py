@@ -48,6 +48,7 @@ def map(
 
     dataset    a ``datasets.Dataset``, an ``IterableDataset``, or a dict of either
     function   called with a batch, a dict of lists; or a class, which is built once on each device
+    batch_size rows in a batch; None, or less than 1: all of them
     batched    False: the function gets one row at a time, and workers ``batch_size`` rows at once
     executor   one to use instead of one of its own on ``devices``; it stays open
     retries    so often a batch is tried again whose function raises
@@ -74,7 +75,8 @@ def map(
     removed = _columns("remove_columns", remove_columns, splits.values()) or ()
     more_of_it = dict(keywords("fn_kwargs", {} if fn_kwargs is None else fn_kwargs))
     how = Calling(flag("batched", batched), flag("with_indices", with_indices), columns, more_of_it)
-    size = 0 if batch_size is None else whole("batch_size", batch_size, least=1, most=None)
+    is_whole = batch_size is None or (type(batch_size) is int and batch_size <= 0)  # as Dataset.map has it
+    size = 0 if is_whole else whole("batch_size", batch_size, least=1, most=None)
     opened = functools.partial(executor_for, executor, devices)
     options = {"retries": retries, "timeout_s": timeout_s, "stage": f"map {name_of(function)}"}
     more = {name: value for name, value in more.items() if value is not None}

@@ -59,6 +59,8 @@ class Transformers:
             sampling["do_sample"] = bool(sampling.get("temperature"))
         if not sampling["do_sample"]:
             sampling.pop("temperature", None)
+        if sampling.get("stop_strings"):
+            sampling.setdefault("tokenizer", self._tokenizer)  # transformers looks for them in its words
         tokens = [self._tokens(prompt) for prompt in prompts]
         padded = self._tokenizer.pad({"input_ids": tokens}, return_tensors="pt").to(self._model.device)
         with self._torch.inference_mode():

@@ -4,19 +4,21 @@ Tested with pandas 3.1 and polars 2.1. The frame's own method is called in the e
 results up: index, columns and dtypes of what it gives are the library's.
 """
 
-import functools
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.hybrid import Implementation
-from evenload.executor.task.prepare import implementation, name_of
+from evenload.executor.task.prepare import implementation, name_of, named
 from evenload.integrations.built_function import BuiltFunction, executor_for
 
 __all__ = ["map"]
 
 Run = Callable[..., Iterator[Any]]
+Further = tuple[tuple[Any, ...], dict[str, Any]]
+OF_APPLY, OF_MAP = ("raw", "result_type", "by_row"), ("na_action",)
 MOST_ROWS, FEW_ROWS = 128, 4096  # rows in a call; with fewer in all each has a call of its own
 
 
@@ -39,7 +41,8 @@ def map(
     executor   one to use instead of one of its own on ``devices``; it stays open
     retries    so often a row or group is tried again
     timeout_s  a row or group that takes longer fails, and its worker is replaced
-    options    of the frame's own method, or of ``groupby`` of pandas
+    options    of the frame's own method, with further arguments of the function where pandas takes them
+               (``args=(3,)``, ``unit="kg"``), or of ``groupby`` of pandas
     Returns what the frame's own method returns: ``apply(function, axis=1)``, ``groupby(by).apply`` and
     ``Series.map`` of pandas; ``map_rows``, ``group_by(by, maintain_order=True).map_groups`` and
     ``map_elements`` of polars. Raises ConfigError for anything else, and TaskError if the function raises.
@@ -74,20 +77,35 @@ def _way_of(frame: Any, by: Any) -> Callable[..., Any]:
 class _Rows(BuiltFunction):
     """A function over rows of a frame that the worker has, by their numbers; pandas makes the rows."""
 
-    def __init__(self, built: Implementation, frame: Any, *, device: Any):
+    def __init__(self, built: Implementation, further: "Further", frame: Any, raw: bool, *, device: Any):
         super().__init__(built, device)
-        self._frame = frame
+        self._further, self._frame, self._raw = further, frame, raw
 
     def __call__(self, places: Sequence[int]) -> list[Any]:
         found: list[Any] = []
 
         def note(row: Any) -> None:
-            value = self._function(row)
-            is_series = isinstance(value, type(row))  # it may be the row, which is the same object each time
-            found.append(value.copy(deep=False) if is_series else value)
+            args, kwargs = self._further
+            value = self._function(row, *args, **kwargs)
+            is_row_like = isinstance(
+                value, type(row)
+            )  # it may be the row, which is the same object each time
+            found.append(copy.copy(value) if is_row_like else value)
 
-        self._frame.iloc[places].apply(note, axis=1)
+        self._frame.iloc[places].apply(note, axis=1, raw=self._raw)
         return found
+
+
+class _Values(BuiltFunction):
+    """A function over single values, with further arguments."""
+
+    def __init__(self, built: Implementation, further: "Further", *, device: Any):
+        super().__init__(built, device)
+        self._further = further
+
+    def __call__(self, value: Any) -> Any:
+        args, kwargs = self._further
+        return self._function(value, *args, **kwargs)
 
 
 class _Groups(BuiltFunction):
@@ -105,26 +123,48 @@ class _Groups(BuiltFunction):
 def _pandas_frame(frame: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
     if "axis" in options:
         raise ConfigError("rows are mapped, whatever axis", hint="transpose the frame first")
-    if not len(frame):  # pandas asks the function about no values
-        return frame.apply(lambda row: next(run(function, [row])), axis=1, **options)
-    task = functools.partial(_Rows, implementation(function), frame)
+    own, further = _further(options, OF_APPLY)
+    name, built = name_of(function), implementation(function)
+    if not all(frame.shape):  # pandas asks the function about no values
+        task = named(name, _Values, built, further)
+        return frame.apply(lambda row: next(run(task, [row])), axis=1, **own)
+    task = named(name, _Rows, built, further, frame, bool(own.get("raw")))
     results = run(task, range(len(frame)), batch=min(MOST_ROWS, 1 + len(frame) // FEW_ROWS))
-    return frame.apply(lambda _: next(results), axis=1, **options)
+    return frame.apply(lambda _: next(results), axis=1, **own)
 
 
 def _pandas_groups(frame: Any, function: Any, by: Any, options: dict[str, Any], run: Run) -> Any:
     groups: list[tuple[Any, Any]] = []
     frame.groupby(by, **options).apply(lambda group: groups.append((group.name, group)))
-    task = functools.partial(_Groups, implementation(function))
+    task = named(name_of(function), _Groups, implementation(function))
     results = run(task, groups, cost=[float(len(group)) for _, group in groups])
     return frame.groupby(by, **options).apply(lambda _: next(results))
 
 
 def _pandas_series(series: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
     values: list[Any] = []
-    series.map(values.append, **options)
-    results = run(function, values)
-    return series.map(lambda _: next(results), **options)
+    own, further = _further(options, OF_MAP)
+    series.map(values.append, **own)
+    results = run(named(name_of(function), _Values, implementation(function), further), values)
+    return series.map(lambda _: _same_nan(next(results)), **own)
+
+
+def _further(options: dict[str, Any], own: tuple[str, ...]) -> tuple[dict[str, Any], Further]:
+    """``options`` as pandas divides them: those of its method, and further arguments of the function."""
+    for name in ("engine", "engine_kwargs"):
+        if options.get(name) not in (None, "python"):
+            hint = "leave it out: the function runs in the workers, which a compiler cannot see"
+            raise ConfigError(f"{name}={quoted(options[name])} is not for evenload.frames.map", hint=hint)
+    kwargs = {name: value for name, value in options.items() if name not in (*own, "engine", "engine_kwargs")}
+    args = tuple(kwargs.pop("args", ())) if own is OF_APPLY else ()
+    return {name: options[name] for name in own if name in options}, (args, kwargs)
+
+
+def _same_nan(value: Any) -> Any:
+    """``value``; of floats that are none the one that pandas looks for by identity."""
+    from numpy import nan
+
+    return nan if type(value) is float and value != value else value
 
 
 def _polars_frame(frame: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:

@@ -13,7 +13,7 @@ from evenload._arguments import choice, sequence, whole
 from evenload.errors import ConfigError, PromptsFailed, TaskError, quoted
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
-from evenload.executor.task.prepare import pickle_callable
+from evenload.executor.task.prepare import named, pickle_callable
 from evenload.integrations.built_function import executor_for
 from evenload.integrations.engines import BATCHES, ENGINES, Engine, Prompt
 
@@ -61,7 +61,7 @@ class LLM:
         self._batch = usual if batch is None else whole("batch", batch, least=1)
         body, buffers = pickle_callable(functools.partial(kind, os.fspath(model), **options))
         name = getattr(kind, "__qualname__", "engine")
-        self._task: Any = functools.partial(_Prompts, name, body, [bytes(buffer) for buffer in buffers])
+        self._task = named(name, _Prompts, name, body, [bytes(buffer) for buffer in buffers])
         self._until_closed = ExitStack()
         used = executor_for(executor, "all" if devices is None else devices)
         self._executor = self._until_closed.enter_context(used)
@@ -86,6 +86,9 @@ class LLM:
         sampling   as the engine has it: ``max_tokens``, ``temperature``, ...
         Raises ConfigError if a prompt is none of these.
         """
+        if isinstance(prompts, Mapping):
+            hint = "give a list of prompts; one conversation is [[{...}]]"
+            raise ConfigError(f"prompts={quoted(prompts)} is no list", hint=hint)
         asked = [_checked(prompt, at) for at, prompt in enumerate(sequence("prompts", prompts))]
         choice("on_error", on_error, ("raise", "return"))
         options = {"retries": retries, "timeout_s": timeout_s}

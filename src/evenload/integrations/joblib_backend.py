@@ -72,6 +72,7 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
         self._workers: Executor | None = None
         self._warm: tuple[Any, Executor] | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self.parallel: Any = None
 
     def __reduce__(self) -> tuple:
@@ -104,6 +105,9 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
         self, n_jobs: int = 1, parallel: Any = None, prefer: Any = None, require: Any = None, **more: Any
     ) -> int:
         """Make ready for calls of ``parallel``; returns what ``effective_n_jobs`` then does."""
+        if self._process != os.getpid():  # forked from the one whose devices and workers these are
+            self._process, self._warm, self._lock = os.getpid(), None, threading.Lock()
+            self.__dict__.pop("_known_devices", None)
         n_workers = self._n_workers(n_jobs)
         if n_jobs == 1 or current_device() is not None:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))

@@ -24,7 +24,7 @@ from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import LOOK_AHEAD_BYTES, Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
-from evenload.executor.task.prepare import Tasks
+from evenload.executor.task.prepare import Tasks, named
 from evenload.executor.task.task import PreparedTask
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RunFactory:
         fn: Any = run_call if is_threaded else _call_here
         if self._initializer is not None:
             fn = partial(AfterInitializer, self._initializer, fn)
-        task = self._tasks.prepare(fn, is_tidied=True, sends=is_threaded)
+        task = self._tasks.prepare(named("submitted calls", fn), is_tidied=True, sends=is_threaded)
         limit_s = self._call_timeout_s
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True, timeout_s=limit_s)
         run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)

@@ -17,7 +17,7 @@ from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.pickling import pack
 
-__all__ = ["Tasks", "implementation", "is_stateful", "name_of", "pickle_callable"]
+__all__ = ["Tasks", "implementation", "is_stateful", "name_of", "named", "pickle_callable"]
 
 MOST_TASKS = 256  # that are kept
 
@@ -90,11 +90,18 @@ def is_stateful(fn: Any) -> bool:
 
 
 def name_of(fn: Any) -> str:
-    """Return the name of a task for messages."""
+    """Return the name of a task for messages; of a partial its own, if ``named`` gave it one."""
     if isinstance(fn, HybridTask):
         return repr(fn)
-    inner = fn.func if isinstance(fn, functools.partial) else fn
+    inner = fn.func if isinstance(fn, functools.partial) and "__qualname__" not in vars(fn) else fn
     return getattr(inner, "__qualname__", None) or type(inner).__name__
+
+
+def named(name: str, task: Any, *args: Any) -> Any:
+    """Return a partial of ``task`` that has this name in messages, summaries and events."""
+    partial = functools.partial(task, *args)
+    partial.__qualname__ = name  # pyrefly: ignore
+    return partial
 
 
 def pickle_callable(fn: Any) -> tuple[bytes, list]:
