@@ -65,7 +65,7 @@ def cases():
             given = dict(zip(names, itertools.chain.from_iterable(rows), strict=True))
             label = ",".join(f"{key}={shown(value)}" for key, value in given.items() if value != "evenload")
             why = NOT_APPLICABLE.get(f"{name}[{label}]") or NOT_APPLICABLE.get(name)
-            marks = [mark for mark in function.pytestmark if mark.name in ("skipif", "xfail")]
+            marks = [mark for mark in function.pytestmark if mark.name == "skipif"]
             marks += [pytest.mark.skip(reason=why)] if why else []
             yield pytest.param(function, given, id=f"{name}[{label}]", marks=marks)
 
