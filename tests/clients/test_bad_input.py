@@ -108,6 +108,7 @@ def test_where_all_fail_the_mean_does_not_hide_why(on_error):
         (lambda: Recipe(metrics=("auc",)), "unknown metric"),
         (lambda: Recipe(steps=3, epochs=2), "give one of the two"),
         (lambda: Recipe(batch_size=0), "batch_size=0"),
+        (lambda: Recipe(batch_size=10**12), "rows of the largest"),
         (lambda: Recipe(clip=-1.0), "clip=-1.0"),
         (lambda: Recipe(prox=-1.0), "prox=-1.0"),
         (lambda: SGD(lr=float("nan")), "lr=nan"),

@@ -67,12 +67,12 @@ CASES = {
         [SERIAL, way("threads", 0.5, "threads*2/eager")],
         "--max-workers 2 --strategy threads",
     ),
-    "nothing wins": ([SERIAL, way("threads", 0.99)], "--max-workers 1: training one client"),
+    "nothing wins": ([SERIAL, way("threads", 0.99)], "--strategy serial: training one client"),
     "what ran as another is no advice": (
         [SERIAL, way("streams", 0.1, "threads/eager", why="no GPU")],
-        "--max-workers 1: training",
+        "--strategy serial: training",
     ),
-    "merged never wins": ([SERIAL, way("merged", 0.1, distance=0.5)], "--max-workers 1: training"),
+    "merged never wins": ([SERIAL, way("merged", 0.1, distance=0.5)], "--strategy serial: training"),
 }
 
 

@@ -104,7 +104,7 @@ def advice(found: Sequence[ComparedWay], *, n_clients: int, batch_size: int) -> 
     best = max(same, key=lambda name: same[name])
     ran, gain = by_name[best].ran, f"{same[best]:.1f} times serial, with the same result."
     if best == "serial" or same[best] < GAIN:
-        first = "--max-workers 1: training one client after the other is the fastest here with this result."
+        first = "--strategy serial: training one client after the other is the fastest here with this result."
     elif best == "fused":
         first = f"--max-workers 1 --strategy {ran}: one worker, {n_clients} clients in one step: {gain}"
     else:

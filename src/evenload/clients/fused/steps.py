@@ -16,6 +16,8 @@ from evenload.clients.values.task import ClientTask
 
 __all__ = ["StepTable"]
 
+LARGEST_TABLE = 512  # rows of a step; the table has their square
+
 
 class StepTable:
     """A line for each step of each client.
@@ -37,8 +39,7 @@ class StepTable:
         draws = np.concatenate([*(plan.draws for plan in plans), [0]])
         self._spare = ends[-1]
         self._places = torch.from_numpy(np.concatenate([places, own])).to(device)
-        counts = torch.from_numpy(self.counts)
-        self._weights = _row_weights(recipe.batch_size, dtype).index_select(0, counts).to(device)
+        self._weights = _row_weights(self.counts, recipe.batch_size, dtype).to(device)
         self._draws = torch.from_numpy(draws).to(device)
 
     def first(self, task: ClientTask) -> int:
@@ -58,8 +59,17 @@ class StepTable:
         return [t.index_select(0, flat).view(length, q, *t.shape[1:]) for t in columns]
 
 
+def _row_weights(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
+    """[steps, batch]: for a step of n real rows, 1/n for these and 0 for padding."""
+    if batch > LARGEST_TABLE:  # all rows of a client in one step, say: few numbers of rows among very many
+        return _weights_of(counts, batch, dtype)
+    return _weight_table(batch, dtype).index_select(0, torch.from_numpy(counts))
+
+
 @functools.cache
-def _row_weights(batch: int, dtype: torch.dtype) -> Tensor:
-    """[batch + 1, batch]: for each number n of real rows, 1/n for these and 0 for padding."""
-    counts = np.arange(batch + 1)[:, None]
-    return torch.from_numpy((np.arange(batch) < counts) / np.maximum(counts, 1)).to(dtype)
+def _weight_table(batch: int, dtype: torch.dtype) -> Tensor:
+    return _weights_of(np.arange(batch + 1), batch, dtype)
+
+
+def _weights_of(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy((np.arange(batch) < counts[:, None]) / np.maximum(counts, 1)[:, None]).to(dtype)

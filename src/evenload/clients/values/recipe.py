@@ -14,6 +14,7 @@ __all__ = ["LOSSES", "METRICS", "PER_CLIENT", "Recipe", "check_together"]
 
 LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
 METRICS = ("accuracy",)
+MOST = (1 << 31) - 1  # rows of a step, epochs, steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,7 @@ class Recipe:
                 raise UnknownName("metric", name, METRICS)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"epochs={self.epochs} and steps={self.steps}", hint="give one of the two")
-        for name in ("batch_size", "epochs", "steps"):
-            value = getattr(self, name)
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and (not is_whole or value < 1):
-                raise ConfigError(f"{name}={quoted(value)} is not an int above 0")
+        self._check_numbers()
         for name in ("loss", "augment", "objective", "step"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str) and not callable(value):
@@ -95,6 +92,17 @@ class Recipe:
                 "a custom step does everything itself: prox, clip, metrics, augment and precision have no "
                 "effect on it"
             )
+
+    def _check_numbers(self) -> None:
+        for name in ("batch_size", "epochs", "steps"):
+            value = getattr(self, name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not is_whole or value < 1):
+                raise ConfigError(f"{name}={quoted(value)} is not an int above 0")
+            if value is not None and value > MOST:
+                all_rows = "for steps over all rows of a client, give the rows of the largest"
+                hint = all_rows if name == "batch_size" else None
+                raise ConfigError(f"{name}={quoted(value)} is more than {MOST:,}", hint=hint)
 
     def _check_optimizer(self) -> None:
         """Check the optimiser and the schedule, of which a function becomes a value."""
