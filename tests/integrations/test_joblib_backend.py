@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import joblib
 import pytest
@@ -118,7 +119,7 @@ def test_a_generator_that_is_left_early_leaves_the_backend_usable(chosen):
     for return_as in ("generator", "generator_unordered"):
         made = run(square, range(30), return_as=return_as, batch_size=1)
         next(made)
-        with pytest.warns(UserWarning, match="limit unnecessary computation"):  # joblib's own
+        with warnings.catch_warnings(action="ignore"):  # joblib says what was made in vain, if anything was
             made.close()
         assert run(square, range(5)) == [0, 1, 4, 9, 16]
 
