@@ -20,7 +20,7 @@ from evenload._arguments import whole
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor import Executor as DeviceExecutor
 from evenload.executor.task.prepare import pickle_callable
-from evenload.integrations.job_future import JobFuture, NoWorker
+from evenload.integrations.job_future import JobFuture, NoWorker, results_in_order
 from evenload.integrations.worker_count import limited
 
 __all__ = ["Executor"]
@@ -124,7 +124,7 @@ class Executor(futures.Executor):
         else:
             begun = (self.submit(fn, *one) for one in arguments)
         jobs = collections.deque(begun if buffersize is None else itertools.islice(begun, buffersize))
-        results = _results(jobs, end_s, iter(()) if buffersize is None else begun)
+        results = results_in_order(jobs, end_s, iter(()) if buffersize is None else begun)
         return itertools.chain.from_iterable(results) if chunksize > 1 else results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -157,29 +157,6 @@ class _JobExecutor(DeviceExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._calls().submit(fn, args, kwargs, self._run_of_calls, partial(JobFuture, self))
-
-
-def _results(
-    jobs: "collections.deque[futures.Future]", end_s: float | None, more: Iterator[futures.Future]
-) -> Iterator[Any]:
-    """The results of ``jobs``, each before the time ``end_s``; as one is asked for, one ``more`` is begun."""
-    try:
-        while jobs:
-            jobs.extend(itertools.islice(more, 1))
-            yield _result_or_cancel(jobs.popleft(), end_s)
-    finally:
-        for job in jobs:
-            job.cancel()
-
-
-def _result_or_cancel(job: "futures.Future[R]", end_s: float | None) -> R:
-    try:
-        try:
-            return job.result(None if end_s is None else end_s - time.monotonic())
-        finally:
-            job.cancel()  # has no effect on one that is done
-    finally:
-        del job  # a traceback must not hold on to it
 
 
 def _begin_worker(key: bytes, initializer: tuple[bytes, list] | None) -> None:

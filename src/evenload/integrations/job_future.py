@@ -1,6 +1,10 @@
 """The future of a job as ``concurrent.futures`` has it: it fails with what the job raised."""
 
-from collections.abc import Callable
+import collections
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pickle import PicklingError
 from typing import Any
@@ -8,7 +12,7 @@ from typing import Any
 from evenload.errors import EvenloadError, NoUsableDevice, ResultNotSendable, TaskError, WorkerLost
 from evenload.executor.loop.call_future import CallFuture
 
-__all__ = ["JobFuture", "JobLost", "JobNotSendable", "NoWorker", "as_raised"]
+__all__ = ["JobFuture", "JobLost", "JobNotSendable", "NoWorker", "as_raised", "results_in_order"]
 
 
 class JobLost(WorkerLost, BrokenProcessPool):
@@ -74,3 +78,29 @@ def _made_a(kind: type[EvenloadError], error: EvenloadError) -> EvenloadError:
     Exception.__init__(made, *error.args)
     made.__dict__.update(error.__dict__)
     return made
+
+
+def results_in_order(
+    jobs: "collections.deque[Future]", end_s: float | None, more: Iterator[Future]
+) -> Iterator[Any]:
+    """Yield the results of ``jobs``, each before the time ``end_s``; one of ``more`` is begun for each.
+
+    Whoever leaves it early cancels what has not begun.
+    """
+    try:
+        while jobs:
+            jobs.extend(itertools.islice(more, 1))
+            yield _result_or_cancel(jobs.popleft(), end_s)
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
+def _result_or_cancel(job: Future, end_s: float | None) -> Any:
+    try:
+        try:
+            return job.result(None if end_s is None else end_s - time.monotonic())
+        finally:
+            job.cancel()  # has no effect on one that is done
+    finally:
+        del job  # a traceback must not hold on to it
