@@ -128,6 +128,14 @@ def cifar(pages: list[StateRow]) -> str:
     return table(columns, pages[0]["rows"], 2)
 
 
+def adapters(pages: list[StateRow]) -> str:
+    columns = {name: words(name) for name in ("tokens", "rank", "adapters")}
+    columns |= {name: figure(name, 2) for name in ("serial, ms", "fused, ms", "times")}
+    columns |= {"spread": words("spread"), "pays from": lambda row: str(row["from"] or "never")}
+    return table(columns, pages[0]["rows"], 3)
+
+
+ADAPTERS: Mapping[str, Any] = {"clients_adapters": adapters}
 TABLES: Mapping[str, Any] = {
     "clients_peers": peers,
     "clients_auto": (auto, STRATEGIES),

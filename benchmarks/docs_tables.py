@@ -17,6 +17,7 @@ import merkle_tables
 import moe_tables
 import pipeline_tables
 import policy_tables
+import training_tables
 import zk_tables
 from result_files import ROOT, Page, origin, read
 
@@ -29,9 +30,11 @@ PAGES: Mapping[str, Mapping[str, Maker | tuple[Maker, tuple[str, ...]]]] = {
     "explanation/faults.md": executor_tables.FAULTS,
     "explanation/pipelines.md": pipeline_tables.TABLES,
     "explanation/policies.md": policy_tables.TABLES,
+    "how-to/many-adapters.md": clients_tables.ADAPTERS,
     "how-to/clone-experts.md": moe_tables.CLONES,
     "how-to/moe-in-engines.md": moe_tables.ENGINES,
     "how-to/ray.md": executor_tables.RAY,
+    "how-to/train-on-unequal-gpus.md": training_tables.TABLES,
     "merkle.md": merkle_tables.TABLES,
     "moe.md": moe_tables.TABLES,
     "zk.md": zk_tables.TABLES,

@@ -48,6 +48,12 @@ COLUMNS = {  # by result: key, heading, decimals
         ("evenload", "evenload, µs", 3),
         ("Pool.map", "multiprocessing.Pool.map, µs", 3),
     ),
+    "integrations": (
+        ("line", "", None),
+        ("task, us", "empty task, µs", 1),
+        ("8 MB, MB/s", "8 MB arrays, MB/s", 0),
+        ("300 on 1:2:4:8", "300 unequal items on 1 : 2 : 4 : 8", 2),
+    ),
     "executor_memory": (
         ("peer", "", None),
         ("stream growth_mb", "tiny items, MB", 0),

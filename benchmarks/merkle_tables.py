@@ -80,5 +80,6 @@ TABLES = {
     "merkle": trees,
     "merkle_poseidon": (poseidon, ("merkle",)),
     "merkle_wgsl": (wgsl, ("merkle",)),
+    "merkle_sha256": threads,
     "merkle_devices": devices,
 }

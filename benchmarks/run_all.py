@@ -108,6 +108,8 @@ BENCHMARKS = (
     Benchmark("zk_batch.py", 2, ("zk_batch",)),
     Benchmark("zk_kernels.py", 0.3, ("zk_kernels_ifma52", "zk_kernels_word64")),
     Benchmark("zk_prove.py", 8, ("zk_prove",), needs="snarkjs and rapidsnark, for the columns of peers"),
+    Benchmark("zk_prove.py --level all", 5, ("zk_levels",),
+              needs="snarkjs and rapidsnark, for the columns of peers"),
     Benchmark("zk_prove.py --large --only 1M", 5, ("zk_prove_1M",),
               needs="snarkjs and rapidsnark, for the columns of peers"),
     Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",), needs="snarkjs, for the columns of peers"),

@@ -65,6 +65,30 @@ def _process(row: Row) -> tuple[str, str, str]:
     return seconds(row.get("process")), seconds(row.get("process wall")), times(row.get("rapidsnark/process"))
 
 
+def levels(pages: Sequence[Page]) -> str:
+    head = "circuit,domain,level,for processors with,proof,rapidsnark ÷ proof,process,process wall,"
+    head += "rapidsnark ÷ process,rapidsnark,snarkjs ÷ proof,snarkjs ÷ process"
+    lines = [
+        [
+            row["circuit"],
+            power(row["domain"]),
+            f"`{row['level']}`",
+            row["processors"],
+            seconds(row["proof"]),
+            times(row["rapidsnark/proof"]),
+            seconds(row["process"]),
+            seconds(row["process wall"]),
+            times(row["rapidsnark/process"]),
+            seconds(row["rapidsnark"]),
+            times(row["snarkjs/proof"]),
+            times(row["snarkjs/process"]),
+        ]
+        for page in pages
+        for row in page["rows"]
+    ]
+    return table(head.split(","), lines)
+
+
 def wgsl(pages: Sequence[Page]) -> str:
     rows = joined(pages)
     head = "circuit,domain,key load,first proof,proof,wall,longest submission,snarkjs,÷ proof"
@@ -124,6 +148,7 @@ def service(pages: Sequence[Page]) -> str:
 
 TABLES = {
     "zk_prove": (prove, ("zk_prove", "zk_prove_1M")),
+    "zk_levels": levels,
     "zk_wgsl": wgsl,
     "zk_batch": batch,
     "zk_kernels_ifma52": kernels,

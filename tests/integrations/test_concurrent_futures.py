@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from integrations.jobs import Begin, TellsWhenFreed
 
 import evenload
 from evenload.errors import ConfigError, TaskError
@@ -40,32 +41,8 @@ def after(path, x=None):
     return x
 
 
-class Begin:
-    """An initializer's mark on its process."""
-
-    value = None
-
-    @classmethod
-    def with_value(cls, value):
-        cls.value = value
-        os.environ["BEGUN"] = value
-
-    @classmethod
-    def seen(cls, _=None):
-        return cls.value, os.environ.get("BEGUN")
-
-
 def cannot_begin():
     raise ValueError("no licence")
-
-
-class TellsWhenFreed:
-    def __init__(self, path):
-        self.path = path
-
-    def __del__(self):
-        if os.environ.get("EVENLOAD_DEVICE"):
-            Path(self.path).touch()
 
 
 @pytest.fixture(scope="module")

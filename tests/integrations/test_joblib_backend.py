@@ -7,6 +7,7 @@ import warnings
 
 import joblib
 import pytest
+from integrations.jobs import Rejected, rejects_three, square, where, within
 
 import evenload
 from evenload.errors import ConfigError, TaskError
@@ -44,34 +45,6 @@ if __name__ == "__main__":
                 made += parallel(joblib.delayed(scale)(x, by=2) for x in range(2))
     print({where for _, where in made}, evenload.current_device())
 """
-
-
-class Rejected(Exception):
-    """An error with more than its text."""
-
-    def __init__(self, row, why):
-        super().__init__(row, why)
-        self.row, self.why = row, why
-
-
-def square(x):
-    return x * x
-
-
-def rejects_three(x):
-    if x == 3:
-        raise Rejected(x, "odd")
-    return x
-
-
-def where(x):
-    here = evenload.current_device()
-    return x, here.id, here.torch, here.threads
-
-
-def within(x):
-    """A Parallel in a job."""
-    return joblib.Parallel(n_jobs=2, backend="evenload")(joblib.delayed(where)(x + n) for n in range(3))
 
 
 @pytest.fixture(scope="module")
