@@ -49,7 +49,7 @@ MOST_APART = 1.5  # times the least, that another run of the same may take
 SECONDS, ROUNDS = 1.0, 6  # of a run, at least
 LIMIT_S = 120.0  # for a process of a peer
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-TO_COME = 3000  # rounds that "auto" is told of, so that it may compile
+TO_COME = 10_000  # rounds that "auto" is told of: with 3,000 it compiles the smallest model now and then
 
 
 @contextlib.contextmanager
