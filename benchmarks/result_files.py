@@ -55,7 +55,9 @@ def _spread_text(page: Page) -> str:
     if n_runs < 2:
         return ""
     moved = sorted(((most, name) for name, most in spread.items() if most > 0), reverse=True)
-    said = ", ".join(f"{name} {100 * most:.2g} %" for most, name in moved[:SHOWN_COLUMNS])
+    said = ", ".join(
+        f"{name} {100 * most:{'.0f' if most >= 1 else '.2g'}} %" for most, name in moved[:SHOWN_COLUMNS]
+    )
     more = f", {len(moved) - SHOWN_COLUMNS} columns less" if len(moved) > SHOWN_COLUMNS else ""
     return f"; medians of {n_runs} runs, which differ by at most: {said or 'nothing'}{more}"
 

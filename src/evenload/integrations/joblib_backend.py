@@ -161,8 +161,7 @@ class EvenloadBackend(AutoBatchingMixin, ParallelBackendBase):
     def _open(self, n_workers: int, options: dict[str, Any]) -> Executor:
         given = (options.get("initializer"), tuple(options.get("initargs", ())))
         begin: dict[str, Any] = {"initializer": _begin, "initargs": (self.inner_max_num_threads, *given)}
-        # joblib tells of two batches a worker ahead: a slow device left without them would be idle too soon.
-        return Executor(self._limited(n_workers), policy="pull", **options | begin)
+        return Executor(self._limited(n_workers), **options | begin)
 
     def _close(self, cancel: bool = False) -> None:
         with self._lock:
