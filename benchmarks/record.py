@@ -3,6 +3,8 @@
 What was measured while other processes ran is written to ``<name>.disturbed.json``, which no table reads.
 """
 
+import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -21,26 +23,42 @@ from evenload.cli.bench.measure.machine import cpu_flags, cpu_model, package_ver
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError
 
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def _adopt_orphans() -> None:
+    """Make what descendants leave behind children of this process, as its work (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds: of the wall; that the processors were busy; of these, by this process and its children."""
+    """Seconds: of the wall; that the processors were busy; of these, by this process and its descendants."""
     times = psutil.cpu_times()
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass  # orphans that have ended count from here on
     spent = os.times()
+    living = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            living += sum(process.cpu_times()[:4])
     return (
         time.monotonic(),
         sum(times[:3]) + sum(getattr(times, name, 0.0) for name in ("irq", "softirq", "steal")),
-        spent.user + spent.system + spent.children_user + spent.children_system,
+        spent.user + spent.system + spent.children_user + spent.children_system + living,
     )
 
 
+_adopt_orphans()
 START, LOAD_BEFORE = _clocks(), os.getloadavg()
 
 
 def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = True, **extra: Any) -> Path:
     """Print ``rows`` as a table; write them, ``extra`` facts, machine, load, versions, date and command.
 
-    Children count as this process's own once they have ended. Counts that do not depend on the machine's
-    leisure are not ``is_of_speed``: others may have run beside them.
+    What descendants take counts as this process's own, ended or not, and servers that Ray leaves behind, too.
+    Counts that do not depend on the machine's leisure are not ``is_of_speed``: others may run meanwhile.
     """
     print_table(rows)
     wall_s, busy_s, own_s = (now - then for now, then in zip(_clocks(), START, strict=True))
