@@ -3,8 +3,8 @@
 What was measured while other processes ran is written to ``<name>.disturbed.json``, which no table reads.
 """
 
+import atexit
 import contextlib
-import ctypes
 import datetime
 import json
 import os
@@ -23,41 +23,51 @@ from evenload.cli.bench.measure.machine import cpu_flags, cpu_model, package_ver
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError
 
-PR_SET_CHILD_SUBREAPER = 36
+
+def _own_group() -> Path | None:
+    """Move into a new control group, which counts servers that Ray leaves behind, too; None if refused."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+        (root,) = [mount[1] for mount in mounts if mount[2] == "cgroup2"]
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        (within,) = [line[3:] for line in groups if line.startswith("0::")]
+        group = Path(root + within) / f"evenload-benchmark-{os.getpid()}"
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except (OSError, ValueError, IndexError):
+        return None
+    atexit.register(_leave, group, os.getpid())
+    return group
 
 
-def _adopt_orphans() -> None:
-    """Make what descendants leave behind children of this process, as its work (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+def _leave(group: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not a forked child
+        with contextlib.suppress(OSError):
+            (group.parent / "cgroup.procs").write_text(str(pid))
+            group.rmdir()
 
 
 def _clocks() -> tuple[float, float, float]:
     """Seconds: of the wall; that the processors were busy; of these, by this process and its descendants."""
-    times = psutil.cpu_times()
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass  # orphans that have ended count from here on
-    spent = os.times()
-    living = 0.0
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            living += sum(process.cpu_times()[:4])
+    times, spent = psutil.cpu_times(), os.times()
+    own = spent.user + spent.system + spent.children_user + spent.children_system
+    if GROUP:
+        own = int((GROUP / "cpu.stat").read_text().split()[1]) / 1e6  # usage_usec
     return (
         time.monotonic(),
         sum(times[:3]) + sum(getattr(times, name, 0.0) for name in ("irq", "softirq", "steal")),
-        spent.user + spent.system + spent.children_user + spent.children_system + living,
+        own,
     )
 
 
-_adopt_orphans()
+GROUP = _own_group()
 START, LOAD_BEFORE = _clocks(), os.getloadavg()
 
 
 def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = True, **extra: Any) -> Path:
     """Print ``rows`` as a table; write them, ``extra`` facts, machine, load, versions, date and command.
 
-    What descendants take counts as this process's own, ended or not, and servers that Ray leaves behind, too.
+    What descendants take counts as this process's own; without control groups only once they have ended.
     Counts that do not depend on the machine's leisure are not ``is_of_speed``: others may run meanwhile.
     """
     print_table(rows)
