@@ -24,10 +24,10 @@ NOT_MEASURED = {
 # Nothing may be added here.
 NOT_NOTED = {
     *("clients_batch8", "clients_cold_warm", "clients_digits", "clients_larger"),
-    *("clients_larger_100", "clients_small", "executor_faults", "executor_memory"),
-    *("executor_overhead", "executor_ray", "executor_startup", "executor_transport", "merkle"),
+    *("clients_larger_100", "clients_small", "executor_faults"),
+    *("executor_ray", "merkle"),
     *("merkle_devices", "moe_placement_nodes", "moe_placement_policy", "moe_placement_search"),
-    *("moe_routing", "pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
+    *("pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
     *("zk_prove_1M", "zk_wgsl"),
 }
 
