@@ -33,8 +33,8 @@ pure: $(STAMP)dev
 test-levels: $(STAMP)dev  ## Suites of the compiled kernels, once for each kind of processor that this one can be
 	$(BIN)/python scripts/test_levels.py
 
-test-slow: $(STAMP)dev  ## The suites that take minutes
-	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
+test-slow: $(STAMP)dev  ## The suites that take minutes, and all examples of every property
+	EVENLOAD_ALL_EXAMPLES=1 $(BIN)/pytest -m "slow or hypothesis" --timeout 1800 -o faulthandler_timeout=2400
 
 chaos: $(STAMP)dev  ## Random programs under random faults, for CHAOS_MINUTES=10; CHAOS_SEED=7 repeats one
 	$(BIN)/python scripts/run_chaos.py $(if $(CHAOS_SEED),--seed $(CHAOS_SEED),--minutes $(or $(CHAOS_MINUTES),10))

@@ -8,6 +8,7 @@ import unicodedata
 
 import click
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_what_no_terminal_obeys_stays(text):
     assert plain(harmless) == harmless
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.recursive(strangers, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(strangers, inner)))
 def test_json_stays_json_of_the_same_value(value):
     for text in (json_text(value), json_text(value, indent=2), escaped_json(json.dumps(value))):
@@ -142,7 +143,7 @@ def test_a_program_without_streams_has_none_to_filter(monkeypatch):
     assert sys.stdout is None
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(strangers)
 def test_log_records_are_plain(text):
     log = log_of("evenload.test")
@@ -157,7 +158,7 @@ def test_log_records_are_plain(text):
     assert heard.getvalue().count("is not used") == 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(strangers)
 def test_rich_draws_plain_text_and_its_own_codes_alone(text):
     from rich.panel import Panel

@@ -5,6 +5,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from planted_traces import EXCERPTS, FORMATS, KNOWS_UNUSED, TELLS_EXCHANGE, Schedule, expected_losses, spans
 
@@ -57,7 +58,7 @@ def recorded(schedule: Schedule, *, excerpt: bool = False) -> Recording:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(schedules(), st.booleans())
 def test_every_lost_nanosecond_has_its_cause(schedule: Schedule, excerpt: bool) -> None:
     """As the slow twin finds, tick by tick; and work and losses sum to the devices' time exactly."""
@@ -80,7 +81,7 @@ overlapping = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(overlapping, st.integers(0, 40), st.none() | st.tuples(st.integers(-80, 0), st.integers(1, 500)))
 def test_spans_that_overlap_are_counted_once(
     rows: list[tuple[int, int, int, int, int]], gap_ns: int, window: tuple[int, int] | None
@@ -153,7 +154,7 @@ def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> Non
 @given(
     n_gpus=st.integers(1, 16), after_ms=st.integers(0, 20), n=st.integers(20, 60), late=st.integers(0, 10**6)
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_samples_of_several_gpus_that_nothing_tells_apart_are_refused(
     n_gpus: int, after_ms: int, n: int, late: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_what_is_no_leaf_file_is_refused(tmp_path):
 
 
 @given(owners=st.lists(st.integers(0, 5), min_size=1, max_size=30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_npz_rows_go_to_their_owners_once(owners, tmp_path_factory):
     path = tmp_path_factory.mktemp("npz") / "rows.npz"
     x = np.arange(2.0 * len(owners)).reshape(-1, 2)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -99,7 +100,7 @@ def grown(array: np.ndarray, how: str) -> np.ndarray:
     return large
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.data(),
     st.sampled_from(["plain", "fortran", "strided", "reversed", "transposed", "read-only", "subclass"]),
@@ -118,7 +119,7 @@ def test_arrays_of_every_layout_arrive_as_they_were(line: Line, data: Any, how: 
     assert got["array"].tobytes() == array.tobytes()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=50), st.integers(0, 200_000)), max_size=6), st.booleans())
 def test_bytes_arrive_as_they_were(line: Line, sizes: list[Any], is_array: bool) -> None:
     values: list[Any] = [size if isinstance(size, bytes) else os.urandom(size) for size in sizes]

@@ -8,6 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from examples_count import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def touch(batch, places, *, plan):
 
 
 @given(st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equals_the_map_of_datasets(executor, data):
     dataset = data.draw(tables())
     todo = st.sampled_from(["leave", "read", "turn", "turn in place", "return", "as text", "remove"])

@@ -4,6 +4,7 @@ import importlib
 import re
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,13 +73,13 @@ OF_GROUPS = {
 
 
 @given(tables(), st.sampled_from(sorted(OF_ROWS)))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_rows_are_mapped_as_by_apply(executor, frame, name):
     assert is_equal(frames.map(frame, OF_ROWS[name], executor=executor), frame.apply(OF_ROWS[name], axis=1))
 
 
 @given(tables(), st.sampled_from(sorted(OF_GROUPS)), st.booleans(), st.booleans(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_groups_are_mapped_as_by_groupby(executor, frame, name, sort, has_keys, data):
     by = data.draw(
         st.sampled_from([*frame.columns])
@@ -95,7 +96,7 @@ def test_groups_are_mapped_as_by_groupby(executor, frame, name, sort, has_keys, 
 
 
 @given(tables())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_values_are_mapped_as_by_series_map(executor, frame):
     for name in frame.columns:
         for function in (str, repr, lambda value: value):
@@ -122,7 +123,7 @@ WITH_MORE = {
 
 
 @given(st.integers(0, 4), st.integers(0, 3), st.sampled_from(OPTIONS), st.sampled_from(sorted(WITH_MORE)))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_options_mean_what_they_mean_to_apply(executor, n_rows, n_columns, options, name):
     frame = pd.DataFrame({f"c{n}": range(n, n + n_rows) for n in range(n_columns)}, index=range(n_rows))
     try:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def tree_of(name, n):
     return MerkleTree([bytes([k]) * 32 for k in range(n)], scheme=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(NAMES, st.integers(1, 20), st.data())
 def test_another_place_size_leaf_or_node_does_not_verify(name, n, draw):
     tree = tree_of(name, n)
@@ -116,7 +117,7 @@ def test_roots_and_hashes_have_32_bytes():
             tree.prove_consistency(2).verify(root, tree.root)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(2, 20), st.data())
 def test_consistency_with_another_size_or_node_does_not_verify(n, draw):
     tree = tree_of("rfc6962", n)
@@ -246,7 +247,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.dictionaries(KEYS, JSON, max_size=4))
 def test_any_json_is_a_proof_or_a_format_error(changes):
     page = tree_of("rfc6962", 5).prove(3).to_json() | changes

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def test_64_bytes_of_nodes_are_no_leaf():
 TREE, LEAVES = tree_of(11, 32)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sets(st.integers(0, 10), min_size=1))
 def test_multiproofs(chosen):
     proof = TREE.prove_many(sorted(chosen))

@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def test_equals_the_twin(scheme, twin, rows_for, n):
     assert MerkleTree(leaves, scheme=scheme).root == twin(scheme).root(leaves)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(0, 12), max_size=8), st.sampled_from(["rfc6962", "bitcoin", "blake2s"]))
 def test_growing_is_the_same_as_building(counts, name):
     rows = np.random.default_rng(1).integers(0, 256, (sum(counts), 32), dtype=np.uint8)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -234,7 +235,7 @@ def test_a_part_may_be_left_out_and_is_done_by_the_next_run(folder: Path) -> Non
 
 
 @given(st.integers(0, 10**6))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_parts_that_are_stopped_or_left_out_never_hold_up_the_others(seed: int) -> None:
     """In random orders, with parts in parts: all ends, and what was left out is not begun."""
     rng = random.Random(seed)

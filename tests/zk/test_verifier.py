@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from examples_count import examples
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
@@ -159,7 +160,7 @@ SPOIL = {
 }
 
 
-@hypothesis.settings(max_examples=25, deadline=None, database=None)
+@hypothesis.settings(max_examples=examples(25), deadline=None, database=None)
 @hypothesis.given(
     spoilt=st.lists(st.tuples(st.sampled_from(sorted(SPOIL)), st.integers(1, R - 1)), max_size=12)
 )

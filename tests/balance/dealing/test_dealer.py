@@ -3,6 +3,7 @@
 import heapq
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -247,7 +248,7 @@ class DealerMachine(RuleBasedStateMachine):
         assert isinstance(self.dealer.next(min(self.here), self.now), Wait)
 
 
-DealerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+DealerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestDealer = DealerMachine.TestCase
 
 

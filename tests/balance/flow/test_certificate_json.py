@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from certificate_truth import is_true
+from examples_count import examples
 from hypothesis import given, settings
 
 from evenload.balance.flow import route
@@ -30,7 +31,7 @@ def batches(draw):
 
 
 @given(batches())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_holds_and_is_exact(batch):
     phy2log, demands, n_gpus, options = batch
     routing = route(phy2log, demands, n_gpus, **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def assert_serves_all(routing, graph, demand):
     np.testing.assert_array_equal(np.bincount(graph.phy2log[0, used], quotas[used], graph.n_experts), demand)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_peak_is_the_rounded_up_optimum_of_the_linear_program(data):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())
@@ -75,7 +76,7 @@ def test_peak_is_the_rounded_up_optimum_of_the_linear_program(data):
     assert routing.certificate().proves(graph, 0, demands[0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_speeds_fixed_loads_capacities_and_dead_gpus_are_proved_optimal(data):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())
@@ -154,7 +155,7 @@ def all_loads(graph, demand):
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(placements(most_gpus=4, most_experts=3), st.lists(st.integers(0, 4), min_size=3, max_size=3))
 def test_even_loads_are_least_majorised(placement, amounts):
     phy2log, slot2gpu, n_gpus, n_experts = placement
@@ -178,7 +179,7 @@ def test_even_keeps_speeds_and_the_peak():
     assert np.square(even.loads / speeds).sum() <= np.square(plain.loads / speeds).sum()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_unit_demand_serves_each_expert_once_on_the_fewest_per_gpu(data):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())
@@ -192,7 +193,7 @@ def test_unit_demand_serves_each_expert_once_on_the_fewest_per_gpu(data):
     assert routing.loads.max() == whole(least_peak(graph, 0, np.minimum(demands[0], 1)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from([1, 2, 16, 128]))
 def test_tiles_are_cut_whole(data, tile):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())
@@ -276,7 +277,7 @@ def rows_of(graph, layer):
         yield graph.edge2gpu[graph.row_edge[row] : graph.row_edge[row + 1]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_springs_come_to_rest_where_linear_algebra_says(data):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements(most_gpus=12))
@@ -308,7 +309,7 @@ def test_springs_come_to_rest_where_linear_algebra_says(data):
     np.testing.assert_allclose(matrix @ rest, matrix @ height, atol=1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_a_spread_start_has_the_same_peak(data):
     phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())

@@ -5,6 +5,7 @@ from math import exp, isfinite, log
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +102,7 @@ def test_held_back_errors_are_those_of_leaving_one_out():
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(
@@ -166,7 +167,7 @@ def test_where_nothing_can_be_learned_nothing_is_lost():
     assert mean([run(seed, None, SizeLearner()) for seed in range(12)]) > plain - 0.02
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.integers(0, 2500), st.integers(0, 10**6), st.booleans())
 def test_every_item_is_dealt_once_whatever_is_learned(n, seed, is_told):
     chance = random.Random(seed)

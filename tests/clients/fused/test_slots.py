@@ -6,6 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -58,7 +59,7 @@ def run(tasks, chunk, inner="fused"):
     return engine, {r.client: r for r in results}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 6), st.booleans())
 def test_rows_stepped_are_client_steps_and_the_results_serial(sizes, chunk, shared):
     tasks = tasks_of(sizes, shared)

@@ -4,6 +4,7 @@ import json
 
 import hypothesis.strategies as st
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 
 import evenload
@@ -25,7 +26,7 @@ CHUNKS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(CHUNKS, st.sampled_from([None, 2.0]))
 def test_it_is_the_certificate_of_the_events(chunks, cost):
     kept, spans, free = KeptChunks("map"), [], dict.fromkeys("abc", 100.0)

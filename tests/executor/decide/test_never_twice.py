@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -225,7 +226,7 @@ EVENTS = st.lists(
 
 @pytest.mark.parametrize("repeatable", [False, True])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_order_of_events_runs_twice_what_may_run_once_or_loses_anything(
     repeatable: bool, data: st.DataObject
 ) -> None:
@@ -259,7 +260,7 @@ def test_no_order_of_events_runs_twice_what_may_run_once_or_loses_anything(
     culprits=st.dictionaries(st.integers(0, 13), st.integers(0, 3), max_size=2),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_whoever_ends_workers_is_found_even_if_they_end_a_little_later(
     policy: str, n: int, batch: int, culprits: dict[int, int], seed: int
 ) -> None:

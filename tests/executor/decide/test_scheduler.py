@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -137,7 +138,7 @@ bad_items = st.dictionaries(
     st.booleans(),
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_item_meets_the_fate_it_deserves(policy, n, batch, repeatable, bad, with_costs, data) -> None:
     costs = [1.0 + i % 3 for i in range(n)] if with_costs else None
     world = make(policy, n, batch, costs=costs, repeatable=repeatable)
@@ -157,7 +158,7 @@ def test_every_item_meets_the_fate_it_deserves(policy, n, batch, repeatable, bad
 
 
 @given(st.data(), st.booleans(), st.integers(1, 3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, batch) -> None:
     n = data.draw(st.integers(1, 15))
     stuck: set[int] = set()
@@ -208,7 +209,7 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
     st.booleans(),
 )
 @example("guided", 15, 2, {0, 1, 2}, {7: "hang"}, False, False)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_is_known_never_runs_and_the_rest_meets_its_fate(
     policy, n, batch, known, bad, with_costs, in_pieces
 ) -> None:
@@ -325,7 +326,7 @@ def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() ->
 
 
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 2), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_items_that_raise_now_and_then_all_meet_their_fate(n, batch, most_retries, data) -> None:
     world = make("measured", n, batch, most_retries=most_retries)
     for _ in range(400):

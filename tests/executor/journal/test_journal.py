@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_what_was_recorded_is_there_again(tmp_path: Path) -> None:
         assert journal.n_damaged == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.text(min_size=1, max_size=20), st.binary(max_size=300_000)), max_size=5),

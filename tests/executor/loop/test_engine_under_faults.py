@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from virtual_workers import Clock, VirtualBackend
@@ -76,7 +77,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 24), st.sampled_from(POLICIES), OPTIONS
     seed=st.integers(0, 2**16),
 )
 @example([(1, "pull", MapOptions(retries=1, fresh=True))], 1, frozenset({0}), 0, 0)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_run_comes_to_its_end(
     runs: list[tuple[int, str, MapOptions]],
     n_devices: int,
@@ -134,7 +135,7 @@ def check_factors(one: "Begun") -> None:
     n_devices=st.integers(1, 3),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_run_without_events_tells_the_same_as_its_events(
     n_items: int, policy: str, look_ahead: int | None, n_devices: int, seed: int
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_run_without_events_tells_the_same_as_its_events(
     n_losses=st.sampled_from((1, 2, 3, 4, 10**6)),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_lost_machine_is_nobodys_fault_unless_one_item_loses_many(
     runs: list[tuple[int, str, MapOptions]], unlucky: int, n_losses: int, seed: int
 ) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,7 +148,7 @@ def makespans(
     return alone.makespan_s, both.makespan_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([2.0, 8.0, 30.0, 100.0, 1000.0]), st.integers(1, 200), st.integers(0, 9), st.booleans()
 )

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +131,7 @@ def test_views_outlive_both_ends() -> None:
     assert gone == ["borrower"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 300_000), st.integers(0, 3)), max_size=30), st.integers(0, 2**32))
 def test_pieces_never_overlap_whatever_comes_back_when(steps: list[tuple[int, int]], seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ frames = st.builds(
 
 
 @given(st.lists(frames, max_size=6), st.integers(1, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_frames_survive_any_fragmentation(sent: list[Frame], piece: int) -> None:
     got = through_a_pipe(sent, piece)
     assert len(got) == len(sent)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def written(folder, batches):
     return ends
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(KINDS, st.data())
 def test_a_file_that_ends_anywhere_holds_what_was_whole(tmp_path_factory, batches, draw):
     folder = tmp_path_factory.mktemp("cut")
@@ -176,7 +177,7 @@ def test_a_file_that_ends_anywhere_holds_what_was_whole(tmp_path_factory, batche
     assert all_leaves(folder)[0] == [*expected, b"more"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(KINDS, st.data())
 def test_damage_is_told_and_never_believed(tmp_path_factory, batches, draw):
     folder = tmp_path_factory.mktemp("damage")

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_the_pages_own_examples():
     assert [tile.path for tile in tiles_of(256)] == ["tile/0/000", "tile/1/000.p/1"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 200_000), st.integers(0, 200_000))
 def test_only_what_is_new_is_published_again(a, b):
     old, new = sorted((a, b))
@@ -121,7 +122,7 @@ def test_a_checkpoint_is_of_its_log_and_of_nobody_else():
     assert text == found.text
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.integers(0, len(NOTE.encode()) - 1),
     st.integers(0, 255),

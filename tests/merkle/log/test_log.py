@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tlog_scales.backend import LocalBackend
@@ -271,7 +272,7 @@ def texts(tmp_path_factory):
         return log.inclusion_text(3), log.growth_text(11), old, leaves_of(11)[3]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_a_changed_proof_is_false_and_raises_nothing(texts, draw):
     for k, check in enumerate([lambda text: verify_inclusion(text, texts[3], KEY.verifier),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from clone_plan_claims import check_plan
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def largest_first(counts, homes, spare, cap):
         left[idlest], made[expert], fetches = left[idlest] - 1, made[expert] + 1, fetches + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(layers())
 def test_a_plan_is_what_it_says(layer):
     counts, homes, spare, cap = layer
@@ -253,7 +254,7 @@ def test_with_costs_a_plan_takes_no_longer_than_without_clones_or_with_all():
             assert plan.seconds <= min(of_even, np.bincount(homes, counts).max() * token_s) * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(layers(), st.sampled_from([1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1e-4]))
 def test_costs_never_make_a_plan_slower_than_the_one_with_the_lowest_peak(layer, token_s, hidden_s):
     counts, homes, spare, cap = layer

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from certificate_truth import is_true
+from examples_count import examples
 from hypothesis import given, settings
 
 from evenload.certificate import check, parse
@@ -20,7 +21,7 @@ from evenload.moe.search.plan import place
     st.integers(1, 3).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, 2))),
     st.lists(st.one_of(st.integers(0, 40), st.floats(0, 40, width=32)), min_size=3, max_size=3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_small_placements_against_all_others(shape, loads):
     n_gpus, extra = shape
     weight = np.array([loads], np.float32).round(3)

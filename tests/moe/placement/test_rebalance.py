@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def test_ids_are_the_references_on_its_readme_example():
     assert log2phy[0, 0].tolist() == [12, -1]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(instances())
 def test_ids_are_eplbs_where_it_makes_no_twins(instance):
     loads, n_slots, n_groups, n_nodes, n_gpus = instance
@@ -74,7 +75,7 @@ def test_ids_are_eplbs_where_it_makes_no_twins(instance):
             assert placement.log2phy[0, expert, rank] == slot
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(instances())
 def test_the_three_maps_agree(instance):
     loads, n_slots, n_groups, n_nodes, n_gpus = instance
@@ -88,7 +89,7 @@ def test_the_three_maps_agree(instance):
         assert sorted(held) == np.flatnonzero(phy2log[0] == expert).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances())
 def test_groups_stay_on_their_node(instance):
     loads, n_slots, n_groups, n_nodes, n_gpus = instance
@@ -127,7 +128,7 @@ def least_without_twins(weight, n_gpus, n_slots):
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(instances())
 def test_no_shape_is_less_even_than_eplbs(instance):
     loads, n_slots, n_groups, n_nodes, n_gpus = instance
@@ -229,7 +230,7 @@ def test_the_answer_is_a_tuple_with_its_bound():
     assert (again.bound <= again.imbalance).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances())
 def test_no_placement_is_below_its_bound(instance):
     loads, n_slots, n_groups, n_nodes, n_gpus = instance

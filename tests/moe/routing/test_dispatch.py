@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def ids_of(counts, rng):
     return rng.permutation(np.append(ids, [-1, -1]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(fleets(), st.booleans())
 def test_all_ranks_together_fill_the_quotas_and_so_realise_the_optimum(fleet, with_nodes):
     graph, counts = fleet
@@ -59,7 +60,7 @@ def staying(graph, counts, quotas, dispatcher, nodes):
     return shares[ranks == gpus].sum(), shares[nodes[ranks] == nodes[gpus]].sum()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(fleets())
 def test_as_many_ids_stay_near_as_any_dispatch_could_keep(fleet):
     graph, counts = fleet
@@ -76,7 +77,7 @@ def test_as_many_ids_stay_near_as_any_dispatch_could_keep(fleet):
     assert near == most_near
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(fleets())
 def test_dithered_shares_serve_every_id_and_miss_quotas_by_little(fleet):
     graph, counts = fleet

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ def by_clones(ids, mask, counts):
     return clone_experts(counts, np.arange(8) // 2, 1).map(ids, mask=mask)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([(0,), (7,), (0, 2), (9, 2), (2, 3, 2)]),

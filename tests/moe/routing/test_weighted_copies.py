@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -79,7 +80,7 @@ def twin(ids, weights, counts, mask, rank, n_ranks, sweeps):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 60), st.booleans(), st.booleans(), st.booleans())
 def test_the_slots_are_the_twins(seed, n_ids, is_masked, is_counted, is_ranked):
     random = np.random.default_rng(seed)
@@ -116,7 +117,7 @@ def counts_of_others(random):
     return np.rint(most ** random.random(N_EXPERTS)).astype(np.int64) * random.integers(-1, 2, N_EXPERTS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_each_id_goes_to_a_copy_of_its_expert_on_a_living_gpu(seed, sweeps):
     random = np.random.default_rng(seed)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def check(plan_slots, windows, fleet):
         assert len(experts) == len(set(experts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks(), st.sampled_from(["routed", "equal"]))
 def test_every_plan_is_sound_and_no_better_than_its_bound(task, objective):
     windows, fleet = task
@@ -79,7 +80,7 @@ def test_every_plan_is_sound_and_no_better_than_its_bound(task, objective):
     assert (np.bincount(plan.phy2log[0][plan.phy2log[0] >= 0], minlength=windows.shape[1]) == logcnt).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tasks())
 def test_costs_are_the_routers(task):
     windows, fleet = task
@@ -94,7 +95,7 @@ def test_costs_are_the_routers(task):
             assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tasks(), st.booleans())
 def test_costs_stay_right_however_long_the_search(task, is_routed):
     windows, fleet = task
@@ -106,7 +107,7 @@ def test_costs_stay_right_however_long_the_search(task, is_routed):
         assert costs.mean() <= search.costs(start, demand).mean() + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tasks())
 def test_equal_split_costs_by_hand(task):
     windows, fleet = task
@@ -124,7 +125,7 @@ def test_equal_split_costs_by_hand(task):
 
 
 @MAY_MISS
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tasks())
 def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task):
     windows, fleet = task
@@ -141,7 +142,7 @@ def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task):
 
 
 @MAY_MISS
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(tasks(), st.booleans(), st.lists(st.floats(1.0, 2.0), min_size=2, max_size=4))
 def test_a_tighter_target_fetches_no_fewer_experts(task, is_routed, targets):
     windows, fleet = task
@@ -386,7 +387,7 @@ def test_a_robust_plan_serves_what_is_rare():
     assert means[0.5, "usual"] < means[0.0, "usual"] + 0.05
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(tasks(), st.floats(0, 1e9), st.integers(0, 10**9))
 def test_a_change_is_made_where_it_pays(task, tokens, expert_bytes):
     windows, fleet = task

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +102,7 @@ def drop_what_is_safe(held, goal):
                     gpu.discard(expert)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(changes())
 def test_batches_carried_out_in_order_lead_to_the_new_placement(change):
     old, new, fleet = change
@@ -117,7 +118,7 @@ def test_batches_carried_out_in_order_lead_to_the_new_placement(change):
     assert len(schedule.batches) >= schedule.fewest_batches
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(changes())
 def test_experts_that_stay_keep_their_slots(change):
     old, new, fleet = change
@@ -166,7 +167,7 @@ def test_shapes_must_fit():
 # In the engines' forms
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_batches_of_flows_move_what_the_schedule_moves(seed):
     random = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
@@ -26,7 +27,7 @@ def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **
     st.integers(1, 25), st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 0.2]),
     st.sampled_from([0.0, 0.5]), st.booleans(), st.sampled_from([1, 3]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_every_task_ends_exactly_once_whatever_dies(
     mode, n_items, n_devices, seed, p_death, p_saving, is_replanned, batch
 ) -> None:
@@ -58,7 +59,7 @@ def test_every_task_ends_exactly_once_whatever_dies(
     st.integers(1, 12), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.1]),
     st.sampled_from([0.0, 0.5]), st.booleans(), st.sampled_from([0.0, 0.3]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     n_items, n_devices, seed, p_death, p_saving, parks, p_too_large
 ) -> None:
@@ -130,7 +131,7 @@ def random_phases(
 @given(
     st.integers(1, 20), st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([0.0, 0.1]), st.booleans()
 )  # fmt: skip
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
     n_items, n_devices, seed, p_death, joins
 ) -> None:
@@ -164,7 +165,7 @@ def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
     st.integers(2, 20), st.integers(1, 4), st.integers(0, 10**6), st.sampled_from([0.0, 0.1]),
     st.sampled_from([1, 3]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     n_items, n_devices, seed, p_death, batch
 ) -> None:

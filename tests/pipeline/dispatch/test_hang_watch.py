@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,7 +176,7 @@ def check_once(played: Workers) -> None:
 
 
 @given(seeds, st.integers(1, 12), st.sampled_from([0.0, 0.1, 0.4]), st.sampled_from([0.0, 0.5]))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_with_a_limit_everything_ends_and_only_what_hangs_fails(seed, n_items, p_hang, p_load) -> None:
     played = play(seed, 20.0, n_items, p_hang=p_hang, p_load=p_load)
     assert played.go(40_000.0), [strand for strand in played.flow.strands if strand.fate == "open"]
@@ -188,7 +189,7 @@ def test_with_a_limit_everything_ends_and_only_what_hangs_fails(seed, n_items, p
 
 
 @given(seeds, st.integers(1, 10), st.sampled_from([0.0, 0.1, 0.3]))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_without_a_limit_all_others_end_and_what_hangs_is_named(seed, n_items, p_hang) -> None:
     played = play(seed, None, n_items, p_hang=p_hang)
     has_ended = played.go(6_000.0)

@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 from certificate_truth import is_true
+from examples_count import examples
 from hypothesis import given, settings
 
 from evenload.errors import ConfigError
@@ -27,7 +28,7 @@ devices = st.lists(
 
 
 @given(stages, devices, st.integers(1, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_its_time_is_the_plans_and_its_bound_no_more(stages, devices, n_items):
     problem = Problem(
         tuple(PlanStage(**{**fields_of(one), "name": f"s{k}"}) for k, one in enumerate(stages)),

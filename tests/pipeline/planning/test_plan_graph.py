@@ -3,6 +3,7 @@
 import bisect
 import math
 
+from examples_count import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ def shortest(problem: Problem, known_s: float) -> float:
     return best[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(4, 2, 2))
 def test_tiny_graphs_against_every_schedule(problem: Problem) -> None:
     plan = make_plan(problem)
@@ -78,7 +79,7 @@ def test_tiny_graphs_against_every_schedule(problem: Problem) -> None:
         assert plan.makespan_s <= best * 1.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(5, 12, 3))
 def test_no_stage_begins_more_items_than_what_it_needs_has_ended(problem: Problem) -> None:
     bound_s = least_time(problem)
@@ -102,7 +103,7 @@ def _times(problem: Problem, slices) -> tuple[list[list[float]], list[list[float
     return begins, [sorted(one.stop_s for one in work if one.stage == name) for name in names]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(draw=st.data())
 def test_what_is_half_done_can_be_planned(draw) -> None:
     """Also where some samples or parts of an item are done that others wait for."""

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def shortest(problem: Problem) -> float:
     return best[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     times=st.lists(st.tuples(seconds, loads), min_size=1, max_size=2),
     fleet=st.lists(speeds, min_size=1, max_size=2),
@@ -95,7 +96,7 @@ def test_tiny_jobs_against_every_schedule(times, fleet, n_items) -> None:
     assert best * (1 - 1e-9) <= plan.makespan_s <= best * 1.35
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems)
 def test_never_below_the_bound_and_never_above_a_candidate(problem: Problem) -> None:
     plan = make_plan(problem, effort=0.2)
@@ -133,7 +134,7 @@ def check_complete(problem: Problem, plan: Plan) -> None:
         assert all(s.stop_s <= (plan.makespan_s or 0) + 1e-6 or s.kind == "load" for s in slices)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(problem=problems, mode=st.sampled_from(MODES))
 def test_every_mode_is_that_mode_or_says_why_not(problem: Problem, mode: str) -> None:
     plan, refused = planned(problem, mode)
@@ -147,7 +148,7 @@ def test_every_mode_is_that_mode_or_says_why_not(problem: Problem, mode: str) ->
     check_complete(problem, plan)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems, mode=st.sampled_from(["auto", *MODES]), seed=st.integers(0, 10**6))
 def test_no_stage_is_planned_where_it_may_not_run(problem: Problem, mode: str, seed: int) -> None:
     rng, names = random.Random(seed), [stage.name for stage in problem.stages]
@@ -175,7 +176,7 @@ def test_no_stage_is_planned_where_it_may_not_run(problem: Problem, mode: str, s
     check_complete(problem, plan)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(problem=problems, n_over=st.integers(1, 3), more=st.integers(0, 25))
 def test_a_stage_of_which_nothing_is_left_costs_nothing_and_need_not_fit(
     problem: Problem, n_over: int, more: int
@@ -193,7 +194,7 @@ def test_a_stage_of_which_nothing_is_left_costs_nothing_and_need_not_fit(
     assert {unit.stage for phase in plan.phases for unit in phase.units} == {s.name for s in rest.stages}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems, chance=st.randoms(use_true_random=False))
 def test_models_that_are_held_or_parked_are_in_the_bound(problem: Problem, chance) -> None:
     """A replan's: a parked model comes back sooner than it is read."""
@@ -212,7 +213,7 @@ def test_models_that_are_held_or_parked_are_in_the_bound(problem: Problem, chanc
         assert outcome.makespan_s >= least_time(problem) * (1 - 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problem=problems, seed=st.integers(0, 10**6))
 def test_a_device_that_may_run_nothing_is_as_good_as_none(problem: Problem, seed: int) -> None:
     names = frozenset(stage.name for stage in problem.stages)
@@ -221,7 +222,7 @@ def test_a_device_that_may_run_nothing_is_as_good_as_none(problem: Problem, seed
     assert make_plan(more, effort=0).makespan_s == pytest.approx(make_plan(problem, effort=0).makespan_s)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(problem=problems, slower=speeds)
 def test_another_device_never_makes_it_longer(problem: Problem, slower: float) -> None:
     speed = min(slower, *(device.speed for device in problem.devices))
@@ -235,7 +236,7 @@ fleets = st.lists(st.sampled_from([4, 8, 12, 22, 45]), min_size=1, max_size=6)
 weights = st.builds(Weights, st.integers(0, 2 * GIB), st.just(GIB // 2), st.sampled_from([0, 4, 30, 60]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(held=st.lists(weights, min_size=1, max_size=3), free=fleets, activation=st.sampled_from([0, GIB]))
 def test_memory_is_respected_or_refused_with_figures(held, free, activation) -> None:
     stages = tuple(

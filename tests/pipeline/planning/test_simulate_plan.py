@@ -5,6 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.planning.itemwise_simulation import simulate_items
@@ -58,7 +59,7 @@ def problems(
     return Problem(stages, devices, n_all, sizes if is_sized else None, needs=needs if is_graph else ())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(problem=problems())
 def test_sets_of_workers_end_when_each_worker_alone_would(problem: Problem) -> None:
     if not all(best_layouts(stage, problem) for stage in problem.stages):
@@ -90,7 +91,7 @@ def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
     assert min(one.start_s for one in run.slices if one.kind == "work") >= 20.0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(problem=problems(n_stages=3, n_items=20, has_sizes=False))
 def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
     if not all(best_layouts(stage, problem) for stage in problem.stages):

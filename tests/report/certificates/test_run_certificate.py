@@ -7,6 +7,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import pytest
 from certificate_truth import is_true
+from examples_count import examples
 from hypothesis import HealthCheck, given, settings
 from random_logs import logs
 
@@ -45,7 +46,7 @@ def a_run(seed: int, n_stages: int = 2, n_lanes: int = 3):
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_holds_and_says_what_the_summary_says(seed):
     events = a_run(seed)
     summary = summarise(events)
@@ -69,7 +70,7 @@ def test_what_it_claims_is_so_by_another_way(seed):
 
 
 @given(logs())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_damaged_log_is_certified_truly_or_refused(events):
     refusal = ""
     try:
@@ -87,7 +88,7 @@ def test_chunks_at_once_on_one_worker_count_it_that_often():
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_work_of_the_bound_is_the_useful_work_of_the_factors(seed):
     """Repeats are in neither: what is useful, at the devices' speeds, is what no plan can do in less."""
     events = a_run(seed, n_stages=1, n_lanes=1)  # who only failed has no speed, of which each makes its own
@@ -104,7 +105,7 @@ def test_the_work_of_the_bound_is_the_useful_work_of_the_factors(seed):
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_however_often_items_are_done_the_bound_is_of_each_once(n_lanes, chunks):
     """One worker with lanes, a second each: chunks overlap in items, and in time."""
     free, spans = [0.0] * n_lanes, []

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from random_logs import logs
 
@@ -32,7 +33,7 @@ def lost(found, name):
     return next(part.lost_s for part in found.parts if part.name == name)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(logs())
 def test_the_factors_of_any_log_multiply_to_the_total(events):
     summary = summarise(events)

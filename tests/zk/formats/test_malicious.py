@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,7 +182,9 @@ def test_sections_may_come_in_any_order_and_unknown_ones_are_skipped():
         assert contents(READERS[file](shuffled)) == contents(READERS[file](good))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     file=st.sampled_from(sorted(GOOD)),
     edits=st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4),
@@ -203,7 +206,7 @@ def test_random_damage_gives_a_format_error_or_a_sound_value(file, edits, cut):
     assert "byte" in complaint or "missing" in complaint
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(sorted(GOOD)))
 def test_arbitrary_bytes_after_a_good_start(tail, file):
     try:

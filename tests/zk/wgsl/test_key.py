@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ def test_impossible_domains_are_refused(gpu):
 
 
 # --- sums -----------------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 300), st.just(20_000)), min_size=1, max_size=40))
 def test_runs_are_short_and_add_up_every_entry_once(counts):
     start = np.concatenate([[0], np.cumsum(counts)])

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
@@ -76,7 +77,7 @@ class Watched(Fleet):
     st.integers(1, 4), st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.05]), st.sampled_from([2, 3, 8]),
     st.sampled_from([0.0, 0.5, 3.0, 50.0]), st.sampled_from(["none", "job", "class", "both"]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_batches_keep_their_promises_whatever_comes_when(
     mode, n_items, n_devices, seed, p_death, most, max_wait_s, who_says
 ) -> None:

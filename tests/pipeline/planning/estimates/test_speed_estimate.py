@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def asked(n_devices: int = 3, n_items: int = 10, **tasks: int) -> Problem:
 @given(
     st.lists(st.floats(0.25, 4.0), min_size=2, max_size=5), st.floats(0.3, 3.0), st.floats(0.3, 3.0),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_with_every_pair_measured_the_predictions_are_right(speeds, edit, score) -> None:
     """Speeds and seconds by themselves are known but for a common factor; what they predict is not."""
     problem = asked(len(speeds))

@@ -1,6 +1,7 @@
 """Shares are possible, and the prices prove that nothing better is: both ends of the program meet."""
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ def programs(draw):
     return ways, n_tasks, n_devices
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(program=programs())
 def test_shares_are_possible_and_proved_best(program) -> None:
     ways, n_tasks, n_devices = program
