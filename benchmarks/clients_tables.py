@@ -1,4 +1,4 @@
-"""The tables of docs/clients.md, for docs_tables.py; some are made of several results."""
+"""The tables of docs/clients-measured.md, for docs_tables.py; some are made of several results."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

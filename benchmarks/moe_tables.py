@@ -1,4 +1,4 @@
-"""The tables of docs/moe.md and of the how-tos on engines and clones, for docs_tables.py."""
+"""The tables of docs/moe-measured.md and of the how-tos on engines and clones, for docs_tables.py."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

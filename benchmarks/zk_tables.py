@@ -1,4 +1,4 @@
-"""The tables of docs/zk.md, for docs_tables.py."""
+"""The tables of docs/zk-measured.md, for docs_tables.py."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -19,7 +19,7 @@ LONGEST = (
     "docs/how-to/gangs.md",
     "pipeline/run/test_hangs.py",
     "zk/wgsl/test_key.py",
-    "docs/moe.md",
+    "docs/how-to/experts.md",
     "docs/how-to/prove.md",
     "moe/routing/test_device.py",
     "zk/test_batch.py",

@@ -1,4 +1,4 @@
-"""The tables of docs/clients.md that are worked out of several results."""
+"""The tables of docs/clients-measured.md that are worked out of several results."""
 
 import runpy
 from pathlib import Path

@@ -97,7 +97,7 @@ def test_no_table_is_made_of_what_was_measured_while_others_ran(made):
 
 def test_a_mark_without_a_table_is_an_error(made):
     with pytest.raises(KeyError, match="wishes"):
-        made[0].filled("zk.md", "<!-- table: wishes -->\n<!-- end of table -->")
+        made[0].filled("zk-measured.md", "<!-- table: wishes -->\n<!-- end of table -->")
 
 
 def page_of(share, *rows, **more):
