@@ -1,0 +1,189 @@
+"""Every call that a page "Coming from ..." shows in its table exists, there and here, with those arguments.
+
+A table's cells hold code between backticks: calls, names, keyword arguments, command lines. Names that stand
+for the reader's own objects (``pool``, ``even``) are listed with what they are instances of. What can be no
+call of Python is listed, too, so that a cell which is neither fails.
+"""
+
+import ast
+import contextlib
+import functools
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import Command, Context, Group
+
+from evenload.cli import cli
+from evenload.errors import MissingExtra
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "coming-from"
+FLOWER = "evenload.clients.algorithms"
+# What a name in a table stands for.
+HERE = {
+    "evenload": "evenload", "concurrent": "concurrent", "joblib": "joblib", "list": "builtins.list",
+    "executor": "evenload.Executor", "future": "concurrent.futures.Future", "Ray": "evenload.executor.Ray",
+    "EvenBatches": "evenload.training.EvenBatches", "even": "evenload.training.EvenBatches",
+    "DataLoader": "torch.utils.data.DataLoader", "accelerator": "accelerate.Accelerator",
+    "planner": "evenload.moe.Planner", "schedule_transfers": "evenload.moe.schedule_transfers",
+    "clone_experts": "evenload.moe.clone_experts", "federate": "evenload.clients.federate",
+    "Recipe": "evenload.clients.Recipe", "Cohort": "evenload.clients.Cohort",
+    "PrivateFedAvg": f"{FLOWER}.PrivateFedAvg", "Median": f"{FLOWER}.Median",
+    "TrimmedMean": f"{FLOWER}.TrimmedMean",
+    **{name: f"evenload.clients.partition.{name}" for name in ("iid", "dirichlet", "shards", "by_key")},
+    "images": "dask.array.Array",
+}  # fmt: skip
+THERE = {
+    "multiprocessing": {
+        "Pool": "multiprocessing.pool.Pool", "pool": "multiprocessing.pool.Pool",
+        "ProcessPoolExecutor": "concurrent.futures.ProcessPoolExecutor", "Parallel": "joblib.Parallel",
+        "delayed": "joblib.delayed", "Memory": "joblib.Memory", "multiprocessing": "multiprocessing",
+    },
+    "ray": {
+        "ray": "ray", "ActorPool": "ray.util.ActorPool", "ObjectRef": "ray.ObjectRef",
+        "ds": "ray.data.Dataset", "ActorPoolStrategy": "ray.data.ActorPoolStrategy",
+    },
+    "dask": {
+        "LocalCluster": "distributed.LocalCluster", "Client": "distributed.Client",
+        "client": "distributed.Client", "distributed": "distributed", "dask": "dask", "da": "dask.array",
+    },
+    "accelerate": {
+        "DistributedSampler": "torch.utils.data.DistributedSampler",
+        "sampler": "torch.utils.data.DistributedSampler", "DataLoader": "torch.utils.data.DataLoader",
+        "accelerator": "accelerate.Accelerator", "Accelerator": "accelerate.Accelerator",
+        "DataLoaderConfiguration": "accelerate.utils.DataLoaderConfiguration", "loss": "torch.Tensor",
+        "model": "torch.nn.parallel.DistributedDataParallel", "SyncBatchNorm": "torch.nn.SyncBatchNorm",
+    },
+}  # fmt: skip
+# Of whom a keyword alone is an argument.
+KEYWORDS = {"flower": "evenload.clients.federate"}
+PROGRAMS = ("evenload", "torchrun", "accelerate", "snarkjs", "ray", "flwr")
+NO_CALLS = {"CUDA_VISIBLE_DEVICES", "f", "class A", "Model"}
+# Arguments of decorators that take any: Ray checks them when it runs.
+OPTIONS = re.compile(r"(max_retries|max_restarts|retry_exceptions|num_gpus|runtime_env)=.*")
+
+
+def rows(page: str) -> Iterator[tuple[str, str]]:
+    """The rows of a page's table "There and here", as pairs of cells."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    table = text.split("## There and here\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(lines) > 6, page
+    for line in lines[2:]:
+        there, here = line.strip("|").split(" | ")
+        yield there, here
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@functools.cache
+def named(dotted: str) -> Any:
+    """What a dotted name is: of a module, or an attribute of what is in one."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError as error:
+            if error.name and not ".".join(parts[:cut]).startswith(error.name):
+                raise
+            continue
+        return functools.reduce(getattr, parts[cut:], found)
+    raise AssertionError(f"there is no {dotted}")
+
+
+def check(text: str, names: dict[str, str], keywords_of: str) -> None:
+    """Every call in ``text`` resolves and takes the keywords that it is given."""
+    if re.match(r"\w+=", text):
+        text = f"{keywords_of}({re.sub(r'=$', '=None', text)})"
+    tree = ast.parse(text.removeprefix("@"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        target = resolve(call.func, names)
+        if target is not None:
+            takes(target, call, text)
+    [statement] = tree.body
+    assert isinstance(statement, ast.Expr), text
+    if not calls and not isinstance(statement.value, ast.Constant):
+        assert resolve(statement.value, names) is not None, text
+
+
+def resolve(node: ast.expr, names: dict[str, str]) -> Any:
+    """What is called; None for methods of what a call returned, and of the reader's own functions."""
+    dotted = ast.unparse(node)
+    if not re.fullmatch(r"[\w.]+", dotted) or dotted.split(".")[0] in ("f", "strategy", "app"):
+        return None
+    first, *rest = dotted.split(".")
+    assert first in names, f"{dotted}: say in this test what {first} stands for"
+    return named(".".join([names[first], *rest]))
+
+
+def takes(target: Any, call: ast.Call, text: str) -> None:
+    parameters = inspect.signature(target).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return
+    known = {one.name for one in parameters}
+    given = {keyword.arg for keyword in call.keywords}
+    assert given <= known, f"{text}: no argument {given - known}"
+
+
+def check_command(text: str) -> None:
+    """A command line of evenload: its commands exist, and have these options."""
+    command: Command = cli
+    at = Context(command, info_name="evenload")
+    options: list[str] = []
+    for word in shlex.split(text)[1:]:
+        if isinstance(command, Group):
+            found = command.get_command(at, word)
+            assert found is not None, f"{text}: no command {word}"
+            command, at = found, Context(found, info_name=word, parent=at)
+        elif word.startswith("-"):
+            options.append(word)
+    assert text == "evenload audit" or not isinstance(command, Group), text
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    assert set(options) <= known, f"{text}: no option {set(options) - known}"
+
+
+def pages() -> list[str]:
+    return sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.parametrize("page", pages())
+def test_what_stands_here_exists(page: str) -> None:
+    for _, here in rows(page):
+        for text in code(here):
+            if text.startswith("evenload "):
+                check_command(text)
+            elif text not in NO_CALLS:
+                with contextlib.suppress(MissingExtra):  # Flower's apps need Flower
+                    check(text, HERE, KEYWORDS.get(page, "evenload.Executor.map"))
+
+
+@pytest.mark.parametrize("page", sorted(THERE))
+def test_what_stands_there_exists(page: str) -> None:
+    for library in {home.split(".")[0] for home in THERE[page].values()}:
+        pytest.importorskip(library)
+    for there, _ in rows(page):
+        for text in code(there):
+            if text.split()[0] not in PROGRAMS and text not in NO_CALLS and not OPTIONS.fullmatch(text):
+                check(text, THERE[page], "")
+
+
+def test_names_that_do_not_exist_are_found() -> None:
+    for text in ("evenload.mapp(f, items)", "executor.map(f, items, retry=3)", "unknown(3)", "retry=3"):
+        with pytest.raises((AssertionError, AttributeError)):
+            check(text, HERE, "evenload.Executor.map")
+    for text in ("evenload proof circuit.zkey", "evenload prove circuit.zkey --everywhere"):
+        with pytest.raises(AssertionError):
+            check_command(text)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (PAGES / "index.md").read_text(encoding="utf-8")
+    assert [page for page in pages() if f"]({page}.md)" not in index] == []
