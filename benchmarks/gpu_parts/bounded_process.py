@@ -1,0 +1,106 @@
+"""Run a program that may hang, fork, or write without end: it ends in time, with all that it started.
+
+Linux alone: whatever the program starts becomes a child of this process when its parent ends, so it can be found.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+MOST_LOG = 1_000_000  # bytes of what a program prints that are kept: the first half, and the last
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: its exit code, or None if its time was over; and the seconds that it took."""
+
+    code: int | None
+    seconds: float
+
+    @property
+    def why(self) -> str:
+        """What was wrong, "" if nothing."""
+        if self.code is None:
+            return f"killed after {self.seconds:.0f} s"
+        if self.code < 0:
+            return f"ended by signal {-self.code}"
+        return f"exit code {self.code}" if self.code else ""
+
+
+def run_bounded(command: list[str], env: dict[str, str], seconds: float, log: Path) -> Ended:
+    """Run ``command`` for so many seconds at most, with what it prints in ``log``; nothing of it is left behind."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    before = set(descendants(os.getpid()))
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    reader = threading.Thread(target=keep_ends, args=(process.stdout, log), daemon=True)
+    reader.start()
+    code: int | None
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        end_all(process, before)
+    took = time.monotonic() - began
+    reader.join(5.0)
+    return Ended(code, took)
+
+
+def end_all(process: subprocess.Popen, before: set[int]) -> None:
+    """Kill the program's group, then whatever else of it there is, until nothing new turns up."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + 10.0
+    while (left := set(descendants(os.getpid())) - before) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        threading.Event().wait(0.02)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that ``pid`` or one of its children started and that have not ended."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, looked_at = [], [pid]
+    while looked_at:
+        some = children.get(looked_at.pop(), [])
+        found += some
+        looked_at += some
+    return found
+
+
+def keep_ends(stream: BinaryIO, log: Path, most: int = MOST_LOG) -> None:
+    """Write the first and the last half of ``most`` bytes of ``stream`` into ``log``."""
+    with stream, log.open("wb") as file:
+        first, last, n_bytes = most // 2, b"", 0
+        while piece := stream.read1(65536):  # type: ignore[attr-defined]
+            n_bytes += len(piece)
+            head = piece[: max(0, first)]
+            first -= len(head)
+            file.write(head)
+            file.flush()
+            last = (last + piece[len(head) :])[-(most // 2) :]
+        if n_bytes > most:
+            file.write(b"\n... %d bytes left out ...\n" % (n_bytes - most))
+        file.write(last)
