@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style types test-levels test-slow chaos test-flower lint docs bench clean help
+.PHONY: demo test suite site check pure style types test-levels test-slow chaos test-flower lint docs bench gpu clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -60,6 +60,9 @@ docs: $(STAMP)dev  ## Serve the documentation on this machine
 
 bench: $(STAMP)bench  ## Measure this machine; results go to benchmarks/results
 	$(BIN)/python benchmarks/run_all.py
+
+gpu:  ## Measure all of evenload on an NVIDIA GPU in GPU_MINUTES=9, with whatever Python has torch
+	$(PYTHON) benchmarks/gpu.py --minutes $(or $(GPU_MINUTES),9) --out $(or $(GPU_OUT),runs/gpu)
 
 $(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) scripts/setup.py $*

@@ -1,6 +1,6 @@
 """Run a program that may hang, fork, or write without end: it ends in time, with all that it started.
 
-Linux alone: whatever the program starts becomes a child of this process when its parent ends, so it can be found.
+Linux alone: what the program starts becomes a child of this process when its parent ends, and so is found.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 MOST_LOG = 1_000_000  # bytes of what a program prints that are kept: the first half, and the last
 PR_SET_CHILD_SUBREAPER = 36
+ENDING_S = 10.0  # that killed processes have to go; one that a driver holds may never
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Ended:
 
 
 def run_bounded(command: list[str], env: dict[str, str], seconds: float, log: Path) -> Ended:
-    """Run ``command`` for so many seconds at most, with what it prints in ``log``; nothing of it is left behind."""
+    """Run ``command`` for so many seconds at most and leave nothing of it; add what it prints to ``log``."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     before = set(descendants(os.getpid()))
@@ -45,6 +46,7 @@ def run_bounded(command: list[str], env: dict[str, str], seconds: float, log: Pa
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
     )  # fmt: skip
+    assert process.stdout is not None
     reader = threading.Thread(target=keep_ends, args=(process.stdout, log), daemon=True)
     reader.start()
     code: int | None
@@ -55,7 +57,7 @@ def run_bounded(command: list[str], env: dict[str, str], seconds: float, log: Pa
     finally:
         end_all(process, before)
     took = time.monotonic() - began
-    reader.join(5.0)
+    reader.join(ENDING_S)
     return Ended(code, took)
 
 
@@ -63,24 +65,26 @@ def end_all(process: subprocess.Popen, before: set[int]) -> None:
     """Kill the program's group, then whatever else of it there is, until nothing new turns up."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + ENDING_S
     while (left := set(descendants(os.getpid())) - before) and time.monotonic() < until:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
+            if pid == process.pid:
+                process.poll()
+                continue
+            with contextlib.suppress(ChildProcessError):  # it is another's child, or was waited for
                 os.waitpid(pid, os.WNOHANG)
-        threading.Event().wait(0.02)
+        threading.Event().wait(0.01)
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that ``pid`` or one of its children started and that have not ended."""
+    """Processes that ``pid`` or one of its children started and that nobody has waited for."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found, looked_at = [], [pid]
     while looked_at:
@@ -91,16 +95,18 @@ def descendants(pid: int) -> list[int]:
 
 
 def keep_ends(stream: BinaryIO, log: Path, most: int = MOST_LOG) -> None:
-    """Write the first and the last half of ``most`` bytes of ``stream`` into ``log``."""
-    with stream, log.open("wb") as file:
-        first, last, n_bytes = most // 2, b"", 0
+    """Add the first and the last half of ``most`` bytes of ``stream`` to ``log``."""
+    half = most // 2
+    room, last, n_bytes = half, bytearray(), 0
+    with stream, log.open("ab") as file:
         while piece := stream.read1(65536):  # type: ignore[attr-defined]
             n_bytes += len(piece)
-            head = piece[: max(0, first)]
-            first -= len(head)
-            file.write(head)
-            file.flush()
-            last = (last + piece[len(head) :])[-(most // 2) :]
-        if n_bytes > most:
-            file.write(b"\n... %d bytes left out ...\n" % (n_bytes - most))
-        file.write(last)
+            file.write(piece[:room])
+            file.flush()  # what was said is there, should this process end, too
+            last += piece[room:]
+            room = max(0, room - len(piece))
+            if len(last) > 2 * most:
+                del last[:-half]
+        if n_bytes > 2 * half:
+            file.write(b"\n... %d bytes left out ...\n" % (n_bytes - 2 * half))
+        file.write(last[-half:])

@@ -1,4 +1,4 @@
-"""Part ``executor``: a real torch module over the GPU and CPUs, out of memory, and a worker killed in a kernel."""
+"""Part ``executor``: a torch module over the GPU and CPUs, out of memory, and a worker killed in a kernel."""
 
 import os
 import signal
@@ -119,7 +119,7 @@ class Greedy:
 
 
 def out_of_memory(part: Part) -> None:
-    """Batches of 32 of which eight fit: every item comes back, and the device remembers the size that fits."""
+    """Batches of 32 of which eight fit: all items come back, and the device remembers the size that fits."""
     import functools
 
     import evenload

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -15,7 +16,11 @@ from gpu_parts.bounded_process import Ended
 FORMAT, VERSION = "evenload-gpu", 1
 MOST_BYTES = 1_000_000  # of a part's page
 MOST_ROWS, MOST_NOTES, MOST_TEXT = 2000, 200, 2000
-PACKAGES = ("torch", "triton", "numpy", "numba", "llvmlite", "transformers", "diffusers", "jax", "wgpu")
+PACKAGES = (
+    "torch", "triton", "numpy", "numba", "llvmlite", "transformers", "diffusers", "accelerate", "safetensors",
+    "jax", "wgpu", "cloudpickle", "psutil",
+)  # fmt: skip
+GPU_FIELDS = "name,driver_version,memory.total,compute_cap,mig.mode.current,clocks.max.sm,power.limit"
 GOOD = ("ran", "not here")
 Page = dict[str, Any]
 
@@ -32,8 +37,12 @@ class Results:
             "minutes": minutes,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": said_by("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
-            "gpu": said_by("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
-            "machine": {"system": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
+            "gpu": said_by("nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv"),
+            "machine": {
+                "system": platform.platform(),
+                "cores": os.cpu_count(),
+                "python": platform.python_version(),
+            },
             "versions": {name: found for name in PACKAGES if (found := version_of(name))},
             "notes": [],
             "parts": {},
@@ -41,10 +50,10 @@ class Results:
         self._write()
 
     def note(self, text: str) -> None:
-        if text:
-            self._page["notes"].append(text[:MOST_TEXT])
-            self._write()
-            print(text, file=sys.stderr, flush=True)
+        """Keep a sentence about the run as a whole, and say it."""
+        self._page["notes"].append(text[:MOST_TEXT])
+        self._write()
+        print(text, file=sys.stderr, flush=True)
 
     def add(self, page: Page) -> None:
         """Take a part's page, as ``page_of`` returns it."""
@@ -53,11 +62,10 @@ class Results:
 
     def ended(self, names: list[str]) -> int:
         """Say what did not run; returns the exit code."""
-        states = {name: self._page["parts"].get(name, {}).get("state", "not begun") for name in names}
-        wrong = [f"{name}: {state}" for name, state in states.items() if state not in GOOD]
-        for name, state in states.items():
-            n_rows = len(self._page["parts"].get(name, {}).get("rows", []))
-            print(f"{name:10} {state}, {n_rows} rows")
+        pages = {name: self._page["parts"].get(name, {"state": "not begun", "rows": []}) for name in names}
+        for name, page in pages.items():
+            print(f"{name:10} {page['state']}, {len(page['rows'])} rows")
+        wrong = [f"{name}: {page['state']}" for name, page in pages.items() if page["state"] not in GOOD]
         if wrong:
             print(f"did not run: {'; '.join(wrong)}", file=sys.stderr)
         return 1 if wrong else 0
@@ -70,24 +78,48 @@ class Results:
 
 def page_of(path: Path, name: str, ended: Ended) -> Page:
     """A part's page as it is on disk, bounded; of one that did not end by itself, what it had written."""
-    page: Page = {"part": name, "state": "failed", "rows": [], "notes": [], "seconds": round(ended.seconds, 1)}
+    page: Page = {
+        "part": name,
+        "state": "failed",
+        "rows": [],
+        "notes": [],
+        "seconds": round(ended.seconds, 1),
+    }
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"it wrote more than {MOST_BYTES} bytes")
-        found = json.loads(content)
-        rows = [row for row in found["rows"] if isinstance(row, dict)][:MOST_ROWS]
-        notes = [str(note)[:MOST_TEXT] for note in found["notes"]][:MOST_NOTES]
-        state = found["state"] if found["state"] in (*GOOD, "failed") else "cut short"
-        page |= {"rows": rows, "notes": notes, "state": state, "pretended": bool(found.get("pretended"))}
-        page["failed"] = [str(one)[:MOST_TEXT] for one in found.get("failed", [])][:MOST_NOTES]
+        page |= fields_of(json.loads(content, parse_float=finite, parse_constant=lambda _: None))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         page["notes"].append(f"its page is not whole: {type(error).__name__}: {error}"[:MOST_TEXT])
     if ended.why:
         page["notes"].append(ended.why)
         page["state"] = "cut short" if ended.code is None or ended.code < 0 else "failed"
     return page
+
+
+def fields_of(found: Page) -> Page:
+    """Those fields of a page that a part may write, each of its kind and bounded. Raises if it is no page."""
+    state = found["state"] if found["state"] in (*GOOD, "failed") else "cut short"
+    rows = [row for row in found["rows"] if isinstance(row, dict)][:MOST_ROWS]
+    while (
+        len(json.dumps(rows, indent=1)) > 1.5 * MOST_BYTES
+    ):  # a few bytes of a page can be many of another's spelling
+        rows = rows[: len(rows) // 2]
+    return {
+        "state": state,
+        "pretended": bool(found.get("pretended")),
+        "rows": rows,
+        "notes": [str(note)[:MOST_TEXT] for note in found["notes"]][:MOST_NOTES],
+        "failed": [str(one)[:MOST_TEXT] for one in found.get("failed", [])][:MOST_NOTES],
+    }
+
+
+def finite(text: str) -> float | None:
+    """A number of a page; what is infinite is none in JSON."""
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def said_by(*command: str) -> str | None:

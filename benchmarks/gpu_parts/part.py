@@ -6,8 +6,11 @@ Every row is on disk before the next is measured, so a part that hangs or is kil
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -19,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 MOST_WORDS = 2000  # characters of an error that are kept
+PR_SET_PDEATHSIG = 1
 
 
 class NotHere(Exception):
@@ -28,7 +32,7 @@ class NotHere(Exception):
 class Part:
     """What a part has measured so far, on which device, and how long it may go on.
 
-    pretend  tiny sizes, on the CPU or in Triton's interpreter, to see that nothing is broken: no figure counts
+    pretend  tiny sizes, on the CPU or in Triton's interpreter, to see that all is whole: no figure counts
     device   "cuda:0", or "cpu" if it only pretends
     """
 
@@ -36,8 +40,19 @@ class Part:
         self.name, self.out, self.pretend = name, out, pretend
         self.device = "cpu" if pretend else "cuda:0"
         self._began, self._until = time.monotonic(), time.monotonic() + seconds
-        self._page: dict[str, Any] = {"part": name, "pretended": pretend, "state": "began", "rows": [], "notes": []}
+        self._page: dict[str, Any] = {
+            "part": name,
+            "pretended": pretend,
+            "state": "began",
+            "rows": [],
+            "notes": [],
+        }
         self._write()
+
+    @property
+    def report(self) -> Path:
+        """Where a part may write the report of a run, as a page; two of all parts' are kept."""
+        return self.out.with_suffix(".html")
 
     @property
     def left_s(self) -> float:
@@ -45,7 +60,7 @@ class Part:
         return self._until - time.monotonic()
 
     def row(self, what: str, **columns: Any) -> None:
-        """Add one measured row: what was measured, its figures, and those of its peer or limit beside them."""
+        """Add a measured row: what was measured, its figures, and those of its peer or limit beside them."""
         self._page["rows"].append({"what": what, **columns})
         self._write()
         print(f"{self.name}: {what}: {columns}", flush=True)
@@ -86,12 +101,14 @@ class Part:
 
 
 def main(measure: Callable[[Part], None]) -> None:
-    """Run one part as a program. Exit code: 0 if it ran or what it needs is not here, 1 if something failed."""
+    """Run a part as a program. Exit code: 0 if it ran or what it needs is not here, 1 if something failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pretend", action="store_true")
     given = parser.parse_args()
+    with contextlib.suppress(OSError, AttributeError):  # a runner that is killed takes the part with it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     part = Part(Path(sys.argv[0]).stem, given.out, given.seconds, given.pretend)
     try:
         measure(part)

@@ -1,7 +1,7 @@
 """Part ``training``: two ranks on one GPU, one of them stopped for half of the time, step over bound.
 
-Two ranks cannot share a GPU through NCCL, so they talk through gloo; gradients are on the GPU. The bound is that of the
-seconds that the ranks had themselves.
+Two ranks cannot share a GPU through NCCL, so they talk through gloo; gradients are on the GPU. The bound is
+that of the seconds that the ranks had themselves.
 """
 
 import datetime
