@@ -179,13 +179,22 @@ class _PlanSimulation:
             for number in sorted(self.waiting, key=self._speed_rank):
                 again |= self._step(self.workers[number], now)
 
-    def _speed_rank(self, number: int) -> tuple[float, int]:
+    def _speed_rank(self, number: int) -> tuple[float, bool, int, int]:
         worker = self.workers[number]
         return (
             min(worker.item_s[stage] / self.problem.stages[stage].item_s for stage in worker.stages),
             not worker.loaded,
+            self._first_alike(worker),
             number,
         )
+
+    def _first_alike(self, worker: _SimulatedWorker) -> int:
+        """The number of the first worker that differs from this one in nothing but its devices."""
+
+        def kind(one: _SimulatedWorker) -> tuple:
+            return one.stages, one.item_s, one.load_s, one.limits, one.n_parallel
+
+        return next(one.number for one in self.workers if kind(one) == kind(worker))
 
     def _step(self, worker: _SimulatedWorker, now: float) -> bool:
         """Start items while the worker is free, or let its devices go; return whether anything changed."""

@@ -100,9 +100,9 @@ class WorkerSet:
         return self.kind.number, self.loaded, self.closed, taken
 
     @property
-    def order(self) -> tuple[float, bool, int]:
-        """The fastest take first, of those the ones with a model, of those the first."""
-        return self.kind.rank, not self.loaded, self.members[0]
+    def order(self) -> tuple[float, bool, int, int]:
+        """The fastest take first, of those the ones with a model, of those one kind after the other."""
+        return self.kind.rank, not self.loaded, self.kind.number, self.members[0]
 
     @property
     def n_lanes(self) -> int:
