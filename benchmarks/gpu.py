@@ -52,6 +52,7 @@ PARTS = (  # in order of importance
         "executor", 4, "a torch module over the GPU and CPUs, out of memory, a worker killed in a kernel",
         ("torch", "cloudpickle", "psutil"),
     ),
+    Measured("moe", 4, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),
 )  # fmt: skip
 
