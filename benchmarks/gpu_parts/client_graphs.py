@@ -1,0 +1,61 @@
+"""Fused steps of clients in CUDA graphs, in the place of compiled ones: what graphs would be worth.
+
+evenload has no such strategy. A step's inputs are copied to where the graph reads them, and the clients' new
+state back, so that everything around a step is what it is without graphs.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cuda_timing import graph_of
+from part import Part
+
+
+class GraphedSteps:
+    """A maker of steps like ``compile_step``, whose steps are CUDA graphs.
+
+    inner  what compiles the step beforehand; None: the step as it was traced
+    """
+
+    def __init__(self, part: Part, inner: Callable[..., Any] | None) -> None:
+        self._part, self._inner = part, inner
+
+    def __call__(self, traced: Any, clients: Any, draw: Any, x: Any, y: Any, w: Any, s: Any) -> Any:
+        import torch
+        from torch.utils._pytree import tree_map
+
+        from evenload.clients.step.fuse import StackedClients, StepOutput
+
+        step = traced if self._inner is None else self._inner(traced, clients, draw, x, y, w, s)
+        held = StackedClients(*tree_map(torch.clone, clients.tables()))
+        inputs, scalars = [t.clone() for t in (draw, x, y, w)], {name: t.clone() for name, t in s.items()}
+        made: dict[str, Any] = {}
+
+        def call() -> None:
+            made["out"] = step(held, *inputs, scalars)
+
+        replay = graph_of(self._part, call)
+        into = [*held.flat(), *inputs, *scalars.values()]
+
+        def run(clients: Any, draw: Any, x: Any, y: Any, w: Any, s: Any) -> Any:
+            torch._foreach_copy_(into, [*clients.flat(), draw, x, y, w, *s.values()])
+            replay()
+            torch._foreach_copy_([*clients.changing(), clients.alive], [*held.changing(), held.alive])
+            out = made["out"]
+            return StepOutput(out.losses.clone(), {name: t.clone() for name, t in out.metrics.items()})
+
+        return run
+
+
+@contextlib.contextmanager
+def steps_by(maker: Any) -> Iterator[None]:
+    """Inside the block, ``maker`` makes compiled steps; None: evenload's own."""
+    from evenload.clients.fused import engine
+
+    before = engine.compile_step
+    engine.compile_step = maker or before
+    try:
+        yield
+    finally:
+        engine.compile_step = before

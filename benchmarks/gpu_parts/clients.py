@@ -1,0 +1,316 @@
+"""Part ``clients``: many small trainings on one GPU: one by one, fused, in streams, processes and graphs.
+
+A row's time is that of a round by the clock, with reading rows from the host, divided by clients and steps;
+its distance is the largest difference of a weight of the first clients from serial training on the GPU,
+beside the way that weights go in a round. Convolutions are in full float32.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from client_cases import KEPT, Case, cases, comparable, distance, plain, states_of
+from client_graphs import GraphedSteps, steps_by
+from cuda_timing import median_s
+from part import NotHere, Part, main
+
+COMPILE_S = START_S = 25.0  # with fewer seconds left nothing is compiled, and no process is started
+REPEATS = 3
+STREAMS, PROCESSES = (2, 4, 8), (1, 2, 4)  # one stream is what the other rows have
+IN_PROCESSES = ("64-32-10/eager", "64-32-10/fused", "LeNet-5/eager")
+PEERS_S = 60.0
+
+
+class Cohort:
+    """n clients of a case, and what is known of their serial training.
+
+    serial_ms  a step of a client, trained serially on the device
+    truth      states of the first clients so trained;  way: the largest change of a weight
+    """
+
+    def __init__(self, part: Part, case: Case, n: int) -> None:
+        self.part, self.case, self.n = part, case, n
+        self.data = case.clients(n)
+        self.serial_ms, self.truth, self.way = float("nan"), {}, float("nan")
+        self.name = f"{case.name}, {n} clients"
+
+    def serially(self) -> None:
+        """Serial training on the device, by evenload and in plain torch."""
+        n = min(self.n, KEPT)
+        self.serial_ms, run = self._trained(
+            plain("streams*1/eager", pretend=self.part.pretend), self.data[:n]
+        )
+        self.truth = states_of(run)
+        start = dict.fromkeys(self.truth, self._start())
+        self.way = distance(self.truth, start)
+        self.part.row(
+            f"{self.name}, serial", ms_a_client_step=self.serial_ms, way=self.way, trained=n,
+            plain_torch_ms=self._plain_torch_ms(n),
+        )  # fmt: skip
+
+    def by(self, label: str, text: str, maker: Any = None) -> None:
+        """The same clients by the strategy ``text``; ``maker`` makes compiled steps in another way."""
+        import torch
+
+        began = time.perf_counter()
+        with steps_by(maker):
+            ms, run = self._trained(plain(text, pretend=self.part.pretend), self.data)
+        whole_s = time.perf_counter() - began
+        others = {"reasons": str(dict(run.plan.reasons))[:300]} if run.plan.reasons else {}
+        self.part.row(
+            f"{self.name}, {label}", ms_a_client_step=ms, times_serial=self.serial_ms / ms,
+            distance=distance(self.truth, states_of(run)), way=self.way, ran=str(run.plan.strategy),
+            whole_s=whole_s, **others,
+        )  # fmt: skip
+        del run
+        if not self.part.pretend:
+            torch.cuda.empty_cache()
+
+    def _trained(self, text: str, data: list[Any]) -> tuple[float, Any]:
+        """Milliseconds of a client's step, and the first round with all states."""
+        from evenload.clients import Trainer
+
+        recipe = self.case.recipe
+        with Trainer(self.case.model, strategy=text, devices=self.part.device) as trainer:
+            run = trainer.train(data, recipe)
+            work = functools.partial(trainer.train, data, recipe, round=1, reduce="mean")
+            seconds = median_s(self.part, work, REPEATS)
+        return 1e3 * seconds / (len(data) * self.case.steps), run
+
+    def _start(self) -> dict[str, Any]:
+        from evenload.clients import Trainer
+
+        with Trainer(self.case.model, strategy="serial") as trainer:
+            return trainer.start
+
+    def _plain_torch_ms(self, n: int) -> float:
+        """The loop that everybody writes, with its rows on the device already."""
+        from clients_models import serial
+
+        place = self.part.device
+        model = self.case.model().to(place)
+        start = {name: t.clone() for name, t in model.state_dict().items()}
+        data = [(x.to(place), y.to(place)) for x, y in self.data[: min(n, KEPT)]]
+        serial(model, start, data[:1], self.case.batch)
+        seconds = median_s(self.part, lambda: serial(model, start, data, self.case.batch), REPEATS)
+        return 1e3 * seconds / (len(data) * self.case.steps)
+
+
+def fused(cohort: Cohort) -> None:
+    """Fused, and fused in a CUDA graph: one replay for a step of all clients."""
+    n, part = cohort.n, cohort.part
+    part.tried(f"{cohort.name}, fused", lambda: cohort.by("fused", f"streams*1/fused:{n}"))
+    graphs = GraphedSteps(part, None)
+    what = "fused in a CUDA graph"
+    part.tried(f"{cohort.name}, {what}", lambda: cohort.by(what, f"streams*1/fused-compiled:{n}", graphs))
+
+
+def compiled(cohort: Cohort) -> None:
+    """Compiled by torch, and that in a CUDA graph."""
+    from evenload.clients.fused.compiled import compile_step
+
+    n, part = cohort.n, cohort.part
+    if part.pretend:
+        part.note("compiled: not tried where this only pretends")
+        return
+    text = f"streams*1/fused-compiled:{n}"
+    for what, maker in (
+        ("fused-compiled", None),
+        ("fused-compiled in a CUDA graph", GraphedSteps(part, compile_step)),
+    ):
+        if part.left_s > COMPILE_S:
+            part.tried(f"{cohort.name}, {what}", functools.partial(cohort.by, what, text, maker))
+        else:
+            part.note(f"{cohort.name}, {what}: too little time is left")
+
+
+def in_streams(cohort: Cohort) -> None:
+    """Clients one by one, and a share of them fused, in each of k streams."""
+    n, part = cohort.n, cohort.part
+    for k in STREAMS[:1] if part.pretend else STREAMS:
+        each = -(-n // k)
+        for text in (f"streams*{k}/eager", f"streams*{k}/fused:{each}"):
+            part.tried(f"{cohort.name}, {text}", lambda text=text: cohort.by(text, text))
+    if cohort.case.name in ("LeNet-5", "CIFAR"):
+        part.tried(f"{cohort.name}, rules", lambda: cohort.by("rules", f"streams*1/rules:{n}"))
+
+
+def in_processes(
+    part: Part, k: int, n: int, serially: dict[str, Cohort], more: dict[str, str], how: str
+) -> None:
+    """Rounds of ``k`` processes that train a share of the clients each, all at the same time."""
+    if part.left_s < START_S:
+        raise NotHere("too little time is left to start processes")
+    asked = [what for what in IN_PROCESSES if what.partition("/")[0] in serially]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(Path(__file__).with_name("client_process.py")), "--of", str(k)]
+        command += ["--clients", str(n), "--device", part.device, "--keep", folder]
+        env = {**os.environ, **more}
+        with contextlib.ExitStack() as ended:
+            workers = [
+                ended.enter_context(child([*command, "--share", str(i), *asked], env)) for i in range(k)
+            ]
+            for number, what in enumerate(asked):
+                cohort, spent = serially[what.partition("/")[0]], []
+                all_say(workers, "ready")
+                for _ in range(REPEATS):
+                    began = time.perf_counter()
+                    tell_all(workers, "round\n")
+                    all_say(workers, "done")
+                    spent.append(time.perf_counter() - began)
+                tell_all(workers, "\n")
+                ms = 1e3 * sorted(spent)[len(spent) // 2] / (n * cohort.case.steps)
+                part.row(
+                    f"{cohort.name}, processes*{k}{how}/{what.partition('/')[2]}", ms_a_client_step=ms,
+                    times_serial=cohort.serial_ms / ms, distance=distance(cohort.truth, kept(folder, number)),
+                    way=cohort.way,
+                )  # fmt: skip
+
+
+def kept(folder: str, number: int) -> dict[int, dict[str, Any]]:
+    """The states that all processes kept of one case."""
+    import torch
+
+    files = Path(folder).glob(f"{number}-*.pt")
+    return {i: state for file in files for i, state in torch.load(file, weights_only=True).items()}
+
+
+@contextlib.contextmanager
+def child(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen]:
+    """A process that is gone after the block."""
+    process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def tell_all(workers: list[subprocess.Popen], line: str) -> None:
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(line)
+        worker.stdin.flush()
+
+
+def all_say(workers: list[subprocess.Popen], word: str) -> None:
+    """Wait for a line of each; the part's own time limit ends what hangs."""
+    for worker in workers:
+        assert worker.stdout is not None
+        if (said := worker.stdout.readline().strip()) != word:
+            raise RuntimeError(f"a process ended, or said {said[:200]!r} in place of {word!r}: see the log")
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """NVIDIA's server that lets processes use a GPU at the same time, ended after the block."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        raise NotHere("nvidia-cuda-mps-control is not installed")
+    with tempfile.TemporaryDirectory(prefix="mps-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        more = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        env = {**os.environ, **more}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": env, "timeout": 30}
+        if subprocess.run([control, "-d"], **quiet).returncode:
+            raise NotHere("the MPS daemon did not start")
+        try:
+            yield more
+        finally:
+            subprocess.run([control], input=b"quit\n", **quiet)
+
+
+def processes(part: Part, n: int, serially: dict[str, Cohort]) -> None:
+    """With the GPU's time shared among processes, and with MPS, if it can be started."""
+    for k in PROCESSES[1:2] if part.pretend else PROCESSES:
+        part.tried(f"processes*{k}", lambda k=k: in_processes(part, k, n, serially, {}, ""))
+
+    def with_mps() -> None:
+        with mps() as more:
+            for k in PROCESSES:
+                in_processes(part, k, n, serially, more, " with MPS")
+
+    part.tried("processes with MPS", with_mps)
+
+
+def jax(part: Part, cohort: Cohort) -> None:
+    """JAX's vmap over the same network: every client and step in one compiled program."""
+    if importlib.util.find_spec("jax") is None:
+        raise NotHere("JAX is not installed")
+    script = Path(__file__).resolve().parents[1] / "clients_peers" / "jax_round.py"
+    env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def said(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], env=env, capture_output=True, text=True, timeout=PEERS_S, check=True
+        )
+        return done.stdout.strip().splitlines()[-1]
+
+    devices = said("-c", "import jax; print(jax.devices())")
+    for way, found in json.loads(said(str(script), cohort.case.name, str(cohort.n), "5")).items():
+        if "round_s" in found:
+            ms = 1e3 * found["round_s"] / (cohort.n * cohort.case.steps)
+            part.row(
+                f"{cohort.name}, {way}", ms_a_client_step=ms, times_serial=cohort.serial_ms / ms, on=devices
+            )
+        else:
+            part.note(f"{way}: {found.get('error', '')}")
+
+
+def on_cpu(cohort: Cohort) -> None:
+    """Serial training on this machine's CPU, and how far it ends from the GPU's."""
+    cohort.by("serial on the CPU", "serial")
+
+
+def each(part: Part, cohorts: list[Cohort], measure: Callable[[Cohort], None]) -> None:
+    """Measure one thing of all cohorts that have been trained serially."""
+    for cohort in cohorts:
+        if cohort.truth:
+            measure(cohort)
+        else:
+            part.note(f"{cohort.name}: not trained serially, so there is nothing to compare with")
+
+
+def begun(part: Part, known: dict[str, Case], n: int, names: list[str]) -> list[Cohort]:
+    cohorts = [Cohort(part, known[name], n) for name in names]
+    for cohort in cohorts:
+        part.tried(f"{cohort.name}, serial", cohort.serially)
+    return cohorts
+
+
+def measure(part: Part) -> None:
+    import torch
+
+    if not part.pretend and not torch.cuda.is_available():
+        raise NotHere("torch finds no CUDA GPU")
+    comparable()
+    known = cases(pretend=part.pretend)
+    if part.pretend:
+        del known["CIFAR"]  # seconds, even so
+    many, few, most = (3, 2, 3) if part.pretend else (100, 20, 1000)
+    cohorts = begun(part, known, many, list(known))
+    each(part, cohorts, fused)
+    others = [] if part.pretend else [name for name in known if name != "CIFAR"]  # 1000 are 7 GB of weights
+    each(part, begun(part, known, most, others), fused)
+    each(part, cohorts, compiled)
+    small = {cohort.case.name: cohort for cohort in cohorts[: 1 if part.pretend else 2]}
+    each(part, cohorts[-1:] if part.pretend else cohorts, in_streams)
+    if all(cohort.truth for cohort in small.values()):
+        processes(part, many, small)
+    part.tried("JAX", lambda: jax(part, cohorts[0]))
+    last = begun(part, known, few, list(known)[: 1 if part.pretend else None])
+    each(part, last, fused)
+    each(part, last, lambda cohort: part.tried(f"{cohort.name}, CPU", lambda: on_cpu(cohort)))
+
+
+if __name__ == "__main__":
+    main(measure)
