@@ -53,6 +53,7 @@ PARTS = (  # in order of importance
         ("torch", "cloudpickle", "psutil"),
     ),
     Measured("moe", 4, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
+    Measured("clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs"),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),
 )  # fmt: skip
 
