@@ -179,12 +179,18 @@ class _PlanSimulation:
             for number in sorted(self.waiting, key=self._speed_rank):
                 again |= self._step(self.workers[number], now)
 
-    def _speed_rank(self, number: int) -> tuple[float, bool, int, int]:
+    def _speed_rank(self, number: int) -> tuple:
         worker = self.workers[number]
         return (
             min(worker.item_s[stage] / self.problem.stages[stage].item_s for stage in worker.stages),
             not worker.loaded,
             self._first_alike(worker),
+            (
+                sorted(worker.loaded),
+                sorted(worker.closed),
+                tuple(worker.taken[s] for s in worker.stages if worker.limits[s] is not None),
+                worker.n_busy,
+            ),
             number,
         )
 

@@ -15,6 +15,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from evenload.pipeline.plan import TimelineSlice
 from evenload.pipeline.planning.simulation.ready_tasks import ReadyTasks, TaskRange, n_in
@@ -76,6 +77,7 @@ class _PlanSimulation:
         self.last_held: dict[str, tuple[tuple[str, ...], frozenset[int]]] = {}
         self.rate = [0.0] * len(problem.stages)  # items per second of all open workers
         self.idle: dict[tuple, WorkerSet] = {}  # all lanes free, by key: equal ones are one
+        self.resting: list[WorkerSet] = []  # all lanes free since this pass, and not looked at again in it
         self.partly: dict[int, WorkerSet] = {}  # some lanes free, by number of the worker
         self.busy: dict[int, WorkerSet] = {}  # no lane free, by number of the first worker
         self.events: list[tuple[float, int, WorkerSet | str, int, list[TaskRange]]] = []
@@ -144,10 +146,17 @@ class _PlanSimulation:
         if some.ends:
             where = self.partly if some.n_lanes else self.busy
             where[some.members[0]] = some
-        elif (equal := self.idle.get(some.key)) is not None:
-            equal.members = sorted(equal.members + some.members)
         else:
-            self.idle[some.key] = some
+            self.resting.append(some)
+
+    def _unite(self) -> None:
+        """Make one set of workers that rest in the same state."""
+        for some in self.resting:
+            if (equal := self.idle.get(some.key)) is not None:
+                equal.members = sorted(equal.members + some.members)
+            else:
+                self.idle[some.key] = some
+        self.resting = []
 
     def _release(self, some: WorkerSet) -> None:
         """Let the devices of workers that have nothing more to do go on to the next phase."""
@@ -169,6 +178,7 @@ class _PlanSimulation:
         again = True
         while again:
             again = False
+            self._unite()
             for some in sorted((*self.idle.values(), *self.partly.values()), key=lambda one: one.order):
                 if self._may_change(some):
                     again |= self._step(some, now)
@@ -270,11 +280,10 @@ class _PlanSimulation:
         deadline = now + load_s + size * some.kind.item_s[stage]
         each = some.possible(stage, deadline, now, is_whole=self.is_whole)
         missing = self.tasks.n_left[stage] * self.mean_size - each * (len(some.members) - 1)
-        for others in (self.idle, self.partly, self.busy):
-            for other in others.values():
-                if stage in other.kind.item_s and stage not in other.closed:
-                    possible = other.possible(stage, deadline, now, is_whole=self.is_whole)
-                    missing -= possible * len(other.members)
+        for other in chain(self.idle.values(), self.partly.values(), self.busy.values(), self.resting):
+            if stage in other.kind.item_s and stage not in other.closed:
+                possible = other.possible(stage, deadline, now, is_whole=self.is_whole)
+                missing -= possible * len(other.members)
         return missing, each
 
     # --- work ---------------------------------------------------------------------------------------

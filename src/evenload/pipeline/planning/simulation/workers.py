@@ -100,9 +100,10 @@ class WorkerSet:
         return self.kind.number, self.loaded, self.closed, taken
 
     @property
-    def order(self) -> tuple[float, bool, int, int]:
-        """The fastest take first, of those the ones with a model, of those one kind after the other."""
-        return self.kind.rank, not self.loaded, self.kind.number, self.members[0]
+    def order(self) -> tuple:
+        """The fastest take first, of those the ones with a model, of those state by state."""
+        state = sorted(self.loaded), sorted(self.closed), tuple(self.taken.values()), len(self.ends)
+        return self.kind.rank, not self.loaded, self.kind.number, state, self.members[0]
 
     @property
     def n_lanes(self) -> int:
