@@ -27,6 +27,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs: leaves out click's own word for a default that there is not."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
+
+
 def page(folder: Path = RESULTS) -> str:
     return "\n".join([HEAD, *map(section, sorted(folder.glob("*.json")))])
 
