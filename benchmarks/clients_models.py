@@ -1,5 +1,6 @@
 """The models and clients of the benchmarks, and plain serial torch: the loop that everybody writes."""
 
+import functools
 import math
 
 import torch
@@ -80,6 +81,12 @@ def clients(model: str, n: int, batch: int = BATCH) -> list[tuple[Tensor, Tensor
         x = torch.randint(0, 64, (n, rows, 20), generator=g)
     y = torch.randint(0, 10, (n, rows), generator=g)
     return list(zip(x, y, strict=True))
+
+
+@functools.cache
+def kept_clients(model: str, n: int) -> list[tuple[Tensor, Tensor]]:
+    """``clients``, made once in a process: a worker keeps its examples from round to round."""
+    return clients(model, n)
 
 
 def serial(

@@ -21,7 +21,8 @@ JAX stands there twice: with batches that were cut beforehand and are the same i
 client's rows shuffled in every round, as all others do it.
 
 Flower as its pages recommend for many light clients: one CPU for each client (two are the default), no
-dashboard, no evaluation, and actors that stay and keep their examples from round to round.
+dashboard, no evaluation, and actors that stay and keep their examples from round to round. Its server looks
+for replies every tenth of a second, so that rounds take multiples of that. Starting Ray is in no figure.
 """
 
 import argparse
@@ -49,7 +50,7 @@ MOST_APART = 1.5  # times the least, that another run of the same may take
 SECONDS, ROUNDS = 1.0, 6  # of a run, at least
 LIMIT_S = 120.0  # for a process of a peer
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-TO_COME = 10_000  # rounds that "auto" is told of: with 3,000 it compiles the smallest model now and then
+TO_COME = 3000  # rounds that "auto" is told of
 
 
 @contextlib.contextmanager

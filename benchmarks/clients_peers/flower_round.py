@@ -15,7 +15,6 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 MODEL, N, EACH, RUNS = sys.argv[1], *map(int, sys.argv[2:5])
-KEPT: dict = {}  # an actor keeps the examples between rounds: the best case for Flower
 
 
 def make_apps(times):
@@ -23,13 +22,12 @@ def make_apps(times):
 
     @client.train()
     def train(message, context):
-        from clients_models import MODELS, clients, serial
+        from clients_models import MODELS, kept_clients, serial
 
         torch.set_num_threads(1)
-        if "data" not in KEPT:
-            KEPT["data"] = clients(MODEL, N)
         state = message.content["arrays"].to_torch_state_dict()
-        own = KEPT["data"][int(context.node_config["partition-id"])]
+        # What is kept in a module outlives a task; this script's own globals are sent anew with each of them.
+        own = kept_clients(MODEL, N)[int(context.node_config["partition-id"])]
         state = serial(MODELS[MODEL](), state, [own])
         content = RecordDict(
             {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": len(own[0])})}

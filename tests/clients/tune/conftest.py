@@ -114,3 +114,8 @@ def tuner():
 @pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+
+
+@pytest.fixture
+def one_core(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})

@@ -2,14 +2,17 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.clients.tune.expected_cost import (
     FEWEST_STEPS,
     GAIN,
+    MOST_BY_STARTS,
     WorkSize,
     check_s,
+    compile_gain,
     even_chunk,
     expect,
     fused_step_s,
@@ -33,6 +36,7 @@ sizes = st.builds(
     start_s=st.sampled_from([0.0, 1.0]),
     is_even=st.booleans(),
     is_fusable=st.booleans(),
+    is_shared=st.booleans(),
 )
 
 
@@ -45,7 +49,7 @@ def test_fusing_is_expected_only_where_it_saves_its_checks_and_a_fifth_of_serial
     assert work.is_fusable
     n = work.n_steps * work.rounds
     serial_s = n * serial_step_s(work.step)
-    fused_s = n * fused_step_s(work.step, found.strategy.chunk) + check_s(work)
+    fused_s = n * fused_step_s(work.step, found.strategy.chunk, is_shared=work.is_shared) + check_s(work)
     assert found.best_s == fused_s <= GAIN * serial_s == GAIN * found.serial_s
     assert 2 <= found.strategy.chunk <= work.n_clients
     assert n >= FEWEST_STEPS
@@ -84,3 +88,52 @@ def test_steps_that_are_arithmetic_are_left_to_serial_training_or_measured():
 def test_loading_the_compiler_is_waited_for_only_where_the_job_repays_it():
     short, long = (expect(WorkSize(TINY, 100, 1000, rounds=rounds, start_s=1.0)) for rounds in (5, 100))
     assert (short.strategy.is_fused, long.strategy.is_fused) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("launch_share", "least", "most"),
+    [
+        (1.4, 0.7, MOST_BY_STARTS),  # 20 tiny clients: 8.2 ms eagerly, 1.8 ms compiled
+        (0.8, 0.5, 0.6),  # 100 of them: 14 ms, 7 ms
+        (0.1, 0.2, 0.35),  # a transformer's layer of width 64: 820 ms, 604 ms
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_compiling_is_expected_to_save_about_what_it_was_measured_to_save(launch_share, least, most):
+    assert least <= compile_gain(launch_share) <= most
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_the_more_of_a_step_is_starting_operations_the_more_compiling_saves(a, b):
+    less, more = sorted((a, b))
+    assert 0 <= compile_gain(less) <= compile_gain(more) < 1
+
+
+ADAPTED = {  # tokens, rank -> a step of one adapter of a Llama of width 128, batches of 4 texts
+    (32, 4): StepWork(496, 1.749e8, 6_280_000),
+    (32, 64): StepWork(496, 2.181e8, 6_910_000),
+    (256, 4): StepWork(496, 1.3988e9, 45_450_000),
+    (256, 64): StepWork(496, 1.7448e9, 47_580_000),
+}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rank", "n", "is_fused"),
+    [
+        *((32, rank, n, n == 32) for rank in (4, 64) for n in (2, 32)),
+        *((256, rank, n, False) for rank in (4, 64) for n in (2, 8, 32)),
+    ],
+)
+def test_adapters_are_fused_where_texts_are_short_and_adapters_many(tokens, rank, n, is_fused):
+    """As they were measured; where fusing gains less than a fifth, they are measured or left alone."""
+    found = expect(WorkSize(ADAPTED[tokens, rank], n, 50 * n, rounds=1, is_shared=True))
+    assert found.strategy.is_fused == is_fused
+    assert is_fused or "not expected to save a fifth" in found.why
+
+
+def test_wide_adapters_are_trained_one_by_one_as_soon_as_their_products_are_the_work():
+    """Width times four is sixteen times the arithmetic of the same operations."""
+    narrow = ADAPTED[32, 4]
+    wide = StepWork(narrow.n_ops, 16 * narrow.flops, 4 * narrow.elements)
+    found = [expect(WorkSize(step, 32, 320, 1, is_shared=True)).strategy for step in (narrow, wide)]
+    assert [strategy.is_fused for strategy in found] == [True, False]

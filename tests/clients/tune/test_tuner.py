@@ -1,5 +1,7 @@
 """The search for the fastest strategy, on work whose times are known: a clock that only engines move."""
 
+import random
+
 import pytest
 from torch import nn
 
@@ -246,3 +248,67 @@ def test_a_few_cores_take_no_more_cpu_time_than_serial_training(cores, times, ou
 
     made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
     assert made.decide().strategy.outer == outer
+
+
+def slowed(spread, monkeypatch, most, begin_s=0.0, seed=0):
+    """Let samples take up to ``most`` times as long, and each client (or fused run) ``begin_s`` more."""
+    real, numbers = spread.run, random.Random(seed)
+
+    def run(strategy, traits, tasks, workers):
+        began = spread.now
+        yield from real(strategy, traits, tasks, workers)
+        spread.now += begin_s * (1 if strategy.is_fused else len(tasks))
+        spread.now += (spread.now - began) * (most - 1) * numbers.random()
+
+    monkeypatch.setattr(spread, "run", run)
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 1e-3, 2e-3])
+@pytest.mark.parametrize("rounds", [50, 100, 1000])
+def test_serial_training_is_not_taken_for_slow_because_a_client_has_to_begin(
+    rounds, begin_s, one_core, monkeypatch, tuner
+):
+    """A transformer's layer: five clients in a step take 10 % longer. First steps say otherwise."""
+
+    def cost(strategy):
+        return 0.0, 3.0e-3 * (1.1 if strategy.is_fused else 1.0)
+
+    made, spread = tuner(cost, n=5, rounds=rounds, refuse=("fused-compiled",))
+    slowed(spread, monkeypatch, 1.0, begin_s)
+    assert str(made.decide().strategy) == "inline/eager"
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("rounds", [50, 100, 500])
+def test_serial_training_stays_where_only_noise_is_against_it(rounds, seed, one_core, monkeypatch, tuner):
+    def cost(strategy):
+        return 0.0, 3.0e-3 * (1.06 if strategy.is_fused else 1.0)
+
+    made, spread = tuner(cost, n=5, rounds=rounds, refuse=("fused-compiled",))
+    slowed(spread, monkeypatch, 1.15, seed=seed)
+    assert str(made.decide().strategy) == "inline/eager"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_does_not_decide_whether_twenty_tiny_clients_are_compiled(seed, one_core, monkeypatch, tuner):
+    """Of 3,000 rounds: 8 ms each eagerly, 1.8 ms compiled, which takes about five seconds."""
+
+    def cost(strategy):
+        if not strategy.is_fused:
+            return 0.0, 1.3e-4
+        return (8.0e-4, 1e-6) if not strategy.is_compiled else (1e-4, 4e-6)
+
+    made, spread = tuner(cost, n=20, rounds=3000, compile_s=4.6, n_ops=113)
+    slowed(spread, monkeypatch, 1.3, seed=seed)
+    assert str(made.decide().strategy) == "inline/fused-compiled:20"
+
+
+def test_a_small_gain_that_is_not_expected_is_named_and_not_taken(one_core, tuner):
+    def cost(strategy):
+        return 0.0, 3.0e-3 * (0.96 if strategy.is_fused else 1.0)
+
+    made, _ = tuner(cost, n=5, rounds=100, refuse=("fused-compiled",))
+    plan = made.decide()
+    assert str(plan.strategy) == "inline/eager"
+    assert "beyond doubt" in plan.why
+    assert "1.04 times as fast" in plan.reasons["inline/fused:5"]

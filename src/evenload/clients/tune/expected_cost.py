@@ -16,7 +16,9 @@ __all__ = ["FEWEST_STEPS", "Expectation", "WorkSize", "even_chunk", "expect"]
 OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5  # seconds for starting an operation: of one client, of many under vmap
 FLOP_S, ELEMENT_S = 1 / 7e10, 2e-10  # seconds for an operation within a product, and for a number written
 BATCHED = 1.15  # times as long takes arithmetic on stacks of small matrices
+SHARED = 1.0  # times as long takes arithmetic with matrices that are the same for all clients
 CACHE_BYTES = 32 << 20  # what the clients of one step write at most, unless there are two
+SHARED_BYTES = 2 << 20  # what an operation of a step with shared matrices writes at most, for all clients
 NUMBER_BYTES = 4
 FUSED_START_S = 0.01  # for making a fused engine, and its first calls
 FEWEST_STEPS = 60  # of a job; with fewer, comparing with serial training would take more than fusing saves
@@ -26,6 +28,10 @@ PROBED_STEPS = 6  # serial steps that showing takes that a batch of one size may
 SAMPLE_STEPS = 7  # steps of each client for one measurement of a strategy, its first, cold one included
 MEASURED = 3  # measurements at least, for a choice: serial, and two others
 SHARE = 0.018  # of the job that measuring may take: as ``probe_timer`` has it
+# Parts of a job that compiling is expected to save, by the share of a fused step that starting operations is:
+# that share, and about twice as much again by fused loops, where it is small; else nearly all of it.
+LOOPS, MOST_BY_LOOPS = 3.0, 0.6
+STARTS, MOST_BY_STARTS = 0.7, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class WorkSize:
     is_even    do all clients have as many steps?
     start_s    seconds before the first fused step, for what has to be loaded for it
     is_fusable can clients be fused, and is a fused step torch's own operations under vmap?
+    is_shared  is most of the model frozen, and the same for all clients, as the base of adapters?
     """
 
     step: StepWork | None
@@ -48,6 +55,7 @@ class WorkSize:
     start_s: float = 0.0
     is_even: bool = True
     is_fusable: bool = True
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ def expect(work: WorkSize) -> Expectation:
         pays, why = _pays(step_s, step_s, 2, n_steps), _few("what fusing such a model takes is not known")
         return Expectation(serial, why, serial_s, serial_s, pays)
     chunk = chunk_for(work)
-    fused_s = fused_step_s(work.step, chunk)
+    fused_s = fused_step_s(work.step, chunk, is_shared=work.is_shared)
     best_s = n_steps * fused_s + check_s(work)
     if best_s <= GAIN * serial_s:
         pays = _pays(step_s, fused_s, chunk, n_steps)
@@ -96,9 +104,17 @@ def serial_step_s(step: StepWork) -> float:
     return OP_S * step.n_ops + arithmetic_s(step)
 
 
-def fused_step_s(step: StepWork, chunk: int) -> float:
+def fused_step_s(step: StepWork, chunk: int, *, is_shared: bool = False) -> float:
     """Expected seconds for each client of a fused step of ``chunk`` clients."""
-    return FUSED_OP_S * step.n_ops / chunk + BATCHED * arithmetic_s(step)
+    return FUSED_OP_S * step.n_ops / chunk + (SHARED if is_shared else BATCHED) * arithmetic_s(step)
+
+
+def compile_gain(launch_share: float) -> float:
+    """The part of a job by a fused strategy that compiling its step is expected to save. Pure.
+
+    launch_share  of the step's time that starting its operations is expected to take; noise may make it > 1
+    """
+    return max(min(LOOPS * launch_share, MOST_BY_LOOPS), min(STARTS * launch_share, MOST_BY_STARTS))
 
 
 def arithmetic_s(step: StepWork) -> float:
@@ -116,7 +132,10 @@ def check_s(work: WorkSize) -> float:
 def chunk_for(work: WorkSize) -> int:
     """Clients in a step: as many as there are, and whose numbers fit into the caches."""
     assert work.step is not None
-    cached = CACHE_BYTES // max(1, NUMBER_BYTES * work.step.elements)
+    if work.is_shared:  # what is a client's own is little, and no operation writes more than the next reads
+        cached = SHARED_BYTES * work.step.n_ops // max(1, NUMBER_BYTES * work.step.elements)
+    else:
+        cached = CACHE_BYTES // max(1, NUMBER_BYTES * work.step.elements)
     chunk = min(work.n_clients, max(2, cached))
     return even_chunk(chunk, work.n_clients) if work.is_even else chunk
 

@@ -2,6 +2,8 @@
 
 No cold sample counts: a strategy runs once unmeasured, then the least of some repetitions is taken. All the
 time spent counts against the budget, except for starting the fastest strategy, which the job needs anyway.
+Clients one by one are sampled whole: beginning and ending one costs as much as several of its steps, and a
+sample of a few steps would say that serial training is slower than it is.
 
 A strategy in this thread alone is timed by the thread's CPU time, as other programs may use the machine, too;
 one with several workers by the clock, and so are all strategies that are compared with it in the end.
@@ -31,12 +33,14 @@ SHARE = 0.018  # the budget for finding the fastest strategy
 WORTH_S = 0.05  # a budget of at least so many seconds
 STEPS, MOST_STEPS = 3, 10  # of each client in a short sample: the least, and the most if the job is long
 SAMPLE_SHARE = 0.0002  # of the job's steps, in a short sample of more than STEPS
+ALONE_SHARE = 0.002  # of the job's steps, in a sample of clients one by one: whole ones, as far as it reaches
+MOST_ALONE = 4  # clients of such a sample, for each worker
 CONFIRM_SHARE = 0.008  # for comparing the fastest, whatever was spent before
 REPEATS, MOST_REPEATS = 2, 4  # of a short sample: the usual, and the most if the job is long
 REPEAT_SHARE = 0.001  # for all samples of one strategy, if there are more than REPEATS
 TURNS_SHARE = 0.0004  # for one sample of threads that fill their rows several times
 ENOUGH_S = 0.03  # a sample of so many seconds is repeated in a long job only
-SURE = 4.0  # a strategy that exceeds the budget must be expected to save so many times its cost
+SURE = 3.0  # a strategy that exceeds the budget must be expected to save so many times its cost
 SEARCH = 0.5  # of the budget, for the search of a chunk
 WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, when the fastest are compared; the most in a long job
 CLOSE = 1.3  # strategies within this factor of the fastest are compared with it again
@@ -45,6 +49,7 @@ MOST_CLOSE = 4  # strategies that are compared again
 MOST_CPU = 1.08  # times serial training's CPU time, that a strategy on several cores may take ...
 MANY_TIMES = 3.0  # ... unless it is so many times as fast by the clock
 TIE = 1.02  # within this factor of the fastest, the one that was measured first is taken: it needs less
+DOUBT, DOUBT_LEFT = 1.15, 1.05  # times its samples costs what is not expected to be faster; if confirmed
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class ProbeTimer:
 
     rounds   rounds of these tasks that are to come: the job
     clock    gives seconds;  thread_clock  this thread's CPU seconds;  cpu_clock  those of all threads
+    expects_fused  are fused steps expected to be faster, by the model's operations and sizes? Samples that
+             say so are doubted otherwise: serial training stays where nothing but a few of them is against it
     probes   the measured strategies, in order
     reasons  strategy or inner name -> why it was not measured, or not to the end
     """
@@ -86,7 +93,10 @@ class ProbeTimer:
         clock: Callable[[], float],
         thread_clock: Callable[[], float],
         cpu_clock: Callable[[], float],
+        *,
+        expects_fused: bool = True,
     ):
+        self._expects_fused = expects_fused
         self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
         self._clock, self._thread_clock, self._cpu_clock = clock, thread_clock, cpu_clock
         self.tasks = list(longest_first(tasks))
@@ -106,8 +116,14 @@ class ProbeTimer:
         """
         allowed = self._allowed()
         probes = [p for p in allowed if p.is_confirmed] or allowed
-        least_s = min(p.cost_s for p in probes)
-        return next(p for p in probes if p.cost_s <= TIE * least_s)
+        least_s = min(map(self._believed_s, probes))
+        return next(p for p in probes if self._believed_s(p) <= TIE * least_s)
+
+    def _believed_s(self, probe: Probe) -> float:
+        """The probe's cost, more of it where samples contradict what is expected, most where they are few."""
+        if self._expects_fused or probe is self.probes[0]:
+            return probe.cost_s
+        return probe.cost_s * (DOUBT_LEFT if probe.is_confirmed else DOUBT)
 
     def _allowed(self) -> list[Probe]:
         """The measured strategies but for those on several cores that take too much CPU time."""
@@ -130,6 +146,16 @@ class ProbeTimer:
             " the CPU time"
             for p in self.probes
             if TIE * p.step_s < best.step_s and p.cpu_s > best.cpu_s
+        }
+
+    def doubted(self) -> dict[str, str]:
+        """Strategies that cost less than the best by their samples, and why they are not it."""
+        best = self.best()
+        return {
+            str(p.strategy): f"{best.cost_s / p.cost_s:.2f} times as fast, in too few samples to take it"
+            " against what the model's operations and sizes say"
+            for p in self._allowed()
+            if TIE * p.cost_s < best.cost_s and self._believed_s(p) > p.cost_s
         }
 
     def least_s(self) -> float:
@@ -266,11 +292,19 @@ class ProbeTimer:
         n = min(len(self.tasks), strategy.rows * n_workers(strategy))
         if n_steps is None:
             n_steps = max(STEPS, min(MOST_STEPS, int(SAMPLE_SHARE * self.job_steps / n)))
+            if strategy.rows == 1:
+                n, n_steps = self._alone(n)
             n = self._longer(n, n_steps) if strategy.outer == "threads" else n
         tasks = self.tasks[:n]
         # A process gets and returns a whole client: all of its steps must then count.
         is_whole = strategy.outer in ("processes", "devices")
         return list(tasks) if is_whole else [_cut(task, n_steps) for task in tasks]
+
+    def _alone(self, n: int) -> tuple[int, int]:
+        """Clients one by one on ``n`` workers, and steps of each: whole clients as far as the job pays."""
+        most, whole = int(ALONE_SHARE * self.job_steps / n), self.tasks[0].batches.n_steps
+        n_steps = max(STEPS, min(whole, most))
+        return min(len(self.tasks), n * max(1, min(MOST_ALONE, most // n_steps))), n_steps
 
     def _longer(self, n: int, n_steps: int) -> int:
         """Clients that fill the rows several times, if the job pays for them.

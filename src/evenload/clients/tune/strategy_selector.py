@@ -11,7 +11,7 @@ from torch import nn
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import why_no_streams
-from evenload.clients.step.model_traits import ModelTraits
+from evenload.clients.step.model_traits import ModelTraits, form_of
 from evenload.clients.tune.engine_checks import EngineChecks, typical_task
 from evenload.clients.tune.expected_cost import FEWEST_STEPS, Expectation, WorkSize, expect
 from evenload.clients.tune.padding_checks import n_probed, short_batches
@@ -161,11 +161,19 @@ class StrategySelector:
                 start_s=LOADING_S if is_loading else 0.0,
                 is_even=len(set(n_steps)) == 1,
                 is_fusable=traits is not None and traits.refusal is None and not has_rules(model),
+                is_shared=traits is not None and _is_shared(traits, tasks),
             )
         )
 
     def _together(self, tasks: list[ClientTask]) -> list[ClientTask]:
         return self._checks.together(Strategy(inner="fused"), tasks)
+
+
+def _is_shared(traits: ModelTraits, tasks: list[ClientTask]) -> bool:
+    """Is most of what clients start with frozen, and the same for all of them?"""
+    form, start = form_of(traits, tasks), tasks[0].start
+    own = {own: start[name].numel() for name, own in traits.names.items()}
+    return form.shares_frozen and 2 * sum(own[name] for name in form.frozen) > sum(own.values())
 
 
 def _like(tasks: Sequence[ClientTask], is_padded: bool) -> tuple:

@@ -15,7 +15,7 @@ from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
-from evenload.clients.tune.expected_cost import even_chunk
+from evenload.clients.tune.expected_cost import MOST_BY_STARTS, compile_gain, even_chunk
 from evenload.clients.tune.probe_timer import SEARCH, WORTH_S, Probe, ProbeTimer
 from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
 from evenload.clients.values.task import ClientTask
@@ -30,7 +30,6 @@ FIRST_FAR, FAR = 4.0, 1.5  # no larger chunk is measured after one so many times
 NEAR = 1.5  # an inner strategy within this factor of the fastest in one thread is also measured on all cores
 MOST_COMPILED = 6  # chunks that are compiled at most
 OP_S = 1e-5  # assumed seconds for starting an operation, which a compiled step saves
-MOST_GAIN = 0.6  # of the job, that compiling is expected to save
 FLAT, MOST_WALK = 1.05, 3  # go on for up to three chunks while within 5 % of the fastest
 NEXT_GAIN = 0.1  # of the job, that another compiled chunk or inner strategy is expected to save
 LAUNCH_BOUND = 0.35  # of a step for starting operations, above which more clients in a step are better
@@ -57,7 +56,9 @@ class Tuner:
         expected: Strategy | None = None,
     ):
         self._expected = expected if expected is not None and expected.is_fused else None
-        self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, clock, thread_clock, cpu_clock)
+        is_expected = self._expected is not None
+        clocks = (clock, thread_clock, cpu_clock)
+        self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, *clocks, expects_fused=is_expected)
         self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
         self._n = len(tasks)
         self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
@@ -89,10 +90,13 @@ class Tuner:
         if self._expected is not None and is_untried:
             why = "expected to be the fastest; measuring it would not pay"
             return TrainingPlan(self._expected, why, timer.reasons, timer.table())
-        return self._plan(f"the fastest of {len(timer.probes)} measured strategies")
+        n = len(timer.probes)
+        if timer.doubted() and timer.best().strategy == Strategy():
+            return self._plan(f"none of {n} measured strategies is faster beyond doubt")
+        return self._plan(f"the fastest of {n} measured strategies")
 
     def _plan(self, why: str) -> TrainingPlan:
-        reasons = self.timer.reasons | self.timer.faster_by_the_clock()
+        reasons = self.timer.reasons | self.timer.faster_by_the_clock() | self.timer.doubted()
         return TrainingPlan(self.timer.best().strategy, why, reasons, self.timer.table())
 
     # --- the search -------------------------------------------------------------------------------
@@ -185,14 +189,13 @@ class Tuner:
         timer, eager = self.timer, found.strategy
         most = self._most(eager.outer)
         least = replace(eager, inner=f"{eager.inner}-compiled")
-        if not timer.can_afford(least, start_s=COMPILE_S, gain=MOST_GAIN if is_first else NEXT_GAIN):
+        if not timer.can_afford(least, start_s=COMPILE_S, gain=MOST_BY_STARTS if is_first else NEXT_GAIN):
             return False
         n_ops = self._checks.n_operations(replace(eager, workers=None), timer.tasks)
         cost_s = COMPILE_S + COMPILE_OP_S * n_ops
         launch_share = n_ops * OP_S / (eager.chunk * found.step_s)
         first = eager.chunk if launch_share > LAUNCH_BOUND else self._shared_chunk(eager)
-        # The share for starting operations is saved, and fused loops save about twice as much again.
-        gain = min(MOST_GAIN, 3 * launch_share) if is_first else NEXT_GAIN
+        gain = compile_gain(launch_share) if is_first else NEXT_GAIN
         tried: dict[int, float] = {}  # chunk -> seconds of a step
         while len(tried) < MOST_COMPILED and (chunk := self._next_compiled(tried, first, most)):
             strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
