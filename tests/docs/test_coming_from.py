@@ -11,15 +11,12 @@ import functools
 import importlib
 import inspect
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Command, Context, Group
 
-from evenload.cli import cli
 from evenload.errors import MissingExtra
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "coming-from"
@@ -133,23 +130,6 @@ def takes(target: Any, call: ast.Call, text: str) -> None:
     assert given <= known, f"{text}: no argument {given - known}"
 
 
-def check_command(text: str) -> None:
-    """A command line of evenload: its commands exist, and have these options."""
-    command: Command = cli
-    at = Context(command, info_name="evenload")
-    options: list[str] = []
-    for word in shlex.split(text)[1:]:
-        if isinstance(command, Group):
-            found = command.get_command(at, word)
-            assert found is not None, f"{text}: no command {word}"
-            command, at = found, Context(found, info_name=word, parent=at)
-        elif word.startswith("-"):
-            options.append(word)
-    assert text == "evenload audit" or not isinstance(command, Group), text
-    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
-    assert set(options) <= known, f"{text}: no option {set(options) - known}"
-
-
 def pages() -> list[str]:
     return sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
 
@@ -158,9 +138,7 @@ def pages() -> list[str]:
 def test_what_stands_here_exists(page: str) -> None:
     for _, here in rows(page):
         for text in code(here):
-            if text.startswith("evenload "):
-                check_command(text)
-            elif text not in NO_CALLS:
+            if text not in NO_CALLS and not text.startswith("evenload "):  # see test_commands.py
                 with contextlib.suppress(MissingExtra):  # Flower's apps need Flower
                     check(text, HERE, KEYWORDS.get(page, "evenload.Executor.map"))
 
@@ -179,9 +157,6 @@ def test_names_that_do_not_exist_are_found() -> None:
     for text in ("evenload.mapp(f, items)", "executor.map(f, items, retry=3)", "unknown(3)", "retry=3"):
         with pytest.raises((AssertionError, AttributeError)):
             check(text, HERE, "evenload.Executor.map")
-    for text in ("evenload proof circuit.zkey", "evenload prove circuit.zkey --everywhere"):
-        with pytest.raises(AssertionError):
-            check_command(text)
 
 
 def test_every_page_is_in_the_index() -> None:
