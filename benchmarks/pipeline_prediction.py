@@ -21,12 +21,13 @@ import record
 
 from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.spec_stage import StageSpec
+from evenload.pipeline.plan import Fit
 from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.stage import Item, ModelFolder, StageContext
+from evenload.pipeline.stage import WHOLE, Item, ModelFolder, StageContext
 from evenload.pipeline.stages import tiny
 from evenload.pipeline.target import load_target, locate_target
 
@@ -56,15 +57,15 @@ class OnCpu:
 class Runs:
     """The stages, loaded in this process; what each hands on is kept by item."""
 
-    def __init__(self, stages: tuple[StageSpec, ...], folder: Path):
-        self.stages, self.folder = stages, folder
+    def __init__(self, stages: tuple[StageSpec, ...], folder: Path, device: Any = OnCpu):
+        self.stages, self.folder, self.device = stages, folder, device
         self.loaded: dict[str, Any] = {}
         self.load_s: dict[str, float] = {}
 
-    def load(self, stage: StageSpec) -> None:
+    def load(self, stage: StageSpec, fit: Fit = WHOLE) -> None:
         start = time.process_time()
         model = ModelFolder(stage.model.path, stage.model.dtype) if stage.model else None
-        context = StageContext(stage.name, OnCpu(), self.folder, model=model)
+        context = StageContext(stage.name, self.device, self.folder, model=model, fit=fit)
         self.loaded[stage.name] = load_target(locate_target(stage.target, self.folder))(
             context, **stage.params
         )

@@ -1,7 +1,7 @@
-"""Part ``wgsl``: trees, sums, transforms and whole proofs through Vulkan, beside the CPU's kernels in this process.
+"""Part ``wgsl``: trees, sums, transforms and whole proofs through Vulkan, beside the CPU's kernels.
 
-Both sides get the same input and must give the same bytes; wall seconds, the least of several rounds in which they
-take turns. The CPU has all its threads, and one.
+Both sides run in this process on the same input and must give the same bytes; wall seconds, the least of
+several rounds in which they take turns. The CPU has all its threads, and one.
 """
 
 import functools
