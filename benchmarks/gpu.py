@@ -54,7 +54,15 @@ PARTS = (  # in order of importance
     ),
     Measured("moe", 4, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
     Measured("clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs"),
+    Measured(
+        "pipelines", 5, "edit and score with models of several GB: memory and time predicted and measured",
+        ("torch", "transformers", "safetensors", "PIL", "pydantic", "yaml", "cloudpickle", "psutil", "click"),
+    ),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),
+    Measured(
+        "wgsl", 4, "trees, sums, transforms and proofs through Vulkan, beside the CPU",
+        ("wgpu", "llvmlite", "psutil", "click"),
+    ),
 )  # fmt: skip
 
 

@@ -206,7 +206,7 @@ def output_of(bench: Bench, runs: Any, stage: Any) -> tuple[float, Any]:
 
 
 def park(bench: Bench) -> None:
-    """The largest stage parked in pinned memory and back, beside a plain copy and what the planner assumes."""
+    """The largest stage parked in pinned memory and back, beside a plain copy and what is assumed."""
     import torch
 
     from evenload.pipeline.worker.host_memory import HostCopy
