@@ -1,105 +1,110 @@
-"""Part ``executor``: a torch module over the GPU and CPUs, out of memory, and a worker killed in a kernel."""
+"""Part ``executor``: a torch module over the GPU and CPUs, out of memory, and a worker killed in a kernel.
 
+A GPU is given to several workers as several devices with one UUID: each worker sees the same GPU.
+"""
+
+import functools
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from part import NotHere, Part, main
 
-ROWS, REAL, TINY = 64, (256, 2048, 8), (12, 64, 2)  # items, width and layers of the module
+FITS = 8  # items of those that run out of memory
 
 
-def sizes(part: Part) -> tuple[int, int, int]:
-    return TINY if part.pretend else REAL
+@dataclass(frozen=True)
+class Size:
+    """How much a run is: items, rows of each, width and layers of the module, and how many GPUs' workers."""
+
+    n_items: int
+    rows: int
+    width: int
+    depth: int
+    shared: tuple[int, ...]
+
+
+REAL, TINY = Size(4096, 1024, 4096, 8, (2, 4)), Size(12, 8, 64, 2, ())
 
 
 class Network:
     """A stack of linear layers on its worker's device; an item is the number of a batch."""
 
-    def __init__(self, width: int, depth: int, *, device: Any) -> None:
+    def __init__(self, size: Size, *, device: Any) -> None:
         import torch
         from torch import nn
 
         torch.manual_seed(0)
-        self.place = device.torch
-        self.width = width
-        layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.GELU())]
-        self.model = nn.Sequential(*layers).to(self.place)
+        self._rows = size.rows, size.width
+        self._on = {
+            "device": device.torch,
+            "dtype": torch.float32 if device.torch == "cpu" else torch.bfloat16,
+        }
+        layers = [
+            layer for _ in range(size.depth) for layer in (nn.Linear(size.width, size.width), nn.GELU())
+        ]
+        self._model = nn.Sequential(*layers).to(**self._on)
 
     def __call__(self, number: int) -> float:
         import torch
 
         with torch.inference_mode():
-            rows = torch.full((ROWS, self.width), 1.0 + number % 7, device=self.place)
-            return float(self.model(rows).float().mean())
+            return float(self._model(torch.full(self._rows, 1.0 + number % 7, **self._on)).float().mean())
 
 
-def plain_loop(part: Part) -> tuple[float, list[float]]:
-    """Seconds of a plain torch loop in this process, and what it gave."""
+@dataclass(frozen=True)
+class Place:
+    """What a task is told of its device, in this process."""
 
-    class Place:
-        torch = part.device
-
-    n_items, width, depth = sizes(part)
-    network = Network(width, depth, device=Place)
-    network(0)
-    began = time.perf_counter()
-    found = [network(number) for number in range(n_items)]
-    return time.perf_counter() - began, found
+    torch: str
 
 
-def over(part: Part, devices: str, plain_s: float, expected: list[float]) -> None:
-    """One map over ``devices`` with warm workers, beside the plain loop."""
-    import functools
+class Measurement:
+    """A part's runs of one module, beside a plain loop over it in this process."""
 
-    import evenload
-
-    n_items, width, depth = sizes(part)
-    task = functools.partial(Network, width, depth)
-    with evenload.Executor(devices) as executor:
-        list(executor.map(task, range(len(executor.devices) * 2)))
+    def __init__(self, part: Part) -> None:
+        self._part, self._size = part, TINY if part.pretend else REAL
+        self._task = functools.partial(Network, self._size)
+        network = Network(self._size, device=Place(part.device))
+        network(0)
         began = time.perf_counter()
-        run = executor.map(task, range(n_items))
+        self._expected = [network(number) for number in range(self._size.n_items)]
+        self._plain_s = time.perf_counter() - began
+
+    def over(self, name: str, executor: Any) -> None:
+        """One map with warm workers, beside the plain loop."""
+        list(executor.map(self._task, range(len(executor.devices) * 2)))
+        began = time.perf_counter()
+        run = executor.map(self._task, range(self._size.n_items))
         found = list(run)
         wall_s = time.perf_counter() - began
-    off = max(abs(a - b) for a, b in zip(found, expected, strict=True))
-    summary = run.summary
-    part.row(
-        f"map over {devices}", items_s=n_items / wall_s, plain_items_s=n_items / plain_s,
-        x_plain=plain_s / wall_s, x_bound=summary.ratio_to_bound, largest_difference=off,
-    )  # fmt: skip
+        off = max(abs(a - b) for a, b in zip(found, self._expected, strict=True))
+        self._part.row(
+            f"map over {name}", items_per_s=len(found) / wall_s, plain_items_per_s=len(found) / self._plain_s,
+            x_plain=self._plain_s / wall_s, x_bound=run.summary.ratio_to_bound, largest_difference=off,
+        )  # fmt: skip
 
+    def factors(self, executor: Any, events: list[Any]) -> None:
+        """Which share of the time was useful, with efficiency by torch's counted operations."""
+        from evenload.devices.rates import known, roofline
+        from evenload.executor import torch_work
+        from evenload.report.html import write_report
 
-def factors(part: Part) -> None:
-    """Which share of the time was useful, with the device's efficiency from torch's counted operations."""
-    import functools
-
-    import evenload
-    from evenload.devices import DevicePool
-    from evenload.devices.rates import known, roofline
-    from evenload.executor import torch_work
-
-    n_items, width, depth = sizes(part)
-    spec = "cpu*1" if part.pretend else "cuda:0"
-    task = functools.partial(Network, width, depth)
-    with DevicePool.find(spec) as pool:
-        (device,) = pool
-        if not part.pretend and not known.rates_of(device):
-            known.keep_rates(device, roofline.measure(part.device))
-    work = torch_work(functools.partial(run_alone, width, depth, part.device), 0)
-    run = evenload.map(task, range(n_items), devices=spec, work=work)
-    list(run)
-    told = {factor.name: factor.value for factor in run.summary.factors.parts}
-    part.row(f"factors on {spec}", flop_an_item=work["flop"], **told)
-
-
-def run_alone(width: int, depth: int, place: str, number: int) -> float:
-    class Place:
-        torch = place
-
-    return Network(width, depth, device=Place)(number)
+        device = next(iter(executor.devices))
+        if not self._part.pretend:
+            known.keep_rates(device, roofline.measure(self._part.device))
+        work = torch_work(Network(self._size, device=Place(self._part.device)), 0)
+        events.clear()
+        run = executor.map(self._task, range(self._size.n_items), work=work)
+        list(run)
+        told = {factor.name: factor.value for factor in run.summary.factors.parts}
+        self._part.row("factors", flop_an_item=work["flop"], **told)
+        write_report(list(events), self._part.report)
 
 
 class Greedy:
@@ -108,32 +113,29 @@ class Greedy:
     def __init__(self, bytes_each: int, most: int | None, *, device: Any) -> None:
         self.place, self.bytes_each, self.most = device.torch, bytes_each, most
 
-    def __call__(self, numbers: list[int]) -> list[int]:
+    def __call__(self, numbers: list[int]) -> list[tuple[int, int]]:
         import torch
 
         if self.most is not None and len(numbers) > self.most:
             raise MemoryError(f"{len(numbers)} at once")
-        held = torch.empty(len(numbers) * self.bytes_each, dtype=torch.uint8, device=self.place)
-        held.zero_()
-        return [number + int(held[0]) for number in numbers]
+        held = torch.zeros(len(numbers) * self.bytes_each, dtype=torch.uint8, device=self.place)
+        return [(number + int(held[-1]), len(numbers)) for number in numbers]
 
 
-def out_of_memory(part: Part) -> None:
-    """Batches of 32 of which eight fit: all items come back, and the device remembers the size that fits."""
-    import functools
-
-    import evenload
-
-    if part.pretend:
-        bytes_each, most = 1000, 8
-    else:
+def out_of_memory(part: Part, executor: Any) -> None:
+    """Batches of 32 of which eight fit: all items come back, in batches as large as fit."""
+    bytes_each, most = 1000, FITS
+    if not part.pretend:
         import torch
 
-        bytes_each, most = int(torch.cuda.get_device_properties(0).total_memory * 0.9 / 8), None
-    task = functools.partial(Greedy, bytes_each, most)
+        torch.cuda.empty_cache()
+        bytes_each, most = int(torch.cuda.mem_get_info()[0] * 0.9 / FITS), None
     began = time.perf_counter()
-    found = list(evenload.map(task, range(64), devices="cpu*1" if part.pretend else "cuda:0", batch=32))
-    part.row("out of memory", all_items=found == list(range(64)), seconds=time.perf_counter() - began)
+    found = list(executor.map(functools.partial(Greedy, bytes_each, most), range(96), batch=32))
+    part.row(
+        "out of memory", all_items=[one for one, _ in found] == list(range(96)), fits=FITS,
+        largest_batch=max(n for _, n in found), seconds=time.perf_counter() - began,
+    )  # fmt: skip
 
 
 class Dies:
@@ -145,7 +147,7 @@ class Dies:
     def __call__(self, number: int) -> int:
         import torch
 
-        side = 64 if self.place == "cpu" else 4096
+        side = 64 if self.place == "cpu" else 8192
         square = torch.ones(side, side, device=self.place)
         for _ in range(50):
             square = (square @ square).clamp(0, 1)
@@ -155,21 +157,63 @@ class Dies:
         return number + int(square[0, 0]) - 1
 
 
-def killed(part: Part) -> None:
-    """A worker that is killed while its kernels run: nothing lost, and the GPU's memory comes back."""
-    import functools
-
-    import evenload
-
+def killed(part: Part, executor: Any) -> None:
+    """A worker that is killed while its kernels run: nothing is lost."""
     mark = part.out.with_suffix(".died")
     mark.unlink(missing_ok=True)
     began = time.perf_counter()
-    spec = "cpu*1" if part.pretend else "cuda:0"
-    found = list(evenload.map(functools.partial(Dies, str(mark)), range(24), devices=spec))
+    found = list(executor.map(functools.partial(Dies, str(mark)), range(24)))
     part.row(
         "killed in a kernel", died=mark.exists(), nothing_lost=found == list(range(24)),
         seconds=time.perf_counter() - began,
     )  # fmt: skip
+
+
+def one_device(part: Part, measurement: Measurement) -> None:
+    """All that one set of workers can show, and whether the GPU's memory is free again after them."""
+    import evenload
+    from evenload.events import EventLog
+
+    events: list[Any] = []
+    spec = "cpu*2" if part.pretend else "cuda:0"
+    free = free_bytes(part)
+    with evenload.Executor(spec, events=EventLog(events.append), echo=False) as executor:
+        part.tried(f"map over {spec}", lambda: measurement.over(spec, executor))
+        part.tried("factors", lambda: measurement.factors(executor, events))
+        part.tried("out of memory", lambda: out_of_memory(part, executor))
+        part.tried("killed in a kernel", lambda: killed(part, executor))
+    if free is not None:
+        part.row("memory after the workers", free_bytes_before=free, free_bytes_after=free_bytes(part))
+
+
+def free_bytes(part: Part) -> int | None:
+    if part.pretend:
+        return None
+    import torch
+
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+def sharing(n_workers: int) -> list[Any]:
+    """The GPU as so many devices, each with its part of the memory."""
+    from evenload.devices import DevicePool
+
+    with DevicePool.find("cuda:0") as pool:
+        (gpu,) = pool
+    memory = None if gpu.memory_bytes is None else gpu.memory_bytes // n_workers
+    return [replace(gpu, id=f"cuda:{number}", memory_bytes=memory) for number in range(n_workers)]
+
+
+def over_others(
+    part: Part, measurement: Measurement, name: str, devices: Callable[[], Iterable[Any] | str]
+) -> None:
+    """One map over other devices."""
+    import evenload
+
+    with ExitStack() as stack:
+        executor = stack.enter_context(evenload.Executor(devices(), echo=False))
+        measurement.over(name, executor)
 
 
 def measure(part: Part) -> None:
@@ -178,13 +222,15 @@ def measure(part: Part) -> None:
 
         if not torch.cuda.is_available():
             raise NotHere("torch finds no CUDA GPU")
-    plain_s, expected = plain_loop(part)
-    fleets = ("cpu*1", "cpu*2") if part.pretend else ("cuda:0", "cuda:0,cpu*4")
-    for devices in fleets:
-        part.tried(f"map over {devices}", lambda devices=devices: over(part, devices, plain_s, expected))
-    part.tried("factors", lambda: factors(part))
-    part.tried("out of memory", lambda: out_of_memory(part))
-    part.tried("killed in a kernel", lambda: killed(part))
+    measurement = Measurement(part)
+    one_device(part, measurement)
+    if part.pretend:
+        return
+    for n in REAL.shared:
+        name = f"cuda:0, {n} workers"
+        part.tried(name, lambda n=n, name=name: over_others(part, measurement, name, lambda: sharing(n)))
+    beside = "cuda:0,cpu*4"
+    part.tried(beside, lambda: over_others(part, measurement, beside, lambda: beside))
 
 
 if __name__ == "__main__":

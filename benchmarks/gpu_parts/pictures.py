@@ -1,13 +1,17 @@
 """Pictures of the reports that parts wrote, by Chromium where it is; the pages are kept in any case."""
 
+import os
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_parts.bounded_process import run_bounded
+
 MOST_REPORTS = 2
 MOST_BYTES = 8_000_000  # of a report
-LIMIT_S = 60.0
+LIMIT_S = 30.0
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1600")
 
 
 def keep_reports(written: Path, names: Iterable[str], out: Path) -> None:
@@ -40,17 +44,7 @@ def is_taken(chromium: str, report: Path) -> bool:
     """Take one report's picture, beside it. False if Chromium fails or does not end."""
     picture = report.with_suffix(".png")
     picture.unlink(missing_ok=True)
-    command = [
-        chromium,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--window-size=1200,1600",
-    ]
-    command += ["--virtual-time-budget=3000", f"--screenshot={picture}", report.absolute().as_uri()]
-    try:
-        subprocess.run(command, capture_output=True, timeout=LIMIT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # several cannot share one
+        command = [chromium, *FLAGS, f"--user-data-dir={profile}", f"--screenshot={picture}"]
+        run_bounded([*command, report.absolute().as_uri()], dict(os.environ), LIMIT_S, Path(os.devnull))
     return picture.is_file()

@@ -1,25 +1,31 @@
 """Part ``training``: two ranks on one GPU, one of them stopped for half of the time, step over bound.
 
-Two ranks cannot share a GPU through NCCL, so they talk through gloo; gradients are on the GPU. The bound is
-that of the seconds that the ranks had themselves.
+Two ranks cannot share a GPU through NCCL, so they talk through gloo; gradients are on the GPU. The bound is a
+batch over the samples that both ranks do in a second while they exchange nothing, throttled as they are.
 """
 
 import datetime
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from part import NotHere, Part, main
+from part import PR_SET_PDEATHSIG, NotHere, Part, main
 
 SPEEDS = (2.0, 1.0)
 METHODS = ("DDP", "EvenBatches")
-WARM_STEPS, LIMIT_S = 5, 120.0
+LENGTH = 16  # of a sample, in vectors
+REAL = {"batch": 256, "steps": 60, "width": 1024, "layers": 6, "alone_s": 2.0, "warm": 10}
+TINY = {"batch": 16, "steps": 6, "width": 16, "layers": 1, "alone_s": 0.02, "warm": 2}
+LIMIT_S = 120.0
 
 
 def measure(part: Part) -> None:
@@ -27,15 +33,14 @@ def measure(part: Part) -> None:
 
     if not part.pretend and not torch.cuda.is_available():
         raise NotHere("torch finds no CUDA GPU")
-    for method in METHODS:
-        part.tried(method, lambda method=method: trained(part, method))
+    part.tried("two throttled ranks", lambda: trained(part))
 
 
-def trained(part: Part, method: str) -> None:
-    """Train by ``method`` on both ranks, and add a row."""
+def trained(part: Part) -> None:
+    """Train by each method on both ranks, and add a row for each."""
     from throttle import DutyCycle
 
-    job = {"device": part.device, "method": method, "pretend": part.pretend}
+    job = {"device": part.device, **(TINY if part.pretend else REAL)}
     with tempfile.TemporaryDirectory() as text, ExitStack() as stack:
         folder = Path(text)
         (folder / "job.json").write_text(json.dumps(job))
@@ -45,24 +50,25 @@ def trained(part: Part, method: str) -> None:
             stack.callback(ranks[-1].wait)
             stack.callback(ranks[-1].kill)
             stack.enter_context(DutyCycle(ranks[-1].pid, speed / max(SPEEDS)))
-        codes = [process.wait(max(10.0, min(LIMIT_S, part.left_s))) for process in ranks]
+        codes = [process.wait(max(1.0, part.left_s)) for process in ranks]
         if any(codes):
             raise RuntimeError(f"ranks ended with {codes}")
         found = [json.loads((folder / f"found{rank}.json").read_text()) for rank in range(len(SPEEDS))]
-    part.row(f"{method}, speeds 2:1 by duty cycle", **figures(found))
+    for method in METHODS:
+        part.row(f"{method}, speeds 2:1 by duty cycle", **figures(job, [one[method] for one in found]))
 
 
-def figures(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean step after the first ones over what no division of it can beat, shares, and the last loss."""
-    steps = [stop - start for start, stop in pairwise(found[0]["clocks"])][WARM_STEPS:]
-    n_each = [sum(one["counts"][WARM_STEPS:]) for one in found]
-    busy_s = [sum(one["busy_s"][WARM_STEPS:]) for one in found]
-    batch = sum(one["counts"][-1] for one in found)
-    bound_s = batch / sum(n / seconds for n, seconds in zip(n_each, busy_s, strict=True))
-    step_s = sum(steps) / len(steps)
+def figures(job: dict[str, Any], ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean step after the first ones over what no division of its batch can beat, shares, and losses."""
+    clocks = ranks[0]["clocks"]
+    step_s = fmean(stop - start for start, stop in list(pairwise(clocks))[job["warm"] :])
+    rates = [one["samples_alone"] / one["alone_s"] for one in ranks]
+    bound_s = job["batch"] / sum(rates)
+    losses = [sum(one["losses"][at] for one in ranks) for at in (0, -1)]
     return {
-        "step_s": step_s, "x_bound": step_s / bound_s, "shares": [one["counts"][-1] for one in found],
-        "losses": [found[0]["losses"][0], found[0]["losses"][-1]],
+        "step_s": step_s, "bound_s": bound_s, "x_bound": step_s / bound_s,
+        "samples_per_s_alone": rates, "shares": [one["counts"][-1] for one in ranks],
+        "first_loss": losses[0], "last_loss": losses[1],
     }  # fmt: skip
 
 
@@ -71,50 +77,100 @@ def be_rank(rank: int, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
+    end_with_parent()
     job = json.loads((folder / "job.json").read_text())
+    store = dist.FileStore(str(folder / "store"), len(SPEEDS))
     limit = datetime.timedelta(seconds=LIMIT_S)
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(folder / "store"), len(SPEEDS)), rank=rank, world_size=len(SPEEDS),
-        timeout=limit,
-    )  # fmt: skip
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(SPEEDS), timeout=limit)
     torch.set_num_threads(1)
-    (folder / f"found{rank}.json").write_text(json.dumps(train(job, rank)))
+    found = {method: Training(job, rank).by(method) for method in METHODS}
+    (folder / f"found{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
-def train(job: dict[str, Any], rank: int) -> dict[str, Any]:
-    import torch
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, TensorDataset
+def end_with_parent() -> None:
+    """Have the system kill this process when the part is killed."""
+    import ctypes
 
-    from evenload.training import EvenBatches
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    batch, n_steps, width, depth = (16, 8, 16, 1) if job["pretend"] else (256, 60, 1024, 6)
-    torch.manual_seed(0)
-    samples = TensorDataset(torch.randn(batch * n_steps, 16, width))
-    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-    model = DistributedDataParallel(nn.TransformerEncoder(layer, depth).to(job["device"]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    even = EvenBatches(range(batch * n_steps), global_batch=batch, shuffle=False)
-    share = batch // len(SPEEDS)
-    rows = [samples[step * batch + rank * share :][0][:share] for step in range(n_steps)]
-    batches = ((one,) for one in rows) if job["method"] == "DDP" else DataLoader(samples, batch_sampler=even)
-    clocks, counts, busy_s, losses = [time.monotonic()], [], [], []
-    for (given,) in batches:
-        begun = time.thread_time()
-        x = given.to(job["device"])
-        loss = (model(x) - x).square().mean()
-        optimizer.zero_grad()
-        (even.scale(loss) if job["method"] != "DDP" else loss).backward()
-        optimizer.step()
-        if job["device"] != "cpu":
+
+class Training:
+    """One rank's training of an encoder to give back its input; all methods see the same samples."""
+
+    def __init__(self, job: dict[str, Any], rank: int) -> None:
+        import torch
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import TensorDataset
+
+        self._job, self._rank = job, rank
+        torch.manual_seed(0)
+        width = job["width"]
+        self._samples = TensorDataset(torch.randn(job["batch"] * job["steps"], LENGTH, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, job["layers"], enable_nested_tensor=False)
+        self._model = DistributedDataParallel(encoder.to(job["device"]))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
+
+    def by(self, method: str) -> dict[str, Any]:
+        """Train; clocks of all steps, this rank's shares and parts of the losses, and its speed alone."""
+        alone = self._alone()
+        clocks, counts, losses = [time.monotonic()], [], []
+        for samples, scale in self._batches(method):
+            loss = self._step(samples, scale)
+            clocks.append(time.monotonic())
+            counts.append(len(samples))
+            losses.append(loss * len(samples) / self._job["batch"])
+        return {"clocks": clocks, "counts": counts, "losses": losses, **alone}
+
+    def _alone(self) -> dict[str, float]:
+        """Samples and seconds of this rank without exchange, while the other one does the same."""
+        import torch.distributed as dist
+
+        share = self._samples[: self._job["batch"] // len(SPEEDS)][0]
+        with self._model.no_sync():
+            self._gradients(share, lambda loss: loss)  # compiles, and fills caches
+            dist.barrier()
+            began, n_samples = time.monotonic(), 0
+            while n_samples == 0 or time.monotonic() - began < self._job["alone_s"]:
+                self._gradients(share, lambda loss: loss)
+                n_samples += len(share)
+            alone_s = time.monotonic() - began
+        self._optimizer.zero_grad()
+        dist.barrier()
+        return {"samples_alone": n_samples, "alone_s": alone_s}
+
+    def _batches(self, method: str) -> Iterator[tuple[Any, Callable]]:
+        """This rank's samples of each step, and what its loss is multiplied by."""
+        batch, n_steps, share = self._job["batch"], self._job["steps"], self._job["batch"] // len(SPEEDS)
+        if method == "DDP":
+            for first in range(self._rank * share, batch * n_steps, batch):
+                yield self._samples[first : first + share][0], lambda loss: loss
+            return
+        from torch.utils.data import DataLoader
+
+        from evenload.training import EvenBatches
+
+        even = EvenBatches(range(batch * n_steps), global_batch=batch, shuffle=False)
+        for (samples,) in DataLoader(self._samples, batch_sampler=even):
+            yield samples, even.scale
+
+    def _step(self, samples: Any, scale: Callable) -> float:
+        self._optimizer.zero_grad()
+        loss = self._gradients(samples, scale)
+        self._optimizer.step()
+        return loss
+
+    def _gradients(self, samples: Any, scale: Callable) -> float:
+        import torch
+
+        x = samples.to(self._job["device"])
+        loss = (self._model(x) - x).square().mean()
+        scale(loss).backward()
+        if x.is_cuda:
             torch.cuda.synchronize()
-        busy_s.append(max(1e-6, time.thread_time() - begun))
-        clocks.append(time.monotonic())
-        counts.append(len(x))
-        losses.append(float(loss.detach()))
-    return {"clocks": clocks, "counts": counts, "busy_s": busy_s, "losses": losses}
+        return loss.item()
 
 
 if __name__ == "__main__":

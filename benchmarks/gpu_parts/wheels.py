@@ -73,21 +73,26 @@ def is_installed(name: str) -> bool:
 
 
 def fits(python: str, abi: str, system: str) -> bool:
-    """Whether a wheel of these tags is for this Python, system and processor."""
-    major, minor = sys.version_info[:2]
-    numbers = [re.fullmatch(r"(?:cp|py)(\d)(\d*)", tag) for tag in python.split(".")]
-    is_stable = "abi3" in abi.split(".")
-    is_python = f"cp{major}{minor}" in python.split(".") or any(
-        number and int(number[1]) == major and (not number[2] or int(number[2]) <= minor)
-        for number in numbers
-        if is_stable or "none" in abi.split(".")
-    )
+    """Whether a wheel of these tags is for this Python, system and processor; its C library is not asked."""
     here = f"_{platform.machine().lower()}"
     is_system = any(
-        tag == "any" or (tag.startswith(("linux", "manylinux")) and tag.endswith(here))
+        tag == "any" or (tag.startswith(("linux_", "manylinux")) and tag.lower().endswith(here))
         for tag in system.split(".")
     )
-    return is_python and is_system
+    return is_system and any(is_for_us(tag, set(abi.split("."))) for tag in python.split("."))
+
+
+def is_for_us(python: str, abis: set[str]) -> bool:
+    """Whether one tag of a Python, such as "cp312" or "py3", and its binary interfaces is ours (PEP 425)."""
+    tag = re.fullmatch(r"(cp|py)(\d)(\d{0,3})", python)
+    major, minor = sys.version_info[:2]
+    if tag is None or int(tag[2]) != major:
+        return False
+    if tag[1] == "py":
+        return "none" in abis and int(tag[3] or 0) <= minor
+    if tag[3] and int(tag[3]) == minor:
+        return not abis.isdisjoint({f"cp{major}{minor}", "abi3", "none"})
+    return "abi3" in abis and int(tag[3] or 0) <= minor
 
 
 def is_as_recorded(content: bytes, recorded: str) -> bool:

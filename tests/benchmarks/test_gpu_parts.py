@@ -1,0 +1,62 @@
+"""Every part of ``benchmarks/gpu.py`` as it runs where no GPU is: tiny, so that no part breaks unseen."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenload.devices.device import Device
+from evenload.devices.environment import worker_environment
+from evenload.devices.pool import DevicePool
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+PARTS = re.findall(r"^    Measured\(\s*\"(\w+)\"", (BENCHMARKS / "gpu.py").read_text(), re.MULTILINE)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd="/")
+
+
+def test_parts_are_listed_in_order_and_each_has_its_file():
+    said = run("--list").stdout
+    assert [line.split()[0] for line in said.splitlines()] == PARTS
+    for name in PARTS:
+        assert (BENCHMARKS / "gpu_parts" / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_pretends(name, tmp_path):
+    done = run("--pretend", "--minutes", "60", "--out", str(tmp_path), "--only", name)
+    page = json.loads((tmp_path / "results.json").read_text())["parts"][name]
+    said = done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
+    assert done.returncode == 0, said
+    assert page["state"] in ("ran", "not here"), said
+    assert page["rows"] or page["state"] == "not here", said
+    assert page["pretended"] == bool(page["rows"])
+    assert (
+        len(list(tmp_path.rglob("*"))) <= 8 - 2
+    )  # beside another part's report, all that some machines give back
+
+
+def test_a_gpu_that_is_shared_is_one_gpu_in_each_worker(monkeypatch):
+    """What the part ``executor`` gives to an executor, which needs a GPU to go on."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "gpu_parts"))
+    for name in ("executor", "part"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    part = importlib.import_module("executor")
+    gpu = Device("cuda:0", "discrete", "cuda", "a GPU", memory_bytes=8 << 30, uuid="GPU-1234")
+    monkeypatch.setattr(DevicePool, "find", classmethod(lambda cls, _spec: cls([gpu])))
+    devices = part.sharing(4)
+    pool = DevicePool(devices, n_cores=8).select(devices)
+    assert [device.memory_bytes for device in pool] == [2 << 30] * 4
+    masks = {worker_environment(device, pool, os.environ)["CUDA_VISIBLE_DEVICES"] for device in pool}
+    assert masks == {"GPU-1234"}
+    for name in ("executor", "part"):
+        del sys.modules[name]
