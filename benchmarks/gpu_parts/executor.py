@@ -99,7 +99,6 @@ class Measurement:
         if not self._part.pretend:
             known.keep_rates(device, roofline.measure(self._part.device))
         work = torch_work(Network(self._size, device=Place(self._part.device)), 0)
-        events.clear()
         run = executor.map(self._task, range(self._size.n_items), work=work)
         list(run)
         told = {factor.name: factor.value for factor in run.summary.factors.parts}
