@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style types screenshots test-levels test-slow chaos test-flower lint docs bench gpu clean help
+.PHONY: demo test suite site check pure style types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -58,8 +58,13 @@ types: $(STAMP)dev
 docs: $(STAMP)dev  ## Serve the documentation on this machine
 	$(BIN)/mkdocs serve
 
+<<<<<<< HEAD
 screenshots: site  ## Every page of the site, light, dark and on a phone, and what is wrong on it
 	$(BIN)/python scripts/site_screenshots.py $(or $(OUT),build/screenshots) $(PAGES)
+=======
+tutorials: $(STAMP)dev  ## Run the tutorials' cells; write their pictures, examples of outputs and notebooks again
+	$(BIN)/python scripts/notebooks.py --run
+>>>>>>> a7c697c (Tutorials are pages with real outputs, and notebooks that are made of them; a routing shows its loads in a notebook)
 
 bench: $(STAMP)bench  ## Measure this machine; results go to benchmarks/results
 	$(BIN)/python benchmarks/run_all.py

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from evenload.devices import Device, DevicePool
 from evenload.executor.decide.summary import DeviceShare, Summary
-from evenload.notebook import gantt, page, share, table
+from evenload.notebook import MAX_BARS, bars, gantt, page, share, table
 
 BAD = "<script>alert(1)</script>\x1b[31m"
 ALLOWED = {"div", "b", "table", "thead", "tbody", "tr", "th", "td", "span", "svg", "text", "rect"}
@@ -51,6 +51,27 @@ def test_tables_and_timelines_escape_what_they_show():
 def test_an_endless_timeline_stays_small():
     assert len(gantt({"a": [(i, i + 1, i) for i in range(100_000)], "b": [(0, 1, 0)]}, 1e5)) < 500_000
     assert gantt({}, 1.0) == gantt({"a": []}, 0.0) == ""
+
+
+def test_bars_escape_their_names_and_stay_few():
+    drawn = bars({BAD: 0.5, "b": 2.0}, 1.0)
+    assert "<script>" in read(drawn)
+    assert "2.00" in drawn
+    assert bars({str(i): 1.0 for i in range(10_000)}, 1.0).count("<text") == 2 * MAX_BARS
+    assert bars({}, 1.0) == bars({"a": 0.0}, 0.0) == ""
+
+
+def test_a_routing_shows_the_loads_of_its_least_even_layer():
+    from evenload.balance.flow import route
+
+    found = read(route([[0, 1, 2, 3], [0, 1, 2, 3]], [[1, 1, 1, 1], [3, 1, 1, 1]], n_gpus=2)._repr_html_())
+    assert "layer 1 of 2" in found
+    assert "1.333x the mean" in found
+    assert "0.67" in found
+    uneven = read(route([0, 1], [2, 1], n_gpus=2, speeds=[2, 1])._repr_html_())
+    assert "1.000x" in uneven
+    assert "GPU 1" in uneven
+    assert "GPU 0" in read(route([0, 1, 0, 1], [0, 0], n_gpus=2, dead=[1])._repr_html_())
 
 
 def test_values_show_themselves():

@@ -6,12 +6,13 @@ The ``_repr_html_`` of a value calls these functions, which escape all text.
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["gantt", "page", "share", "table"]
+__all__ = ["bars", "gantt", "page", "share", "table"]
 
 # Okabe and Ito's colours, on any background.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#b8608f", "#56b4e9", "#b5a400")
 _ROW, _BAR, _LEFT, _WIDTH = 22, 15, 110, 640
 MAX_SLICES = 4_000
+MAX_BARS = 128
 
 
 def page(title: str, *parts: str) -> str:
@@ -59,6 +60,31 @@ def gantt(rows: Mapping[str, Sequence[tuple[float, float, int]]], end_s: float) 
     return (
         f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" style="max-width:100%" role="img" '
         f'aria-label="timeline">{"".join(parts)}</svg>'
+    )
+
+
+def bars(rows: Mapping[str, float], mark: float) -> str:
+    """Draw a bar for each value >= 0 as SVG, and a line across at ``mark``; at most ``MAX_BARS`` of them."""
+    shown = list(rows.items())[:MAX_BARS]
+    longest = max([mark, *(value for _, value in shown)], default=0.0)
+    if not shown or not longest > 0:
+        return ""
+    scale, parts = (_WIDTH - _LEFT - 50) / longest, []
+    for i, (name, value) in enumerate(shown):
+        y, width = i * _ROW, value * scale
+        colour = COLOURS[1] if value > 1.005 * mark else COLOURS[0]
+        parts.append(
+            f'<text x="0" y="{y + 12}" font-size="12" fill="currentColor">{_text(str(name)[:16])}</text>'
+            f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}" rx="1.5"/>'
+            f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}" font-size="12" '
+            f'fill="currentColor">{value:.2f}</text>'
+        )
+    height = len(shown) * _ROW
+    line = f'x="{_LEFT + mark * scale:.1f}" y="0" width="1.5" height="{height - _ROW + _BAR}"'
+    parts.append(f'<rect {line} fill="currentColor"/>')
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" style="max-width:100%" role="img" '
+        f'aria-label="bars">{"".join(parts)}</svg>'
     )
 
 

@@ -1,7 +1,8 @@
 """Every code block of the README and the docs runs, in order, and prints what the page says it prints.
 
 A page's blocks share one folder, its Python blocks one program. A ``text`` block right after a ``python``
-or ``sh`` block is its output; ``...`` in it stands for anything. A ``yaml`` block that begins with
+or ``sh`` block is its output; ``...`` in it stands for anything. Where ``<!-- like: PATTERN -->`` stands
+between them, the output is an example of PATTERN. A ``yaml`` block that begins with
 ``# name.yaml`` is written to that file. A block behind ``<!-- not run: reason -->`` is left out.
 """
 
@@ -26,6 +27,7 @@ FENCE = re.compile(
     r"(?P<skip><!-- not run: [^>]+ -->\s*\n)?^```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^```\s*$",
     re.MULTILINE | re.DOTALL,
 )
+LIKE = re.compile(r"\s*<!-- like:(?P<pattern>.*?)-->\s*", re.DOTALL)
 MARK = "=== end of block {} ==="
 
 
@@ -35,6 +37,7 @@ class Block:
     body: str
     line: int
     output: str | None
+    example: str | None = None
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -45,19 +48,22 @@ def blocks_of(page: Path) -> list[Block]:
         if match["skip"] or match["language"] not in ("python", "sh", "yaml"):
             continue
         after = found[at + 1] if at + 1 < len(found) else None
-        adjacent = (
-            after is not None
-            and after["language"] == "text"
-            and not text[match.end() : after.start()].strip()
-        )
         name = re.match(r"# (\S+\.ya?ml)\n", match["body"]) if match["language"] == "yaml" else None
         if match["language"] == "yaml" and not name:
             continue
         line = text.count("\n", 0, match.start()) + 1
-        blocks.append(
-            Block(match["language"], match["body"], line, after["body"] if adjacent and after else None)
-        )
+        blocks.append(Block(match["language"], match["body"], line, *output_of(text, match, after)))
     return blocks
+
+
+def output_of(text: str, block: re.Match, after: re.Match | None) -> tuple[str | None, str | None]:
+    """What a block has to print: the ``text`` block right after it, or what that is an example of."""
+    if after is None or after["language"] != "text":
+        return None, None
+    between = text[block.end() : after.start()]
+    if like := LIKE.fullmatch(between):
+        return like["pattern"].strip() + "\n", after["body"]
+    return (None if between.strip() else after["body"]), None
 
 
 RUNNABLE = [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))]
@@ -172,6 +178,11 @@ def run_shell(block: Block, page: Path, folder: Path) -> str:
 def compare(block: Block, printed: str, page: Path) -> None:
     if block.output is None:
         return
+    for found in (printed, block.example) if block.example is not None else (printed,):
+        where = f"{page.relative_to(ROOT)}:{block.line} {'prints' if found is printed else 'has the example'}"
+        assert is_like(block.output, found), f"{where}\n{found}\ninstead of\n{block.output}"
+
+
+def is_like(pattern: str, printed: str) -> bool:
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    same = doctest.OutputChecker().check_output(block.output, printed, options)
-    assert same, f"{page.relative_to(ROOT)}:{block.line} prints\n{printed}\ninstead of\n{block.output}"
+    return doctest.OutputChecker().check_output(pattern, printed, options)

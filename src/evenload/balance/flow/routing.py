@@ -115,6 +115,21 @@ class Routing:
             tile=self.tile,
         )
 
+    def _repr_html_(self) -> str:
+        """The loads of the layer that is least even, over their mean."""
+        from evenload.notebook import bars, page
+
+        layer = int(self.imbalance.argmax())
+        speeds = self.graph.alive if self.speeds is None else self.speeds / self.speeds.max()
+        mean = self.loads[layer].sum() / speeds.sum()
+        shares = self.loads[layer] / np.maximum(speeds, 1e-300) / max(mean, 1e-300)
+        least = self.bounds[layer] / max(mean, 1e-300)
+        title = (
+            f"layer {layer} of {self.graph.n_layers}: the busiest GPU has {self.imbalance[layer]:.3f}x "
+            f"the mean, no routing over these copies has less than {least:.3f}x"
+        )
+        return page(title, bars({f"GPU {gpu}": share for gpu, share in enumerate(shares.tolist())}, 1.0))
+
     def copy(self) -> "Routing":
         """A copy with arrays of its own."""
         twin = Routing.__new__(Routing)
