@@ -58,13 +58,11 @@ types: $(STAMP)dev
 docs: $(STAMP)dev  ## Serve the documentation on this machine
 	$(BIN)/mkdocs serve
 
-<<<<<<< HEAD
 screenshots: site  ## Every page of the site, light, dark and on a phone, and what is wrong on it
 	$(BIN)/python scripts/site_screenshots.py $(or $(OUT),build/screenshots) $(PAGES)
-=======
+
 tutorials: $(STAMP)dev  ## Run the tutorials' cells; write their pictures, examples of outputs and notebooks again
 	$(BIN)/python scripts/notebooks.py --run
->>>>>>> a7c697c (Tutorials are pages with real outputs, and notebooks that are made of them; a routing shows its loads in a notebook)
 
 bench: $(STAMP)bench  ## Measure this machine; results go to benchmarks/results
 	$(BIN)/python benchmarks/run_all.py

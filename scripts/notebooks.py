@@ -2,10 +2,11 @@
 
     python scripts/notebooks.py [--check | --run] [NAME ...]
 
-Blocks of Python become cells, those of shell ``%%bash`` cells, ``# name.yaml`` blocks ``%%writefile`` cells. A
-``text`` block after a cell is its output, and so is a picture in ``docs/pictures/tutorials``.
-``<!-- needs: evenload[torch] -->`` becomes a first cell that installs it where it is missing. ``--run`` runs the
-cells first: it makes the pictures, and the outputs that are examples (those below ``<!-- like: ... -->``), again.
+Blocks of Python become cells, those of shell ``%%bash`` cells, ``# name.yaml`` blocks ``%%writefile`` cells.
+A ``text`` block after a cell is its output, and so is a picture in ``docs/pictures/tutorials``.
+``<!-- needs: evenload[torch] -->`` becomes a first cell that installs it where it is missing. ``--run`` runs
+the cells first: it makes the pictures, and the outputs that are examples (those below
+``<!-- like: ... -->``), again.
 """
 
 import argparse
