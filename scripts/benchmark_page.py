@@ -1,22 +1,48 @@
 """The docs' page of benchmark results, made of ``benchmarks/results`` whenever the site is built.
 
-A hook of mkdocs (see mkdocs.yml); ``python scripts/benchmark_page.py`` prints the page.
+A hook of mkdocs (see mkdocs.yml); ``python scripts/benchmark_page.py`` prints the page. Each result is named
+by the question that it answers (benchmarks/questions.py); a plot answers it, with the table folded below.
 """
 
 import ast
+import importlib.util
 import json
+import math
 import re
+import sys
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MOST_COLUMNS = 9
+OURS = re.compile(r"\b(evenload|EvenBatches|auto|exact|measured)\b")
 HEAD = """# Results of the benchmarks
+
+After this page you know what was measured, and how much of it concerns you. Choose a door:
+{doors}.
 
 Made from the files in `benchmarks/results`, which the named commands write. Each was measured on the machine
 and the day that it names; `evenload bench` measures yours ([how](how-to/bench.md)).
+Blue is evenload beside others.
 """
+
+
+def _module(path: Path) -> Any:
+    """A module that is no part of a package, by its file."""
+    spec = importlib.util.spec_from_file_location(f"evenload_docs_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+questions = _module(ROOT / "benchmarks" / "questions.py")
+history = _module(ROOT / "scripts" / "result_history.py")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -33,28 +59,44 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def page(folder: Path = RESULTS) -> str:
-    return "\n".join([HEAD, *map(section, sorted(folder.glob("*.json")))])
+    """The whole page. Results that no question names stand at its end, under their own names."""
+    paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    earlier = history.versions() if folder == RESULTS else {}
+    parts, doors = [], []
+    for door in (*questions.DOORS, "Others"):
+        asked = [name for name, one in questions.QUESTIONS.items() if one.door == door and name in paths]
+        names = asked if door != "Others" else [name for name in paths if name not in questions.QUESTIONS]
+        if names:
+            doors.append(f"[{door}](#{door.lower().replace(' ', '-')})")
+            parts += [f"## {door}\n", *(section(paths[name], earlier.get(name, [])) for name in names)]
+    foot = "Next: [measure your machine](how-to/bench.md)."
+    return "\n".join([HEAD.format(doors=", ".join(doors)), *parts, foot, ""])
 
 
-def section(path: Path) -> str:
-    """One result: what it is, where and when, the table. A file that is no result is named as such."""
+def section(path: Path, earlier: Sequence[dict[str, Any]] = ()) -> str:
+    """One result: its question, plot and table, where and when. What is no result is named as such."""
+    question = questions.QUESTIONS.get(path.stem)
+    head = f"### {question.asks if question else path.stem} {{#{path.stem}}}\n"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         rows, machine = found["rows"], dict(found["machine"])
         heads = list(dict(rows[0]))
     except (ValueError, KeyError, IndexError, TypeError):
-        return f"## {path.stem}\n\n`{path.name}` is no result that this page can show.\n"
+        return f"{head}\n`{path.name}` is no result that this page can show.\n"
     machine = f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores"
     versions = found.get("versions", {})
     used = ", ".join(f"{name} {version}" for name, version in versions.items() if name in ("python", "torch"))
-    lines = [
-        f"## {path.stem}",
-        "",
-        _purpose(found.get("command", "")),
-        "",
+    lines = [head, *(_plot(question, rows, _history(question, earlier)) if question else ())]
+    lines += [f'<details markdown="1"><summary>{len(rows)} rows, and how they were measured</summary>', ""]
+    lines += [_purpose(found.get("command", "")), ""]
+    lines += [
         f"`{found.get('command', 'no command')}` on {machine}; {used}; {found.get('date', 'no date')}",
         "",
     ]
+    return "\n".join([*lines, *_table(heads, rows), "", "</details>", ""])
+
+
+def _table(heads: list[str], rows: list[dict[str, Any]]) -> list[str]:
     cells = [[_cell(row.get(head)) for head in heads] for row in rows]
     if len(heads) > MOST_COLUMNS and len(rows) < len(heads):
         # Wide and short: on its side it can be read.
@@ -62,10 +104,76 @@ def section(path: Path) -> str:
             ["", *(row[0] for row in cells)],
             [[head, *(row[c] for row in cells)] for c, head in enumerate(heads) if c],
         )
-    lines += ["| " + " | ".join(_text(head) for head in heads) + " |"]
+    lines = ["| " + " | ".join(_text(head) for head in heads) + " |"]
     lines += ["|" + "|".join("---" if i == 0 else "---:" for i in range(len(heads))) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join(lines) + "\n"
+    return lines + ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def _plot(question: Any, rows: list[dict[str, Any]], trend: str) -> list[str]:
+    """A bar for each line of the answer, in HTML: it can be read on a phone, copied, and read aloud."""
+    bars = question.bars(rows)
+    sizes = [abs(value) for _, value in bars]
+    most, least = max(sizes, default=0.0), min((size for size in sizes if size > 0), default=1.0)
+    is_log = question.plot.is_log and most > least
+
+    def width(value: float) -> float:
+        size = abs(value)
+        if not size or not most:
+            return 0.0
+        return 4 + 96 * math.log(size / least) / math.log(most / least) if is_log else 100 * size / most
+
+    lines = [
+        f'<div class="bar"><span class="name">{escape(name)}</span><span class="track">'
+        f'<i class="{_kind(name)}" style="width: {width(value):.1f}%"></i></span>'
+        f'<span class="value">{_figure(value)}</span></div>'
+        for name, value in bars
+    ]
+    better = "less is better" if question.plot.is_less_better else "more is better"
+    said = f"{escape(question.plot.unit)}; {better}{'; logarithmic' if is_log else ''}"
+    return [
+        '<div class="plot">',
+        f'<p class="unit">{said}</p>',
+        *lines,
+        *([trend] if trend else []),
+        "</div>",
+        "",
+    ]
+
+
+def _kind(name: str) -> str:
+    return "ours" if OURS.search(name) else "theirs"
+
+
+def _points(question: Any, earlier: Sequence[dict[str, Any]]) -> tuple[str, list[tuple[str, float]]]:
+    """The first bar that is ours and what it was, by date, on the processor that the newest version names."""
+    points: list[tuple[str, float]] = []
+    name = cpu = ""
+    for one in reversed(earlier):
+        try:
+            bars, machine, date = question.bars(one["rows"]), one["machine"]["cpu"], str(one["date"])
+        except (KeyError, TypeError, AttributeError):
+            continue
+        name = name or next((bar for bar, _ in bars if OURS.search(bar)), bars[0][0] if bars else "")
+        cpu = cpu or machine
+        value = dict(bars).get(name)
+        if value is not None and machine == cpu:
+            points.insert(0, (date, value))
+    return name, points
+
+
+def _history(question: Any, earlier: Sequence[dict[str, Any]]) -> str:
+    """A small plot over dates, where git has a result more than once; "" where it has not."""
+    name, points = _points(question, earlier)
+    if len({value for _, value in points}) < 2:
+        return ""
+    most = max(abs(value) for _, value in points) or 1.0
+    step = 120 / (len(points) - 1)
+    spots = [(4 + step * i, 24 - 20 * abs(value) / most) for i, (_, value) in enumerate(points)]
+    line = " ".join(f"{x:.0f},{y:.1f}" for x, y in spots)
+    dots = "".join(f'<circle cx="{x:.0f}" cy="{y:.1f}" r="2.2"/>' for x, y in spots)
+    told = ", ".join(f"{_figure(value)} ({date})" for date, value in points[-4:])
+    picture = f'<svg viewBox="0 0 128 28" aria-hidden="true"><polyline points="{line}"/>{dots}</svg>'
+    return f'<p class="trend">{picture}<span>{escape(name)}, as committed: {told}</span></p>'
 
 
 def _purpose(command: str) -> str:
@@ -76,6 +184,10 @@ def _purpose(command: str) -> str:
         return ""
     text = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
     return _text(" ".join(text.split("\n\n")[0].split()))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _cell(value: Any) -> str:
