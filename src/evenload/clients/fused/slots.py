@@ -104,11 +104,9 @@ class SlotRun:
 
         form = self._form
         slots = tasks[0].recipe.optimizer.state_names(form.optimizer)
-        frozen = (
-            empty(form.frozen)
-            if not form.shares_frozen
-            else {n: source[n].to(self._device).contiguous() for n in form.frozen}
-        )
+        shared = {n: source[n].contiguous() for n in form.frozen} if form.shares_frozen else {}
+        self._shared = {n: t.cpu() for n, t in shared.items()}  # what results show, without a copy for each
+        frozen = {n: t.to(self._device) for n, t in shared.items()} or empty(form.frozen)
         return StackedClients(
             params=empty(form.trained),
             state={slot: empty(form.trained) for slot in slots},
@@ -267,9 +265,8 @@ class SlotRun:
         tables = changing if self._form.shares_frozen else changing | clients.frozen
         stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
         usable = _finite_rows([_flattened(stack[n]) for n in changing])
-        if self._form.shares_frozen:
-            stack = stack | {n: t.expand(len(usable), *t.shape) for n, t in clients.frozen.items()}
-        return {n: t.cpu() for n, t in stack.items()}, usable
+        shared = {n: t.expand(len(usable), *t.shape) for n, t in self._shared.items()}
+        return {n: t.cpu() for n, t in stack.items()} | shared, usable
 
     def _side_by_side(self) -> list[Tensor] | None:
         """A state's tensors as [slots, numbers] each; None unless all are of one dtype and small."""

@@ -47,15 +47,15 @@ class EngineChecks:
             return CheckResult(missing)
         mixed = self.why_not_padded(tasks, short_batches(tasks))  # and which clients fail
         together = self.together(strategy, tasks)
-        engine = self._dispatcher.worker(0, self._dispatcher.device_of(strategy)).engine(
-            traits, strategy, together
-        )
+        worker = self._dispatcher.worker(0, self._dispatcher.device_of(strategy))
+        engine = worker.engine(traits, strategy, together)
         n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else None
         key = (id(engine), together[0].rows.kind, n_rows, bool(short_batches(together)))
         if key not in self._results:
             with intra_op(self._dispatcher.threads):
+                # On the same device: another rounds in other ways, and a CPU may take minutes for a step.
                 self._results[key] = check_engine(
-                    engine, self._dispatcher.worker().train_one, clients_to_check(together), n_rows
+                    engine, worker.train_one, clients_to_check(together), n_rows
                 )
         result = self._results[key]
         if mixed is None or (result.refusal is not None and result.difference is None):
