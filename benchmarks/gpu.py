@@ -52,11 +52,14 @@ PARTS = (  # in order of importance
         "executor", 4, "a torch module over the GPU and CPUs, out of memory, a worker killed in a kernel",
         ("torch", "cloudpickle", "psutil"),
     ),
-    Measured("moe", 4, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
+    Measured("moe", 5, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
     Measured("clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs"),
     Measured(
         "pipelines", 5, "edit and score with models of several GB: memory and time predicted and measured",
         ("torch", "transformers", "safetensors", "PIL", "pydantic", "yaml", "cloudpickle", "psutil", "click"),
+    ),
+    Measured(
+        "adapters", 3, "LoRAs of a base of a billion weights: fused beside in turn", ("torch", "transformers")
     ),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),
     Measured(

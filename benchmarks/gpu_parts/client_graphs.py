@@ -19,7 +19,10 @@ class GraphedSteps:
     """
 
     def __init__(self, part: Part, inner: Callable[..., Any] | None) -> None:
+        from evenload.clients.tune.engine_checks import why_not_compiled
+
         self._part, self._inner = part, inner
+        self.why_not: Callable[[], str | None] = why_not_compiled if inner else lambda: None
 
     def __call__(self, traced: Any, clients: Any, draw: Any, x: Any, y: Any, w: Any, s: Any) -> Any:
         import torch
@@ -49,13 +52,17 @@ class GraphedSteps:
 
 
 @contextlib.contextmanager
-def steps_by(maker: Any) -> Iterator[None]:
-    """Inside the block, ``maker`` makes compiled steps; None: evenload's own."""
+def steps_by(maker: GraphedSteps | None) -> Iterator[None]:
+    """Inside the block, ``maker`` makes compiled steps, also without a C++ compiler; None: evenload's own."""
     from evenload.clients.fused import engine
+    from evenload.clients.tune import engine_checks
 
-    before = engine.compile_step
-    engine.compile_step = maker or before
+    if maker is None:
+        yield
+        return
+    before = engine.compile_step, engine_checks.why_not_compiled
+    engine.compile_step, engine_checks.why_not_compiled = maker, maker.why_not
     try:
         yield
     finally:
-        engine.compile_step = before
+        engine.compile_step, engine_checks.why_not_compiled = before
