@@ -13,6 +13,7 @@ from pathlib import Path
 
 import clients_tables
 import executor_tables
+import gpu_tables
 import merkle_tables
 import moe_tables
 import pipeline_tables
@@ -73,6 +74,7 @@ def main() -> None:
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(path.relative_to(ROOT))
+    gpu_tables.main([])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,148 @@
+"""What is kept of a run of ``benchmarks/gpu.py``: a checked file for each part, in benchmarks/results/gpu.
+
+A result may come from anybody's machine, so all of it is checked and bounded before it is kept.
+"""
+
+import csv
+import datetime
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_parts.gpu_results import FORMAT, MOST_NOTES, MOST_ROWS, MOST_TEXT, VERSION
+from result_files import COMMITTED
+
+from evenload._bounded_json import parse_json, read_json_file
+from evenload.errors import FormatError, quoted
+
+KEPT = COMMITTED / "gpu"
+MOST_BYTES = 16_000_000
+MOST_COLUMNS, MOST_NAME, MOST_NESTED = 60, 60, 50
+ORIGIN = ("gpu", "driver", "date", "commit", "versions")
+HINT = "give the results.json that benchmarks/gpu.py wrote, as it wrote it"
+_COMMIT, _NAME = re.compile(r"[0-9a-f]{7,64}"), re.compile(r"[A-Za-z][\w .%/+-]*")
+Page = dict[str, Any]
+
+
+def read_result(path: Path, known: Mapping[str, Any] | set[str]) -> list[Page]:
+    """The parts of a result that measured something, each with where it was measured.
+
+    known  names of parts that there are
+    Raises FormatError for a file that is none, that only pretended, or that names no GPU; OSError if it
+    cannot be read.
+    """
+    page = parse_json(read_json_file(path, MOST_BYTES), path.name, MOST_BYTES, parse_constant=lambda _: None)
+    if not isinstance(page, dict) or (page.get("format"), page.get("version")) != (FORMAT, VERSION):
+        raise FormatError(f"{quoted(path.name)} is no result of the GPU run", hint=HINT)
+    parts = page.get("parts")
+    if not isinstance(parts, dict) or not all(isinstance(one, dict) for one in parts.values()):
+        raise FormatError(f"{quoted(path.name)} has no parts", hint=HINT)
+    if page.get("pretended") is not False or any(one.get("pretended") for one in parts.values()):
+        raise FormatError(
+            f"{quoted(path.name)} was only pretended: its figures are of no GPU",
+            hint="run benchmarks/gpu.py without --pretend on a machine with a GPU",
+        )
+    if unknown := sorted(set(parts) - set(known)):
+        raise FormatError(
+            f"{quoted(path.name)} has a part {quoted(unknown[0])}, which there is not", hint=HINT
+        )
+    origin = origin_of(page, path.name)
+    return [{"part": name, **origin, **checked(name, one)} for name, one in parts.items() if one.get("rows")]
+
+
+def origin_of(page: Page, source: str) -> Page:
+    """GPU, driver, day, commit and packages of a run. Raises FormatError without GPU or day."""
+    found = page.get("gpu")
+    rows = list(csv.DictReader(found.splitlines(), skipinitialspace=True)) if isinstance(found, str) else []
+    gpu = text_of(rows[0].get("name")) if rows else ""
+    driver = text_of(rows[0].get("driver_version")) if rows else ""
+    if not gpu or not driver:
+        raise FormatError(f"{quoted(source)} names no GPU with its driver: {quoted(found)}", hint=HINT)
+    try:
+        date = datetime.datetime.fromisoformat(page["date"]).date().isoformat()
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{quoted(source)} has no day: {quoted(page.get('date'))}", hint=HINT) from error
+    versions, machine = page.get("versions"), page.get("machine")
+    commit = page.get("commit")
+    return {
+        "gpu": gpu,
+        "driver": driver,
+        "date": date,
+        "commit": commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None,
+        "minutes": number_of(page.get("minutes")),
+        "versions": {k: text_of(v) for k, v in versions.items() if _NAME.fullmatch(k)}
+        if isinstance(versions, dict)
+        else {},
+        "cores": number_of(machine.get("cores")) if isinstance(machine, dict) else None,
+    }
+
+
+def checked(name: str, part: Page) -> Page:
+    """A part's state, rows, notes and failures, bounded. Raises FormatError if they are none."""
+    rows, notes, failed = part.get("rows"), part.get("notes", []), part.get("failed", [])
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS or not all(map(is_row, rows)):
+        raise FormatError(f"the rows of the part {quoted(name)} are none", hint=HINT)
+    if not isinstance(notes, list) or not isinstance(failed, list):
+        raise FormatError(f"the notes of the part {quoted(name)} are none", hint=HINT)
+    return {
+        "state": text_of(part.get("state")),
+        "rows": [{key: value_of(value) for key, value in row.items()} for row in rows],
+        "notes": [text_of(one) for one in notes[:MOST_NOTES]],
+        "failed": [text_of(one) for one in failed[:MOST_NOTES]],
+    }
+
+
+def is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("what"), str)
+        and len(row) <= MOST_COLUMNS
+        and all(len(key) <= MOST_NAME and _NAME.fullmatch(key) for key in row)
+    )
+
+
+def value_of(value: Any, depth: int = 0) -> Any:
+    """A figure, a text, or a few of them; all else becomes None."""
+    if isinstance(value, dict | list) and depth < 2:
+        if isinstance(value, list):
+            return [value_of(one, depth + 1) for one in value[:MOST_NESTED]]
+        some = [(k, v) for k, v in value.items() if len(k) <= MOST_NAME and _NAME.fullmatch(k)]
+        return {key: value_of(one, depth + 1) for key, one in some[:MOST_NESTED]}
+    return value[:MOST_TEXT] if isinstance(value, str) else number_of(value)
+
+
+def number_of(value: Any) -> Any:
+    """A finite number or a truth; None for all else."""
+    if isinstance(value, bool):
+        return value
+    is_usual = isinstance(value, int | float) and abs(value) < 1e30 and math.isfinite(value)
+    return value if is_usual else None
+
+
+def text_of(value: Any) -> str:
+    return value.strip()[:MOST_TEXT] if isinstance(value, str) else ""
+
+
+def keep(parts: list[Page], folder: Path) -> list[str]:
+    """Write each part's file anew, whole or not at all; returns their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        draft = folder / f"{part['part']}.json.draft"
+        draft.write_text(json.dumps(part, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(draft, folder / f"{part['part']}.json")
+    return [part["part"] for part in parts]
+
+
+def read_kept(name: str, folder: Path) -> Page | None:
+    """A part that was kept, None if there is none. Raises FormatError if the file is damaged."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    page = parse_json(read_json_file(path, MOST_BYTES), path.name, MOST_BYTES)
+    if not isinstance(page, dict) or page.get("part") != name or not {*ORIGIN} <= {*page}:
+        raise FormatError(f"{quoted(path.name)} is no kept part", hint=HINT)
+    return {**page, **checked(name, page)}

@@ -1,0 +1,145 @@
+"""Fill the tables of docs/gpu.md from what ``benchmarks/gpu.py`` measured.
+
+    python benchmarks/gpu_tables.py RESULTS.json     checks it, keeps its parts in benchmarks/results/gpu
+    python benchmarks/gpu_tables.py                  fills from what is kept
+
+Each part's table stands between ``<!-- table: gpu_NAME -->`` and ``<!-- end of table -->``, and ends with a
+line that names GPU, driver and day. A part that a result does not have stays as it is, so that several short
+runs fill the page together. What only pretended is refused.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gpu_kept
+from result_files import ROOT
+
+from evenload.errors import EvenloadError
+
+PAGE = ROOT / "docs" / "gpu.md"
+MARKED = re.compile(r"<!-- table: gpu_(?P<name>\w+) -->\n.*?<!-- end of table -->", re.DOTALL)
+NOT_YET = "Not measured yet."
+MOST_LINES = 24  # of a part's tables on the page; all rows are in its file
+MOST_CELL = 90
+PACKAGES = ("torch", "triton", "diffusers", "transformers", "wgpu", "jax")
+_UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/%=^×µ–…'?!-]")
+Row = Mapping[str, Any]
+
+
+def filled(text: str, folder: Path) -> str:
+    """``text`` with the table of every part made anew of what is kept in ``folder``."""
+
+    def fill(match: re.Match[str]) -> str:
+        part = gpu_kept.read_kept(match["name"], folder)
+        inside = NOT_YET if part is None else shown(part)
+        return f"<!-- table: gpu_{match['name']} -->\n{inside}\n<!-- end of table -->"
+
+    return MARKED.sub(fill, text)
+
+
+def shown(part: Row) -> str:
+    """A part's rows as tables, and the line that says where they come from."""
+    rows = part["rows"][:MOST_LINES]
+    pieces = tables(rows)
+    left_out = len(part["rows"]) - len(rows)
+    if left_out:
+        pieces.append(f"{left_out} more rows are in `benchmarks/results/gpu/{part['part']}.json`.")
+    return "\n\n".join([*pieces, origin(part)])
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """Rows of equal columns together in a table; those that have no equal in one of names and figures."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault(tuple(key for key in row if key != "what"), []).append(row)
+    made, single = [], []
+    for names, some in alike.items():
+        if len(some) == 1:
+            single.append([cell(some[0]["what"]), listed({name: some[0][name] for name in names})])
+        else:
+            lines = [[cell(row["what"]), *(cell(row[name], name) for name in names)] for row in some]
+            made.append(table(["", *map(heading, names)], lines))
+    return [*made, table(["", "measured"], single)] if single else made
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+
+
+def heading(name: str) -> str:
+    return cell(name.replace("_", " "))
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    return "; ".join(f"{heading(name)} {cell(value, name)}" for name, value in values.items()) or "–"
+
+
+def cell(value: Any, name: str = "") -> str:
+    """A value as a cell of a table; a stranger's text keeps only characters that mean nothing in Markdown."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return in_bytes(value) if name.endswith("_bytes") else number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{heading(str(key))} {cell(one, str(key))}" for key, one in value.items()) or "–"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value)) or "–"
+    text = " ".join(_UNSAFE.sub(" ", str(value)[: 4 * MOST_CELL].replace("*", "×")).split())
+    return text if len(text) <= MOST_CELL else f"{text[: MOST_CELL - 1]}…"
+
+
+def number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if size and (size < 1e-3 or size >= 1e7):
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
+
+
+def in_bytes(value: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}" if abs(value) < 1000 * size else f"{value / size:,.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def origin(part: Row) -> str:
+    """Where a part was measured, and what of it failed."""
+    versions = [f"{name} {part['versions'][name]}" for name in PACKAGES if name in part.get("versions", {})]
+    pieces = [cell(part["gpu"]), f"driver {cell(part['driver'])}", cell(part["date"]), *map(cell, versions)]
+    pieces += [f"commit {cell(part['commit'])[:12]}"] if part.get("commit") else []
+    wrong = [] if part["state"] == "ran" else [f"the part ended as: {cell(part['state'])}"]
+    wrong += [f"failed: {', '.join(map(cell, part['failed'][:5]))}"] if part["failed"] else []
+    command = f"`python benchmarks/gpu.py --only {part['part']}`"
+    return f"*{'; '.join([', '.join(pieces), *wrong])}: {command}*"
+
+
+def main(arguments: Sequence[str] | None = None, page: Path = PAGE, folder: Path = gpu_kept.KEPT) -> int:
+    """Exit code: 0 if all went well, 2 if the result is refused; then nothing is written."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if len(given) > 1 or any(one.startswith("-") for one in given):
+        print(__doc__)
+        return 0 if set(given) & {"-h", "--help"} else 2
+    before = page.read_text(encoding="utf-8")
+    try:
+        if given:
+            known = {match["name"] for match in MARKED.finditer(before)}
+            names = gpu_kept.keep(gpu_kept.read_result(Path(given[0]), known), folder)
+            print(f"kept: {', '.join(names) or 'nothing, as no part measured anything'}")
+        after = filled(before, folder)
+    except (EvenloadError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if after != before:
+        page.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
