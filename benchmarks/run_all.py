@@ -6,7 +6,7 @@ Every run is a process of its own with a time limit. A run during which other pr
 the processors is waited for and made again, a few times; if it never was quiet, the result is written beside
 the others as NAME.disturbed.json, and no table reads it. Of several runs each number is the median, and the
 result says how far they differ. One that fails does not stop the others. In the end it is said what became of
-each, and docs_tables.py makes the pages' tables anew.
+each, and the docs' tables and pictures are made anew.
 """
 
 import argparse
@@ -257,7 +257,8 @@ def main() -> int:
     for outcome in outcomes:
         print(f"{outcome.seconds / 60:5.1f} min  {','.join(outcome.benchmark.results)}: {outcome.said}")
     if not given.no_docs:
-        subprocess.run([sys.executable, str(ROOT / "benchmarks" / "docs_tables.py")], cwd=ROOT, check=True)
+        for maker in ("benchmarks/docs_tables.py", "scripts/docs_pictures.py"):
+            subprocess.run([sys.executable, str(ROOT / maker)], cwd=ROOT, check=True)
     return 0 if all("wrote" in one.said and "DISTURBED" not in one.said for one in outcomes) else 1
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -126,10 +127,103 @@ class Loads(HTMLParser):
             self.found.append(attrs[loads])
 
 
+@pytest.fixture(scope="module")
+def sight(load_script):
+    pytest.importorskip("playwright")
+    module = load_script("scripts/site_screenshots.py")
+    if module.chromium() is None:
+        pytest.skip("no chromium on this machine")
+    return module
+
+
+FEW = """
+INHERIT: {root}/mkdocs.yml
+strict: false
+docs_dir: {folder}/docs
+hooks: [{root}/scripts/benchmark_page.py]
+plugins: [search]
+nav: [index.md, benchmarks.md, how-to/experts.md]
+validation: {{links: {{not_found: ignore, anchors: ignore}}, nav: {{omitted_files: ignore}}}}
+"""
+
+
+def test_pages_fit_the_window_and_can_be_read_light_dark_and_on_a_phone(sight, tmp_path):
+    (tmp_path / "docs" / "how-to").mkdir(parents=True)
+    for name in ("index.md", "how-to/experts.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
+    for folder in ("assets", "pictures"):
+        shutil.copytree(ROOT / "docs" / folder, tmp_path / "docs" / folder)
+    (tmp_path / "mkdocs.yml").write_text(FEW.format(root=ROOT, folder=tmp_path))
+    mkdocs(tmp_path, "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert sight.look_at(tmp_path / "site", ["", "benchmarks/", "how-to/experts/"], list(sight.LOOKS)) == []
+
+
+def test_what_is_wrong_with_a_page_is_found(sight, tmp_path):
+    (tmp_path / "index.html").write_text(
+        """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
+        <body style="margin: 0"><div class="md-container">
+        <p style="color: #999; background: #fff">pale words</p>
+        <div style="overflow-x: auto"><div style="width: 3000px">scrolls within itself</div></div>
+        <div style="width: 3000px">what is wide is</div>
+        <img src="nowhere.png" alt="nothing"><script>throw new Error("broken")</script></div>"""
+    )
+    wrong = sight.look_at(tmp_path, [""], ["light"])
+    found = [next(word for word in KINDS if word in one) for one in wrong]
+    assert sorted(set(found)) == sorted(KINDS), wrong
+    assert not any("scrolls within itself" in one for one in wrong)
+
+
+KINDS = (
+    "contrast 2.85",
+    "the page is 3000 px wide",
+    "ends at 3000",
+    "no such picture",
+    "script: broken",
+    "console: ",
+)
+
+
+def test_the_pictures_are_what_their_script_draws(load_script):
+    script = load_script("scripts/docs_pictures.py")
+    for name in ("timeline", "rounds"):
+        drawing = script.PICTURES[name]()
+        for suffix, look in script.LOOKS.items():
+            text = (ROOT / "docs" / "pictures" / f"{name}{suffix}.svg").read_text(encoding="utf-8")
+            assert text == drawing.written(look), "run python scripts/docs_pictures.py"
+            assert not re.search(r"[{}]|https?://(?!www.w3.org/2000/svg)", text)
+    for name in script.PICTURES:
+        pages = [
+            page
+            for page in (ROOT / "docs").rglob("*.md")
+            if f"pictures/{name}.svg" in page.read_text("utf-8")
+        ]
+        assert pages, f"no page shows {name}.svg"
+        for page in pages:
+            shown = re.findall(
+                rf"!\[([^\]]*)\]\([./]*pictures/{name}(-dark)?\.svg#only-(light|dark)\)",
+                page.read_text("utf-8"),
+            )
+            assert [(bool(words), dark, look) for words, dark, look in shown] == [
+                (True, "", "light"),
+                (True, "-dark", "dark"),
+            ]
+
+
+def mkdocs(site, *options):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(site / "site"), *options]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=550)
+
+
+@pytest.mark.slow
+def test_every_page_fits_the_window_and_can_be_read(sight, tmp_path):
+    mkdocs(tmp_path, "--strict")
+    assert sight.look_at(tmp_path / "site", sight.pages_of(tmp_path / "site"), list(sight.LOOKS)) == []
+
+
 @pytest.mark.slow
 def test_the_built_site_loads_nothing_from_elsewhere(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=550)
+    mkdocs(tmp_path, "--strict")
+    tmp_path = tmp_path / "site"
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 20
     assert (tmp_path / "benchmarks" / "index.html").is_file()
