@@ -143,6 +143,17 @@ def test_what_stands_here_exists(page: str) -> None:
                     check(text, HERE, KEYWORDS.get(page, "evenload.Executor.map"))
 
 
+def test_the_same_names_are_the_same() -> None:
+    checked = 0
+    for there, here in rows("flower"):
+        if here.startswith("the same names in "):
+            [home] = code(here)
+            for name in code(there):
+                assert named(f"{home}.{name}")
+                checked += 1
+    assert checked > 5
+
+
 @pytest.mark.parametrize("page", sorted(THERE))
 def test_what_stands_there_exists(page: str) -> None:
     for library in {home.split(".")[0] for home in THERE[page].values()}:
