@@ -76,7 +76,7 @@ def bars(rows: Mapping[str, float], mark: float) -> str:
         parts.append(
             f'<text x="0" y="{y + 12}" font-size="12" fill="currentColor">{_text(str(name)[:16])}</text>'
             f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}" rx="1.5"/>'
-            f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}" font-size="12" '
+            f'<text x="{_WIDTH}" y="{y + 12}" font-size="12" text-anchor="end" '
             f'fill="currentColor">{value:.2f}</text>'
         )
     height = len(shown) * _ROW

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "tutorials"
+WIDEST = 88  # letters of a line of code that the site shows on a window of 1280 pixels
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.stem != "index")
 
 
@@ -54,6 +55,17 @@ def test_a_notebook_shows_outputs_and_nothing_of_the_machine_that_made_it(page):
     printed = "".join(line for output in outputs for line in output.get("text", []))
     patterns = re.compile(r"^\.\.\.$|\.\.\. s\b", re.MULTILINE)  # what stands for anything, shown to a reader
     assert not patterns.search(printed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_is_read_without_scrolling(page):
+    wide = [
+        line.rstrip()
+        for cell in cells_of(page, "code")[1:]
+        for line in cell["source"]
+        if len(line.rstrip()) > WIDEST
+    ]
+    assert wide == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -237,3 +237,28 @@ def test_switched_off_nothing_is_written(cache: Path, monkeypatch: pytest.Monkey
     assert cache.exists()
     assert [e for e in events if isinstance(e, Span)]
     assert not [e for e in events if isinstance(e, Note) and e.level == "warning"]
+
+
+def test_what_ends_only_with_its_program_ends_quietly(tmp_path: Path) -> None:
+    """As ``zip(items, evenload.map(...))`` does, which leaves the iterator of results behind."""
+    program = """
+import sys
+from pathlib import Path
+from evenload.balance.policy.estimate import Cost
+from evenload.devices import Device
+from evenload.executor.loop.cost_cache import CostCache, Learned
+
+def results(cache):
+    try:
+        yield
+    finally:
+        cache.save()
+
+cache = CostCache(Path(sys.argv[1]))
+cache.learn("f", "s", Device("cpu:0", "cpu", "cpu", "a CPU"), Learned(Cost(0.1, 0.2), 8))
+left_behind = results(cache)
+next(left_behind)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "learned.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stderr == ""

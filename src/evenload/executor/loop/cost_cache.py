@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class CostCache:
 
     def save(self) -> None:
         """Add what was learned to the file, beside what others have written meanwhile. Raises no OSError."""
-        if not self._new:
+        if not self._new or sys.is_finalizing():  # then modules are being emptied, and nothing can be opened
             return
         entries = self._read() | self._new
         latest = sorted(entries, key=lambda key: entries[key].get("at", 0), reverse=True)[:MOST_ENTRIES]
