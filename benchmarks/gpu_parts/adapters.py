@@ -5,6 +5,7 @@ largest difference of a weight of an adapter from training in turn, beside the w
 rows are the public call with all that belongs to it, on a small base, as it asks the model on the CPU first.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -80,15 +81,25 @@ class Adapters:
             ended.append({name: p.detach().clone() for name, p in self.own.items()})
         return ended
 
-    def fused(self) -> "FusedAdapters":
-        """The same adapters in one step."""
-        return FusedAdapters(self)
+
+class MaskedObjective:
+    """The objective with a mask, for a graph: without one, transformers reads positions on the host."""
+
+    def __init__(self, tokens: int, device: str) -> None:
+        import torch
+
+        self._mask = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
+
+    def __call__(self, model: Any, batch: dict[str, Any]) -> Any:
+        from clients_adapters import objective
+
+        return objective(lambda **given: model(attention_mask=self._mask, **given), batch)
 
 
 class FusedAdapters:
-    """The stacked state of all adapters, and evenload's fused step on it."""
+    """The stacked state of all adapters, and evenload's fused step on it, by one objective."""
 
-    def __init__(self, adapters: Adapters) -> None:
+    def __init__(self, adapters: Adapters, objective: Callable[..., Any]) -> None:
         import torch
 
         from evenload.clients.step.fuse import StackedClients, StackedStep
@@ -96,7 +107,7 @@ class FusedAdapters:
         model, n, place = adapters.model, adapters.n, adapters.part.device
         self._starts = {name: torch.stack([s[name] for s in adapters.starts]) for name in adapters.own}
         frozen = {name: t.detach() for name, t in own_tensors(model).items() if name not in adapters.own}
-        recipe, form, is_inside = step_of(tuple(adapters.own), tuple(frozen))
+        recipe, form, is_inside = step_of(tuple(adapters.own), tuple(frozen), objective)
         self._step = StackedStep(model, recipe, form, is_inside)
         alive = torch.ones(n, dtype=torch.bool, device=place)
         params = {name: t.clone() for name, t in self._starts.items()}
@@ -139,13 +150,15 @@ def own_tensors(model: Any) -> dict[str, Any]:
     return {named[id(t)]: t for t in model.state_dict(keep_vars=True).values()}
 
 
-def step_of(trained: tuple[str, ...], frozen: tuple[str, ...]) -> tuple[Any, Any, bool]:
+def step_of(
+    trained: tuple[str, ...], frozen: tuple[str, ...], objective: Callable[..., Any]
+) -> tuple[Any, Any, bool]:
     """Recipe and form of the fused step, and whether gradients are taken inside of vmap.
 
     Traits are those of a tiny model of the same kind: asking a large one would train it on the CPU.
     """
     import torch
-    from clients_adapters import objective
+    from clients_adapters import objective as plain_objective
 
     from evenload.clients import SGD, Recipe
     from evenload.clients.lora.form import with_adapters
@@ -155,7 +168,7 @@ def step_of(trained: tuple[str, ...], frozen: tuple[str, ...]) -> tuple[Any, Any
     from evenload.clients.values.data import as_rows
     from evenload.clients.values.task import ClientTask
 
-    recipe = Recipe(optimizer=SGD(LR), objective=objective, batch_size=ROWS, steps=STEPS)
+    recipe = Recipe(optimizer=SGD(LR), objective=plain_objective, batch_size=ROWS, steps=STEPS)
     tiny = with_adapters(base_of(TINY, "cpu", torch.float32), form_of_adapters())
     rows = as_rows({"ids": torch.zeros(ROWS, 8, dtype=torch.int64)}, torch.float32)
     (batches,) = plan_batches([ROWS], [0], [recipe], 0)
@@ -164,7 +177,7 @@ def step_of(trained: tuple[str, ...], frozen: tuple[str, ...]) -> tuple[Any, Any
         raise ValueError(f"such a model is not fused: {traits.refusal}, {traits.changing}")
     optimizer = SGD.form([recipe.optimizer])
     form = StepForm(trained, frozen, (), optimizer, shares_frozen=True, replaces=traits.replaces)
-    return recipe, form, not traits.has_plain_gradients
+    return dataclasses.replace(recipe, objective=objective), form, not traits.has_plain_gradients
 
 
 def apart(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> float:
@@ -191,6 +204,8 @@ def peak_bytes(part: Part, work: Callable[[], Any]) -> int:
 
 def compared(part: Part, model: Any, n: int) -> None:
     """n adapters in turn and fused: milliseconds of a step of one, memory beyond the base, distance."""
+    from clients_adapters import objective
+
     adapters = Adapters(part, model, n)
     truth = adapters.in_turn()
     in_turn_bytes = peak_bytes(part, adapters.in_turn)
@@ -207,7 +222,7 @@ def compared(part: Part, model: Any, n: int) -> None:
         f"{name}, in turn", ms_an_adapter_step=in_turn_ms, tflops=flop / in_turn_ms * 1e-9, way=way,
         bytes_beyond_base=in_turn_bytes, base_bytes=base_bytes,
     )  # fmt: skip
-    fused = adapters.fused()
+    fused = FusedAdapters(adapters, objective)
     fused_bytes = peak_bytes(part, fused.train)
     found = apart(truth, fused.ended())
     ms = 1e3 * median_s(part, fused.train, REPEATS) / steps
@@ -215,6 +230,7 @@ def compared(part: Part, model: Any, n: int) -> None:
         f"{name}, fused", ms_an_adapter_step=ms, times_in_turn=in_turn_ms / ms, tflops=flop / ms * 1e-9,
         distance=found, way=way, bytes_beyond_base=fused_bytes,
     )  # fmt: skip
+    fused = FusedAdapters(adapters, MaskedObjective(adapters.ids.shape[-1], part.device))
     replay = graph_of(part, fused.traced)
     fused.restart()
     for _ in range(STEPS):

@@ -17,9 +17,13 @@ BUSY_CYCLES = 400_000  # of the GPU's clock, about 0.2 ms: longer than submittin
 def graph_of(part: Part, work: Callable[[], Any]) -> Callable[[], None]:
     """``work`` as a CUDA graph that is replayed; where this only pretends, ``work`` itself.
 
-    ``work`` is called several times. Its inputs are the same tensors in each, and it may wait for nothing.
+    ``work`` is called several times, with the same tensors as its inputs. RuntimeError is raised, also where
+    this only pretends, if it needs the host.
     """
     if part.pretend:
+        work()
+        with without_host():
+            work()
         return lambda: (work(), None)[1]
     import torch
 
@@ -37,6 +41,39 @@ def graph_of(part: Part, work: Callable[[], Any]) -> Callable[[], None]:
         graph.replay()
     torch.cuda.synchronize()
     return graph.replay
+
+
+def without_host() -> Any:
+    """A context in which what a CUDA graph cannot hold raises RuntimeError, also on a CPU.
+
+    That is what waits for a GPU to read a number, and what makes a tensor of the host's numbers.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    refused = {
+        op.name().partition(".")[0]
+        for op in (
+            aten._local_scalar_dense.default,
+            aten.nonzero.default,
+            aten.masked_select.default,
+            aten.equal.default,
+            aten.bincount.default,
+            aten._unique2.default,
+            aten.repeat_interleave.Tensor,
+            aten.is_nonzero.default,
+            aten.lift_fresh.default,
+        )
+    }
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.name().partition(".")[0] in refused:
+                raise RuntimeError(f"{func.name()} needs the host, so that no CUDA graph can hold it")
+            return func(*args, **(kwargs or {}))
+
+    return Watched()
 
 
 def times_us(

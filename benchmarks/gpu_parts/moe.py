@@ -55,7 +55,7 @@ def routed_by_counts(part: Part, n_gpus: int, n_experts: int, n_slots: int, n_la
     from evenload.balance.flow import ReplicaGraph, Router
     from evenload.moe.routing.device import DeviceRouter
 
-    n = 2 if part.pretend else N_TIMED if n_layers == 1 else 30
+    n = 1 if part.pretend else N_TIMED if n_layers == 1 else 30
     phy2log, batches = workload(part, n_gpus, n_experts, n_slots, n_layers, n)
     graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus)
     counts = torch.from_numpy(np.stack(batches)).to(part.device, torch.int32)
@@ -130,7 +130,7 @@ def seeds_shape(part: Part, n_experts: int, n_slots: int, n_tokens: int, expecte
     """A whole call at a shape of LPLB's introduction, beside the CPU and plain torch."""
     from evenload.moe import Planner, create_redundant_mapping
 
-    n = 2 if part.pretend else N_TIMED
+    n = 1 if part.pretend else N_TIMED
     mapping = create_redundant_mapping(n_experts, n_slots)
     planner, host = (Planner(mapping, n_slots, n_experts, backend=kind) for kind in ("triton", "cpu"))
     found = planned(part, planner, host, ids_of(part, n, n_experts, n_tokens, 2))
@@ -148,7 +148,7 @@ def mapped(part: Part, n_gpus: int, n_experts: int, n_slots: int) -> None:
 
     from evenload.moe import Planner, WeightedCopies
 
-    n, n_tokens = (2, 16) if part.pretend else (100, TOKENS)
+    n, n_tokens = (1, 16) if part.pretend else (100, TOKENS)
     phy2log, batches = workload(part, n_gpus, n_experts, n_slots, 1, 1)
     ids = ids_of(part, n, n_experts, n_tokens, TOP_K)
     planner, host = (
@@ -182,7 +182,7 @@ def compiled_weights(part: Part, n_gpus: int, n_experts: int, n_slots: int) -> N
 
     if not part.pretend and part.left_s < 60:
         raise NotHere("less than a minute is left to compile in")
-    n, n_tokens = (2, 16) if part.pretend else (100, TOKENS)
+    n, n_tokens = (1, 16) if part.pretend else (100, TOKENS)
     phy2log, batches = workload(part, n_gpus, n_experts, n_slots, 1, 1)
     ids = ids_of(part, n, n_experts, n_tokens, TOP_K)
     copies = WeightedCopies(phy2log, n_experts, n_gpus, device=part.device)
@@ -228,7 +228,7 @@ def exact(part: Part) -> None:
 
     chance, n_wrong, n_done = np.random.default_rng(0), 0, 0
     shapes = (TINY,) if part.pretend else RANDOM
-    n_layers = 3 if part.pretend else N_INSTANCES // len(shapes)
+    n_layers = 2 if part.pretend else N_INSTANCES // len(shapes)
     for n_gpus, n_experts, n_slots in shapes:
         if part.left_s <= 0:
             break
@@ -258,7 +258,7 @@ def clones(part: Part, n_ranks: int, n_experts: int) -> None:
 
     from evenload.moe import Cloner, DeviceCloner
 
-    n, tokens = (2, 16) if part.pretend else (N_TIMED, TOKENS)
+    n, tokens = (1, 16) if part.pretend else (N_TIMED, TOKENS)
     batches = [now for _, now in from_odds(n_ranks, tokens, n, np.random.default_rng(0))]
     counts = torch.from_numpy(np.stack(batches).reshape(n, 1, -1)[:, :, :n_experts].copy()).to(part.device)
     homes, spare = np.arange(n_experts) * n_ranks // n_experts, np.full(n_ranks, 2)
