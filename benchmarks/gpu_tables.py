@@ -25,6 +25,10 @@ NOT_YET = "Not measured yet."
 MOST_LINES = 24  # of a part's tables on the page; all rows are in its file
 MOST_CELL = 90
 PACKAGES = ("torch", "triton", "diffusers", "transformers", "wgpu", "jax")
+UNITS = {  # by a column's ending, the first that fits; bytes have their unit beside the figure
+    "_gb_s": ", GB/s", "_items_s": " items/s", "tems_s": "tems/s", "_a_s": " a second",
+    "_us": ", µs", "_ms": ", ms", "_s": ", s",
+}  # fmt: skip
 _UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/%=^×µ–…'?!-]")
 Row = Mapping[str, Any]
 
@@ -70,6 +74,12 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def heading(name: str) -> str:
+    """A column's name with its unit: ``item_s`` is "item, s", ``x_bound`` "× bound"."""
+    if name.startswith("x_"):
+        return cell(f"× {name[2:].replace('_', ' ')}")
+    for ending, unit in UNITS.items():
+        if name.endswith(ending) and len(name) > len(ending):
+            return cell(name.removesuffix(ending).replace("_", " ") + unit)
     return cell(name.replace("_", " "))
 
 
@@ -84,7 +94,8 @@ def cell(value: Any, name: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return in_bytes(value) if name.endswith("_bytes") else number(value)
+        is_of_bytes = name.endswith("_bytes") and not name.startswith("x_")
+        return in_bytes(value) if is_of_bytes else number(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{heading(str(key))} {cell(one, str(key))}" for key, one in value.items()) or "–"
     if isinstance(value, list):

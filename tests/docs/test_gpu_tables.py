@@ -122,11 +122,23 @@ def test_equal_columns_are_a_table_and_others_a_list(made, tmp_path, page):
     code, text = fill(made[0], tmp_path, page, **result(moe=rows))
     assert code == 0
     assert (
-        "|  | p50 us | weight bytes |\n| --- | --- | --- |\n| EP8 | 12.35 | 6.4 GB |\n| EP16 | 0.000123 | – |"
+        "|  | p50, µs | weight bytes |\n| --- | --- | --- |\n| EP8 | 12.35 | 6.4 GB |\n| EP16 | 0.000123 | – |"
         in text
     )
     assert "|  | measured |\n| --- | --- |\n| wrong | n 1,000; same yes |" in text
     assert "torch 2.11.0, triton 3.6.0, commit 0fccf97e65de: `python benchmarks/gpu.py --only moe`*" in text
+
+
+def test_columns_are_named_with_their_units(made):
+    named = {
+        "item_s": "item, s", "park_gb_s": "park, GB/s", "plain_items_s": "plain items/s",
+        "items_s": "items/s",
+        "million_tokens_a_s": "million tokens a second", "ms_a_client_step": "ms a client step",
+        "p99_us": "p99, µs", "x_bytes": "× bytes", "weight_bytes": "weight bytes",
+        "same": "same", "_s": "s",
+    }  # fmt: skip
+    assert {name: made[0].heading(name) for name in named} == named
+    assert made[0].cell(2.5, "x_bytes") == "2.5"
 
 
 def test_short_runs_fill_the_page_together(made, tmp_path, page):
