@@ -57,6 +57,7 @@ def edit_pipeline(folder: Path, tokenizer: Any) -> None:
     )
     pipeline.to(dtype=transformer.dtype)
     pipeline.save_pretrained(folder)
+    tiny._name_processor(folder)
 
 
 def scorer(folder: Path, tokenizer: Any, n_layers: int) -> None:

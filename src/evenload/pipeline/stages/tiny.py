@@ -145,11 +145,16 @@ def _edit(folder: Path, tokenizer: Any, n_layers: int, seed: int, plus: bool) ->
         tokenizer=tokenizer,
         processor=_processor(tokenizer),
     ).save_pretrained(folder)
+    _name_processor(folder)
+    (folder / "evenload.json").write_text(json.dumps({"area": AREA}) + "\n")
+
+
+def _name_processor(folder: Path) -> None:
+    """Have the saved pipeline name its processor's class as the real checkpoint does."""
     index = folder / "model_index.json"
     entries = json.loads(index.read_text())
-    entries["processor"] = ["transformers", "Qwen2VLProcessor"]  # as in the real checkpoint
+    entries["processor"] = ["transformers", "Qwen2VLProcessor"]
     index.write_text(json.dumps(entries, indent=2))
-    (folder / "evenload.json").write_text(json.dumps({"area": AREA}) + "\n")
 
 
 def _scorer(folder: Path, tokenizer: Any, seed: int) -> None:
