@@ -89,16 +89,21 @@ class Measurement:
             x_plain=self._plain_s / wall_s, x_bound=run.summary.ratio_to_bound, largest_difference=off,
         )  # fmt: skip
 
-    def factors(self, executor: Any, events: list[Any]) -> None:
-        """Which share of the time was useful, with efficiency by torch's counted operations."""
+    def counted(self, spec: str) -> dict[str, float]:
+        """Operations of an item, by torch; and the best that the device can do is measured and kept."""
+        from evenload.devices import DevicePool
         from evenload.devices.rates import known, roofline
         from evenload.executor import torch_work
+
+        if not self._part.pretend:
+            with DevicePool.find(spec) as pool:
+                known.keep_rates(next(iter(pool)), roofline.measure(self._part.device))
+        return torch_work(Network(self._size, device=Place(self._part.device)), 0)
+
+    def factors(self, executor: Any, work: dict[str, float], events: list[Any]) -> None:
+        """Which share of the time was useful, with efficiency by torch's counted operations; and a report."""
         from evenload.report.html import write_report
 
-        device = next(iter(executor.devices))
-        if not self._part.pretend:
-            known.keep_rates(device, roofline.measure(self._part.device))
-        work = torch_work(Network(self._size, device=Place(self._part.device)), 0)
         run = executor.map(self._task, range(self._size.n_items), work=work)
         list(run)
         told = {factor.name: factor.value for factor in run.summary.factors.parts}
@@ -175,10 +180,11 @@ def one_device(part: Part, measurement: Measurement) -> None:
 
     events: list[Any] = []
     spec = "cpu*2" if part.pretend else "cuda:0"
+    work = measurement.counted(spec)
     free = free_bytes(part)
     with evenload.Executor(spec, events=EventLog(events.append), echo=False) as executor:
         part.tried(f"map over {spec}", lambda: measurement.over(spec, executor))
-        part.tried("factors", lambda: measurement.factors(executor, events))
+        part.tried("factors", lambda: measurement.factors(executor, work, events))
         part.tried("out of memory", lambda: out_of_memory(part, executor))
         part.tried("killed in a kernel", lambda: killed(part, executor))
     if free is not None:
