@@ -47,13 +47,19 @@ class Measured:
 
 
 PARTS = (  # in order of importance
-    Measured("machine", 1, "devices, memory, clocks and load, beside what NVML and torch say", ("psutil",)),
+    Measured("machine", 2, "devices, memory, clocks and load, beside what NVML and torch say", ("psutil",)),
     Measured(
         "executor", 4, "a torch module over the GPU and CPUs, out of memory, a worker killed in a kernel",
         ("torch", "cloudpickle", "psutil"),
     ),
-    Measured("moe", 5, "experts routed, mapped and cloned by Triton in CUDA graphs", ("torch", "triton")),
-    Measured("clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs"),
+    Measured(
+        "moe", 5, "experts routed, mapped and cloned by Triton in CUDA graphs",
+        ("torch", "triton", "psutil", "click"),
+    ),
+    Measured(
+        "clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs",
+        ("torch", "psutil", "click"),
+    ),
     Measured(
         "pipelines", 5, "edit and score with models of several GB: memory and time predicted and measured",
         ("torch", "transformers", "safetensors", "PIL", "pydantic", "yaml", "cloudpickle", "psutil", "click"),

@@ -1,7 +1,10 @@
 """Part ``machine``: what evenload finds and reads of this machine, beside what NVML and torch say of it."""
 
+import contextlib
 import importlib
+import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 from part import NotHere, Part, main
@@ -90,16 +93,26 @@ def nvml_mig(nvml: Any, gpu: Any) -> str:
         return f"not told: {error}"
 
 
+def shared_by(part: Part) -> None:
+    """Whether the GPU is shared through MPS, as this process finds it."""
+    names = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            names.add(path.read_text().strip())
+    part.row(
+        "MPS", has_command=shutil.which("nvidia-cuda-mps-control") is not None,
+        is_running=any(name.startswith("nvidia-cuda-mps") for name in names),
+    )  # fmt: skip
+
+
 def roofs(part: Part) -> None:
     """The best products and copies of this device, beside its data sheet."""
+    import torch
+
     from evenload.devices.rates import roofline
     from evenload.devices.rates.hardware import peak_rates
 
-    if part.pretend:
-        raise NotHere("a roofline takes a second of products")
-    import torch
-
-    name = torch.cuda.get_device_name(0)
+    name = "the CPU" if part.pretend else torch.cuda.get_device_name(0)
     part.row(f"roofline of {name}", **roofline.measure(part.device), data_sheet=peak_rates(name))
 
 
@@ -126,6 +139,7 @@ def memory_limit(part: Part) -> None:
 def measure(part: Part) -> None:
     part.tried("devices", lambda: discovered(part))
     part.tried("load", lambda: read_under_load(part))
+    part.tried("MPS", lambda: shared_by(part))
     part.tried("roofline", lambda: roofs(part))
     part.tried("memory limit", lambda: memory_limit(part))
 

@@ -22,9 +22,9 @@ from part import PR_SET_PDEATHSIG, NotHere, Part, main
 
 SPEEDS = (2.0, 1.0)
 METHODS = ("DDP", "EvenBatches")
-LENGTH = 16  # of a sample, in vectors
-REAL = {"batch": 256, "steps": 60, "width": 1024, "layers": 6, "alone_s": 2.0, "warm": 10}
-TINY = {"batch": 16, "steps": 6, "width": 16, "layers": 1, "alone_s": 0.02, "warm": 2}
+LENGTH = 64  # of a sample, in vectors
+REAL = {"batch": 512, "steps": 24, "width": 512, "layers": 4, "passes": 4, "alone_s": 2.0, "warm": 8}
+TINY = {"batch": 16, "steps": 6, "width": 16, "layers": 1, "passes": 2, "alone_s": 0.02, "warm": 2}
 LIMIT_S = 120.0
 
 
@@ -95,22 +95,41 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+class Samples:
+    """A data set of random samples, which repeat."""
+
+    def __init__(self, n_samples: int, width: int) -> None:
+        import torch
+
+        self._n_samples = n_samples
+        self._held = torch.randn(min(n_samples, 2048), LENGTH, width)
+
+    def __len__(self) -> int:
+        return self._n_samples
+
+    def __getitem__(self, index: int) -> Any:
+        return self._held[index % len(self._held)]
+
+
 class Training:
-    """One rank's training of an encoder to give back its input; all methods see the same samples."""
+    """One rank's training of an encoder to give back its input; all methods see the same samples.
+
+    The encoder is applied several times over, which is work without more to exchange.
+    """
 
     def __init__(self, job: dict[str, Any], rank: int) -> None:
         import torch
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import TensorDataset
 
         self._job, self._rank = job, rank
         torch.manual_seed(0)
         width = job["width"]
-        self._samples = TensorDataset(torch.randn(job["batch"] * job["steps"], LENGTH, width))
+        self._samples = Samples(job["batch"] * job["steps"], width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
         encoder = nn.TransformerEncoder(layer, job["layers"], enable_nested_tensor=False)
-        self._model = DistributedDataParallel(encoder.to(job["device"]))
+        whole = nn.Sequential(*[encoder] * job["passes"]).to(job["device"])
+        self._model = DistributedDataParallel(whole)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
 
     def by(self, method: str) -> dict[str, Any]:
@@ -126,9 +145,10 @@ class Training:
 
     def _alone(self) -> dict[str, float]:
         """Samples and seconds of this rank without exchange, while the other one does the same."""
+        import torch
         import torch.distributed as dist
 
-        share = self._samples[: self._job["batch"] // len(SPEEDS)][0]
+        share = torch.stack([self._samples[at] for at in range(self._job["batch"] // len(SPEEDS))])
         with self._model.no_sync():
             self._gradients(share, lambda loss: loss)  # compiles, and fills caches
             dist.barrier()
@@ -143,17 +163,19 @@ class Training:
 
     def _batches(self, method: str) -> Iterator[tuple[Any, Callable]]:
         """This rank's samples of each step, and what its loss is multiplied by."""
-        batch, n_steps, share = self._job["batch"], self._job["steps"], self._job["batch"] // len(SPEEDS)
-        if method == "DDP":
-            for first in range(self._rank * share, batch * n_steps, batch):
-                yield self._samples[first : first + share][0], lambda loss: loss
-            return
         from torch.utils.data import DataLoader
 
         from evenload.training import EvenBatches
 
-        even = EvenBatches(range(batch * n_steps), global_batch=batch, shuffle=False)
-        for (samples,) in DataLoader(self._samples, batch_sampler=even):
+        batch, n_samples, share = self._job["batch"], len(self._samples), self._job["batch"] // len(SPEEDS)
+        if method == "DDP":
+            firsts = range(self._rank * share, n_samples, batch)
+            equal = [range(first, first + share) for first in firsts]
+            for samples in DataLoader(self._samples, batch_sampler=equal):
+                yield samples, lambda loss: loss
+            return
+        even = EvenBatches(range(n_samples), global_batch=batch, shuffle=False)
+        for samples in DataLoader(self._samples, batch_sampler=even):
             yield samples, even.scale
 
     def _step(self, samples: Any, scale: Callable) -> float:

@@ -153,10 +153,11 @@ def test_a_run_that_is_ended_ends_its_part_and_keeps_results(tmp_path, popen, un
         [*command(tmp_path, {"first": "write('ran')", "waits": waits}), "--minutes", "60"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    until(lambda: (tmp_path / "born").exists() and (tmp_path / "born").read_text(), "the part runs")
+    born = tmp_path / "born"
+    until(lambda: (born.exists() and born.read_text()) or program.poll() is not None, "the part runs")
     program.send_signal(signal.SIGTERM)
     assert program.wait(100) == 130
-    assert not psutil.pid_exists(int((tmp_path / "born").read_text()))
+    assert not psutil.pid_exists(int(born.read_text()))
     page = json.loads((tmp_path / "out" / "results.json").read_text())
     assert page["parts"]["first"]["state"] == "ran"
 
