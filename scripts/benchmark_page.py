@@ -1,7 +1,7 @@
 """The docs' page of benchmark results, made of ``benchmarks/results`` whenever the site is built.
 
-A hook of mkdocs (see mkdocs.yml); ``python scripts/benchmark_page.py`` prints the page. Each result is named
-by the question that it answers (benchmarks/questions.py); a plot answers it, with the table folded below.
+One of mkdocs' hooks (see mkdocs.yml); ``python scripts/benchmark_page.py`` prints the page. Each result is
+named by the question that it answers (benchmarks/questions.py); a plot does that, the table is folded below.
 """
 
 import ast
@@ -51,11 +51,6 @@ def on_files(files: Any, config: Any) -> Any:
 
     files.append(File.generated(config, "benchmarks.md", content=page()))
     return files
-
-
-def on_page_content(html: str, **_: Any) -> str:
-    """Called by mkdocs: leaves out click's own word for a default that there is not."""
-    return html.replace("<code>Sentinel.UNSET</code>", "")
 
 
 def page(folder: Path = RESULTS) -> str:

@@ -99,6 +99,19 @@ def test_a_plot_says_all_of_it_in_words_and_in_lengths(benchmark_page):
     assert "<b>" not in text
 
 
+def test_arguments_in_columns_become_a_list_and_prose_stays_prose(load_script):
+    laid_out = load_script("scripts/reference_pages.py").laid_out
+    assert laid_out("One line,\nand another.") == "<p>One line,\nand another.</p>"
+    text = (
+        "Of a pool:\nseed      a number, or\n          none at all\nn_items   how many\nRaises ConfigError."
+    )
+    assert re.sub(r"\s*\n\s*", "", laid_out(text)) == (
+        '<p>Of a pool:</p><dl class="arguments"><dt>seed</dt><dd>a number, or none at all</dd>'
+        "<dt>n_items</dt><dd>how many</dd></dl><p>Raises ConfigError.</p>"
+    )
+    assert laid_out("Error\n├── Other   one").startswith("<pre><code>Error\n├── Other   one")
+
+
 def test_what_is_no_result_is_named(benchmark_page, tmp_path):
     for name, text in (
         ("a", "{half"),
