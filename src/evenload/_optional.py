@@ -17,11 +17,12 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def require(module: str, *, extra: str, why: str = "") -> ModuleType:
+def require(module: str, *, extra: str = "", why: str = "") -> ModuleType:
     """Import and return ``module``.
 
     Raises MissingExtra if it (or something that it needs) is not installed. The hint is the install
-    line of the ``extra`` that brings it; ``why`` names the feature that asked for it.
+    line of the ``extra`` that brings it, or without one that of the package that ``module`` is named after;
+    ``why`` names the feature that asked for it.
     """
     try:
         return importlib.import_module(module)
@@ -30,4 +31,5 @@ def require(module: str, *, extra: str, why: str = "") -> ModuleType:
         missing = error.name or module
         is_absent = missing == module.split(".")[0]
         message = f"{quoted(missing)} is not installed{needed}" if is_absent else f"{quoted(module)}: {error}"
-        raise MissingExtra(message, hint=f"pip install 'evenload[{extra}]'") from error
+        brings = f"'evenload[{extra}]'" if extra else module.split(".")[0]
+        raise MissingExtra(message, hint=f"pip install {brings}") from error

@@ -120,7 +120,7 @@ def _maps(phy2log: NDArray[np.int64], n_experts: int) -> Sequence[NDArray]:
 
 def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
     if active_ranks is None:
-        elastic = require("sglang.srt.elastic_ep.elastic_ep", extra="torch", why="elasticity_aware")
+        elastic = require("sglang.srt.elastic_ep.elastic_ep", why="elasticity_aware")
         manager = elastic.ElasticEPStateManager
         state = manager.instance()
         active_ranks = manager.healthy_rank_state() if state is None else state.active_ranks
@@ -212,7 +212,7 @@ def install(policy: Policy = "eplb") -> None:
         raise MissingExtra(
             "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"
         )
-    algorithms = require(ALGORITHMS, extra="torch")
+    algorithms = require(ALGORITHMS)
     setattr(algorithms, "rebalance_experts", partial(rebalance_experts, policy=policy))  # noqa: B010 (a module)
     after_import(MANAGER_PLANS.rsplit(".", 2)[0], _hook_manager)
 
@@ -254,5 +254,5 @@ def by_one_or_all(original: Callable[..., Any], manager: Any, *arguments: Any, *
 
 def hook_registry() -> tuple[Any, Any]:
     """SGLang's registry of hooks, and its kinds of hooks."""
-    hooks = require("sglang.srt.plugins.hook_registry", extra="torch")
+    hooks = require("sglang.srt.plugins.hook_registry")
     return hooks.HookRegistry, hooks.HookType

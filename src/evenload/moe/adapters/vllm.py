@@ -95,7 +95,7 @@ def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
     """
     if not is_installed("vllm"):
         raise MissingExtra("'vllm' is not installed (its policy cannot be replaced)", hint="pip install vllm")
-    return use_policy(require("vllm.distributed.eplb.policy", extra="torch"), policy)
+    return use_policy(require("vllm.distributed.eplb.policy", extra="vllm"), policy)
 
 
 def use_policy(policies: Any, policy: type[EplbPolicy]) -> type:

@@ -224,7 +224,7 @@ def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
 
 def _four_bits(diffusers: Any, largest: str, dtype: Any) -> Any:
     """Return the configuration with which diffusers loads ``largest`` as nf4."""
-    require("bitsandbytes", extra="diffusion", why="fit nf4")
+    require("bitsandbytes", extra="nf4", why="fit nf4")
     kind = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     return diffusers.PipelineQuantizationConfig(
         quant_backend="bitsandbytes_4bit", quant_kwargs=kind, components_to_quantize=[largest]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from evenload.devices.device import Device, family_of
 from evenload.devices.selection import NATIVE, choose
 from evenload.errors import EvenloadError, UnknownName, quoted
-from evenload.pipeline.job.section import one_line
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
@@ -108,4 +107,6 @@ def _sentence(given: str | int, error: EvenloadError, devices: Sequence[str]) ->
     if isinstance(error, UnknownName) or "on this machine" in error.message:
         said = f"{quoted(given)} is not among the devices of this run ({there}{more})"
         return f"{said}; give others here, or more in devices.use or --devices"
+    from evenload.pipeline.job.section import one_line  # pydantic, which evenload.Pipeline is named without
+
     return f"{one_line(error)} (devices of this run: {there}{more})"
