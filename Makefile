@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu clean help
+.PHONY: demo test suite site check pure style types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -72,6 +72,12 @@ gpu:  ## Measure all of evenload on an NVIDIA GPU in GPU_MINUTES=9, with whateve
 
 $(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) scripts/setup.py $*
+
+wheel:  ## Build wheel and source archive, try them in empty environments; EXTRAS=torch,ray or all
+	$(PYTHON) scripts/check_wheels.py $(if $(EXTRAS),--extras $(EXTRAS))
+
+sbom:  ## List what an installed evenload consists of, as CycloneDX, in build/sbom.json
+	$(PYTHON) scripts/make_sbom.py
 
 clean:
 	rm -rf .venv .venv-flower node_modules site runs .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,11 @@
-"""Build the wheel and the source archive, and try the wheel in empty environments: alone, and with each extra.
+"""Build wheel and source archive, and try the wheel in empty environments: alone, and with each extra.
 
-    python scripts/check_wheels.py                    # into dist/; the core, and every extra of a few megabytes
+    python scripts/check_wheels.py                    # the core, and every extra of a few megabytes
     python scripts/check_wheels.py --extras yaml,log  # the core and these
     python scripts/check_wheels.py --extras all       # every extra there is: gigabytes
 
-In each environment: ``evenload doctor`` ends well and finds the extra, a first map gives its results, every module
-that an install hint of evenload promises for that extra can be imported, and what the extra is for is done once.
+In each environment: ``evenload doctor`` ends well and finds the extra, a first map gives its results, every
+module that an install hint promises for that extra can be imported, and what the extra is for is done once.
 """
 
 import argparse
@@ -24,10 +24,23 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-LARGE = {
-    "adapters", "all", "datasets", "diffusion", "flower", "llm", "moe", "nf4", "ray", "sweeps", "torch", "triton",
-    "vllm",
-}  # fmt: skip
+LARGE = set(
+    [
+        "adapters",
+        "all",
+        "datasets",
+        "diffusion",
+        "flower",
+        "llm",
+        "moe",
+        "nf4",
+        "ray",
+        "sweeps",
+        "torch",
+        "triton",
+        "vllm",
+    ]
+)
 NEEDS_GPU_STACK = {"nf4", "vllm", "triton"}  # what imports them looks for CUDA's libraries
 
 FIRST_MAP = """
@@ -65,7 +78,8 @@ print(rebalance_experts([[5.0, 1.0, 1.0, 1.0]], 6, 1, 1, 2).phy2log)
 """,
     "log": """
 import subprocess, sys
-subprocess.run([sys.executable, "-m", "evenload", "merkle", "log", "--help"], check=True, stdout=subprocess.DEVNULL)
+command = [sys.executable, "-m", "evenload", "merkle", "log", "--help"]
+subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 from evenload.merkle import Log
 """,
     "joblib": """

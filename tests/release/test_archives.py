@@ -1,4 +1,4 @@
-"""What is published is whole: every file of the package is in the wheel, and every extra brings what hints promise."""
+"""What is published is whole: the wheel has every file, and every extra brings what hints promise."""
 
 import importlib.util
 import re
@@ -56,7 +56,7 @@ def test_a_file_that_is_missing_or_strange_is_named(check_wheels, wheel, tmp_pat
 
 
 def test_the_core_alone_is_imported_from_the_wheel(wheel, tmp_path):
-    """From a folder, with only the four packages that the core names, reached through links; no site-packages."""
+    """With only the four packages that the core names, reached through links: no site-packages."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     for package in ("numpy", "click", "cloudpickle", "psutil"):
         home = Path(importlib.util.find_spec(package).origin).parent
@@ -83,7 +83,7 @@ def normal(name: str) -> str:
 
 
 def brought_by(requirements: list[str]) -> set[str]:
-    """The distributions that ``requirements`` install, and those that these need, as far as they are installed."""
+    """The distributions that ``requirements`` bring, with what they need themselves where it is known."""
     found, waiting = set(), list(requirements)
     while waiting:
         requirement = waiting.pop()

@@ -77,7 +77,7 @@ def plain_picture(picture: Any) -> Any:
 def read_tensors(path: str | Path) -> dict[str, Any]:
     """Read the tensors of a safetensors file by name, on the CPU. Raises FormatError if it is damaged."""
     require("torch", extra="torch", why="reading tensors")
-    safetensors = require("safetensors.torch", extra="pictures", why="reading tensors")
+    safetensors = require("safetensors.torch", extra="adapters", why="reading tensors")
     try:
         return safetensors.load_file(path)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _encode_txt(value: Any) -> bytes:
 def _encode_safetensors(value: Any) -> bytes:
     """Encode a tensor, or several by name."""
     torch = require("torch", extra="torch", why="safetensors outputs")
-    safetensors = require("safetensors.torch", extra="pictures", why="safetensors outputs")
+    safetensors = require("safetensors.torch", extra="adapters", why="safetensors outputs")
     named = value if isinstance(value, Mapping) else {"tensor": value}
     if not named or not all(isinstance(tensor, torch.Tensor) for tensor in named.values()):
         kinds = ", ".join(sorted({type(tensor).__name__ for tensor in named.values()})) or "nothing"
