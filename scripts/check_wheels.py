@@ -24,23 +24,21 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-LARGE = set(
-    [
-        "adapters",
-        "all",
-        "datasets",
-        "diffusion",
-        "flower",
-        "llm",
-        "moe",
-        "nf4",
-        "ray",
-        "sweeps",
-        "torch",
-        "triton",
-        "vllm",
-    ]
-)
+LARGE = {
+    "adapters",
+    "all",
+    "datasets",
+    "diffusion",
+    "flower",
+    "llm",
+    "moe",
+    "nf4",
+    "ray",
+    "sweeps",
+    "torch",
+    "triton",
+    "vllm",
+}
 NEEDS_GPU_STACK = {"nf4", "vllm", "triton"}  # what imports them looks for CUDA's libraries
 
 FIRST_MAP = """

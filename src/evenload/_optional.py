@@ -1,12 +1,13 @@
-"""Optional packages: ``require("torch", extra="torch")`` imports one or says how to install it."""
+"""What a machine may lack: ``require("torch", extra="torch")`` imports a package or says how to get it."""
 
 import importlib
 import importlib.util
+import sys
 from types import ModuleType
 
-from evenload.errors import MissingExtra, quoted
+from evenload.errors import MissingExtra, NoUsableDevice, quoted
 
-__all__ = ["is_installed", "require"]
+__all__ = ["is_installed", "refuse_windows", "require"]
 
 
 def is_installed(module: str) -> bool:
@@ -33,3 +34,13 @@ def require(module: str, *, extra: str = "", why: str = "") -> ModuleType:
         message = f"{quoted(missing)} is not installed{needed}" if is_absent else f"{quoted(module)}: {error}"
         brings = f"'evenload[{extra}]'" if extra else module.split(".")[0]
         raise MissingExtra(message, hint=f"pip install {brings}") from error
+
+
+def refuse_windows(what: str, system: str = sys.platform) -> None:
+    """Raise NoUsableDevice if ``system`` is Windows, where ``what`` does not run."""
+    if system == "win32":
+        raise NoUsableDevice(
+            f"{what} needs file locks, pipes and signals that Windows does not have",
+            hint="run it in WSL 2 (wsl --install); here evenload.balance, `evenload simulate`, "
+            "`plan-training` and `certify` are meant to work",
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._live_page import left_to_command
+from evenload._optional import refuse_windows
 from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
@@ -72,6 +73,7 @@ COMMANDS = {
     "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }
+WITHOUT_WORKERS = ("certify", "completion", "doctor", "plan-training", "simulate")
 EXIT_CODES = """\b
 Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration;
 3 no usable device or a missing extra; 130 interrupted."""
@@ -109,6 +111,8 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             raise UnknownName("command", args[0], COMMANDS)
+        if args and args[0] in COMMANDS and args[0] not in WITHOUT_WORKERS:
+            refuse_windows(f"`evenload {args[0]}`", sys.platform)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

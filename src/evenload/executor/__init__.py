@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from evenload._lazy import lazy_names
+from evenload._optional import refuse_windows
 
 if TYPE_CHECKING:
     from evenload.executor.backends.ray.backend import Ray
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from evenload.executor.mapping import map
     from evenload.executor.partitioned import ParallelResult, run_partitioned
     from evenload.executor.task.hybrid import Task
+
+refuse_windows("running work")
 
 _HOMES = {
     "DeviceShare": "decide.summary",
