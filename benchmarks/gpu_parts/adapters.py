@@ -219,16 +219,16 @@ def compared(part: Part, model: Any, n: int) -> None:
     )
     way = apart(truth, adapters.starts)
     part.row(
-        f"{name}, in turn", ms_an_adapter_step=in_turn_ms, tflops=flop / in_turn_ms * 1e-9, way=way,
-        bytes_beyond_base=in_turn_bytes, base_bytes=base_bytes,
+        f"{name}, in turn", adapter_step_ms=in_turn_ms, tflops=flop / in_turn_ms * 1e-9, way=way,
+        beyond_base_bytes=in_turn_bytes, base_bytes=base_bytes,
     )  # fmt: skip
     fused = FusedAdapters(adapters, objective)
     fused_bytes = peak_bytes(part, fused.train)
     found = apart(truth, fused.ended())
     ms = 1e3 * median_s(part, fused.train, REPEATS) / steps
     part.row(
-        f"{name}, fused", ms_an_adapter_step=ms, times_in_turn=in_turn_ms / ms, tflops=flop / ms * 1e-9,
-        distance=found, way=way, bytes_beyond_base=fused_bytes,
+        f"{name}, fused", adapter_step_ms=ms, x_in_turn=in_turn_ms / ms, tflops=flop / ms * 1e-9,
+        distance=found, way=way, beyond_base_bytes=fused_bytes,
     )  # fmt: skip
     fused = FusedAdapters(adapters, MaskedObjective(adapters.ids.shape[-1], part.device))
     replay = graph_of(part, fused.traced)
@@ -238,7 +238,7 @@ def compared(part: Part, model: Any, n: int) -> None:
     found = apart(truth, fused.ended())
     ms = min(one_us(part, replay, keeps_busy=True) for _ in range(REPEATS)) * 1e-3 / n
     part.row(
-        f"{name}, fused in a CUDA graph", ms_an_adapter_step=ms, times_in_turn=in_turn_ms / ms,
+        f"{name}, fused in a CUDA graph", adapter_step_ms=ms, x_in_turn=in_turn_ms / ms,
         tflops=flop / ms * 1e-9, distance=found, way=way,
     )  # fmt: skip
 

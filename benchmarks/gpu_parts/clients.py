@@ -54,7 +54,7 @@ class Cohort:
         start = dict.fromkeys(self.truth, self._start())
         self.way = distance(self.truth, start)
         self.part.row(
-            f"{self.name}, serial", ms_a_client_step=self.serial_ms, way=self.way, trained=n,
+            f"{self.name}, serial", client_step_ms=self.serial_ms, way=self.way, trained=n,
             plain_torch_ms=self._plain_torch_ms(n),
         )  # fmt: skip
 
@@ -68,7 +68,7 @@ class Cohort:
         whole_s = time.perf_counter() - began
         others = {"reasons": str(dict(run.plan.reasons))[:300]} if run.plan.reasons else {}
         self.part.row(
-            f"{self.name}, {label}", ms_a_client_step=ms, times_serial=self.serial_ms / ms,
+            f"{self.name}, {label}", client_step_ms=ms, x_serial=self.serial_ms / ms,
             distance=distance(self.truth, states_of(run)), way=self.way, ran=str(run.plan.strategy),
             whole_s=whole_s, **others,
         )  # fmt: skip
@@ -171,8 +171,8 @@ def in_processes(
                 tell_all(workers, "\n")
                 ms = 1e3 * sorted(spent)[len(spent) // 2] / (n * cohort.case.steps)
                 part.row(
-                    f"{cohort.name}, processes*{k}{how}/{what.partition('/')[2]}", ms_a_client_step=ms,
-                    times_serial=cohort.serial_ms / ms, distance=distance(cohort.truth, kept(folder, number)),
+                    f"{cohort.name}, processes*{k}{how}/{what.partition('/')[2]}", client_step_ms=ms,
+                    x_serial=cohort.serial_ms / ms, distance=distance(cohort.truth, kept(folder, number)),
                     way=cohort.way,
                 )  # fmt: skip
 
@@ -259,9 +259,7 @@ def jax(part: Part, cohort: Cohort) -> None:
     for way, found in json.loads(said(str(script), cohort.case.name, str(cohort.n), "5")).items():
         if "round_s" in found:
             ms = 1e3 * found["round_s"] / (cohort.n * cohort.case.steps)
-            part.row(
-                f"{cohort.name}, {way}", ms_a_client_step=ms, times_serial=cohort.serial_ms / ms, on=devices
-            )
+            part.row(f"{cohort.name}, {way}", client_step_ms=ms, x_serial=cohort.serial_ms / ms, on=devices)
         else:
             part.note(f"{way}: {found.get('error', '')}")
 
