@@ -336,9 +336,9 @@ def measure(part: Part) -> None:
         bench.build()
         part.tried("stages", lambda: stages(bench))
         if bench.probed:
-            part.tried("job", lambda: whole_job(bench))
             part.tried("park", lambda: park(bench))
             part.tried("stream", lambda: streamed(bench))
+            part.tried("job", lambda: whole_job(bench))  # the longest last: what is cut short is it alone
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

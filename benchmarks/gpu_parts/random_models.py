@@ -9,7 +9,7 @@ from typing import Any
 
 from evenload.pipeline.stages import tiny
 
-N_BLOCKS, N_READER_LAYERS, N_SCORER_LAYERS, VISION_DEPTH = 10, 12, 20, 16
+N_BLOCKS, N_READER_LAYERS, N_SCORER_LAYERS, VISION_DEPTH = 10, 8, 12, 16
 WIDTH, MOST_PIXELS = 2048, 1024 * 1024
 NEEDED_BYTES = 16 << 30  # on disk: what is built, and room for what a run writes
 
