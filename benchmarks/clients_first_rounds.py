@@ -1,7 +1,6 @@
 """A few rounds from a cold start: `auto` beside plain torch, in CPU seconds of whole processes.
 
     python benchmarks/clients_first_rounds.py [MODEL:CLIENTS ...] [--rounds 1 5 20 100] [--repeats 3]
-        [--quick]
 
 Each figure is a fresh interpreter: imports, data, every round, and the choice of a strategy with its checks
 against serial training are in it, on both sides. ``auto`` is told how many rounds there are. Plain torch and
@@ -24,7 +23,7 @@ from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
 from record import print_table, record
 
 CASES = ("64-32-10:5", "64-32-10:100", "784-128-10:20", "LeNet-5:5", "transformer:5")
-LOADED = (1, 5)  # rounds for which "loaded" is measured, too: later on the start is little of the whole
+LOADED = (1,)  # rounds for which "loaded" is measured, too: later on the start is little of the whole
 LONG = 50  # rounds from which on a process is measured twice only
 
 
@@ -104,15 +103,12 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="MODEL:CLIENTS")
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 5, 20, 100])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="two repeats of 1, 5 and 20 rounds")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
         way, case, rounds, is_loaded = asked.one
         print(json.dumps(one(way, case, int(rounds), is_loaded == "1")))
         return
-    if asked.quick:
-        asked.rounds, asked.repeats = [r for r in asked.rounds if r <= 20], 2
     rows = []
     for case in asked.cases:
         rows += [row_of(case, rounds, asked.repeats) for rounds in asked.rounds]

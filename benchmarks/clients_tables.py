@@ -99,7 +99,8 @@ def cold_warm(pages: list[StateRow]) -> str:
 def first_rounds(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "rounds", "auto")}
     columns |= {name: figure(name, 2) for name in ("plain, s", "auto, s", "auto / plain")}
-    columns["spread"] = lambda row: f"{row['from']:.2f}-{row['to']:.2f}"
+    if any(row["from"] < row["to"] for row in pages[0]["rows"]):
+        columns["spread"] = lambda row: f"{row['from']:.2f}-{row['to']:.2f}"
     columns["loaded"] = figure("loaded", 2)
     return table(columns, pages[0]["rows"], 4)
 
@@ -131,7 +132,11 @@ def cifar(pages: list[StateRow]) -> str:
 def adapters(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("tokens", "rank", "adapters")}
     columns |= {name: figure(name, 2) for name in ("serial, ms", "fused, ms", "times")}
-    columns |= {"spread": words("spread"), "pays from": lambda row: str(row["from"] or "never")}
+    if any(row.get("least", 0) < row.get("most", 0) for row in pages[0]["rows"]):
+        columns["spread"] = lambda row: f"{row['least']:.2f}-{row['most']:.2f}"
+    elif "spread" in pages[0]["rows"][0]:  # as it was noted before
+        columns["spread"] = words("spread")
+    columns["pays from"] = lambda row: str(row["from"] or "never")
     return table(columns, pages[0]["rows"], 3)
 
 

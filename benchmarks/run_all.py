@@ -53,27 +53,27 @@ class Benchmark:
         return max(LEAST_LIMIT_S, SLOWER * 60 * self.minutes)
 
 
-STRATEGIES = "clients_strategies.py LeNet-5"
-LARGER = f"{STRATEGIES} GRU transformer --clients"
-BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:10 rules-compiled:20 auto"
-HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' 'threads*2/fused-compiled:10' auto"
+STRATEGIES = "clients_strategies.py"
+BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:20 auto"
+HUNDRED = "serial 'threads*2/eager' 'threads*2/fused-compiled:10' auto"
 BENCHMARKS = (
     Benchmark("audit.py", 1, ("audit",)),
-    Benchmark("clients_adapters.py", 2, ("clients_adapters",)),
-    Benchmark(f"{STRATEGIES} --batch 8 --cores 1 --repeats 2 --name clients_batch8 --strategies {BATCH8}", 2,
-              ("clients_batch8",)),
-    Benchmark("clients_cifar.py --repeats 2", 2, ("clients_cifar",)),
+    Benchmark("clients_adapters.py --ranks 4 64 --repeats 1", 0.7, ("clients_adapters",)),
+    Benchmark(f"{STRATEGIES} LeNet-5 --clients 20 --batch 8 --cores 1 --repeats 2 --name clients_batch8"
+              f" --strategies {BATCH8}", 0.6, ("clients_batch8",)),
+    Benchmark("clients_cifar.py --repeats 1", 1.3, ("clients_cifar",)),
     Benchmark("clients_cold_warm.py --repeats 5", 0.5, ("clients_cold_warm",)),
     Benchmark("clients_convolutions.py", 0.3, ("clients_convolutions",)),
-    Benchmark("clients_digits.py", 1, ("clients_digits",)),
-    Benchmark("clients_first_rounds.py --quick", 6, ("clients_first_rounds",)),
-    Benchmark(f"{LARGER} 20 --rounds 1000 --repeats 2", 5, ("clients_larger",)),
-    Benchmark(f"{LARGER} 100 --repeats 2 --name clients_larger_100 --strategies {HUNDRED}", 5,
-              ("clients_larger_100",)),
-    Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON", 4, ("clients_peers",),
+    Benchmark("clients_digits.py", 0.6, ("clients_digits",)),
+    Benchmark("clients_first_rounds.py --rounds 1 5 100 --repeats 1", 2.8, ("clients_first_rounds",)),
+    Benchmark(f"{STRATEGIES} LeNet-5 GRU transformer --clients 20 --rounds 1000 --repeats 2", 2.5,
+              ("clients_larger",)),
+    Benchmark(f"{STRATEGIES} GRU transformer --clients 100 --repeats 1 --name clients_larger_100"
+              f" --strategies {HUNDRED}", 1.5, ("clients_larger_100",)),
+    Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON --repeats 2", 3, ("clients_peers",),
               needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
-    Benchmark("clients_profile.py", 0.5, ("clients_profile",)),
-    Benchmark("clients_strategies.py 64-32-10 784-128-10 --rounds 3000 --repeats 3", 5, ("clients_small",)),
+    Benchmark("clients_profile.py", 0.3, ("clients_profile",)),
+    Benchmark(f"{STRATEGIES} 64-32-10 784-128-10 --rounds 3000 --repeats 3", 2, ("clients_small",)),
     Benchmark("executor_faults.py", 8, ("executor_faults",)),
     Benchmark("executor_memory.py --items 300000", 1.5, ("executor_memory",)),
     Benchmark("executor_overhead.py --rounds 2", 2, ("executor_overhead",)),
