@@ -5,7 +5,8 @@
 A small Llama of transformers with random weights. Milliseconds per adapter and step by this thread's CPU
 time, the least of interleaved samples, each of a whole training. "times" is the median of the ratios of
 neighbouring samples, "least" and "most" of them beside it. "from": the least number of adapters at
-which fusing was faster, for each rank and length of texts. The whole takes about two minutes, a third of it with two ranks and one repeat.
+which fusing was faster, for each rank and length of texts. The whole takes about two minutes, a third of
+that with two ranks and one repeat.
 """
 
 import argparse

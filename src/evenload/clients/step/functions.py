@@ -3,7 +3,8 @@
 drawing   dropout of every kind, noise (rand, randn, bernoulli), also inside attention and recurrent layers:
           their numbers are counted from the step's key, not drawn, in every strategy alike
 fused     attention, weight normalisation, bags of embeddings and bilinear forms as plain products, because
-          torch's own kernels for them run one client after the other under vmap
+          torch's own kernels for them run one client after the other under vmap; attention on a CPU by
+          torch's kernel, which never writes the scores, with all clients' rows as one batch
 """
 
 import math
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from evenload.clients.step.dropout import kept_of, uniform_of
+from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
 __all__ = ["ReplacedFunctions"]
 
@@ -190,6 +192,9 @@ def _attention(
     mode.is_used = True
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    if not dropout_p and _suits_kernel(query, key, value, attn_mask):
+        bias = None if attn_mask is None else _bias_of(attn_mask, query)
+        return _Attention.apply(query, key, value, bias, is_causal, scale)[0]
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
     if is_causal:
         places = [torch.arange(n, device=query.device) for n in scores.shape[-2:]]
@@ -203,6 +208,81 @@ def _attention(
     else:
         weights = scores.softmax(-1)
     return _dropout(mode, F.dropout, weights, dropout_p) @ value
+
+
+def _suits_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Does torch's kernel for CPUs take them? It has no gradient of a mask of numbers, which may be trained.
+
+    Under autocast torch gives it other numbers than these.
+    """
+    is_known = mask is None or (mask.dtype == torch.bool and mask.dim() in (2, 4))
+    alike = len({(t.shape[:2], t.shape[-1], t.dtype) for t in (query, key, value)}) == 1
+    is_full = all(t.dim() == 4 and 0 not in t.shape and t.device.type == "cpu" for t in (query, key, value))
+    is_plain = query.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return is_known and alike and is_full and is_plain
+
+
+def _bias_of(mask: Tensor, query: Tensor) -> Tensor:
+    """The mask as numbers to add to the scores, [batch or 1, heads or 1, rows, columns]."""
+    bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+    return bias if bias.dim() == 4 else bias[None, None]
+
+
+class _Attention(torch.autograd.Function):
+    """A function: query, key, value [batch, heads, rows, width] -> outputs, and logarithms of weights' sums.
+
+    Under vmap the clients' batches are one.
+    """
+
+    @staticmethod
+    def forward(query, key, value, bias, is_causal, scale):
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        *tensors, ctx.is_causal, ctx.scale = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor):  # pyrefly: ignore
+        found = _AttentionGradient.apply(grad, *ctx.saved_tensors, ctx.is_causal, ctx.scale)
+        return (*found, None, None, None)
+
+    @staticmethod
+    def vmap(info, in_dims, query, key, value, bias, is_causal, scale):
+        n, dims = info.batch_size, in_dims[:3]
+        query, key, value = clients_first((query, key, value), dims, n)
+        bias = _joined_bias(bias, in_dims[3], n, query.shape[1])
+        found = _Attention.apply(*(t.flatten(0, 1) for t in (query, key, value)), bias, is_causal, scale)
+        return tuple(t.unflatten(0, (n, -1)) for t in found), (0, 0)
+
+
+class _AttentionGradient(FirstDerivative):
+    """The gradients of ``_Attention`` for query, key and value."""
+
+    @staticmethod
+    def forward(grad, query, key, value, bias, out, sums, is_causal, scale):
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return kernel(grad, query, key, value, out, sums, 0.0, is_causal, attn_mask=bias, scale=scale)
+
+    @staticmethod
+    def vmap(info, in_dims, grad, query, key, value, bias, out, sums, is_causal, scale):
+        n, dims = info.batch_size, (*in_dims[:4], *in_dims[5:7])
+        each = clients_first((grad, query, key, value, out, sums), dims, n)
+        bias = _joined_bias(bias, in_dims[4], n, each[0].shape[1])
+        *before, out, sums = (t.flatten(0, 1) for t in each)
+        found = _AttentionGradient.apply(*before, bias, out, sums, is_causal, scale)
+        return tuple(t.unflatten(0, (n, -1)) for t in found), (0, 0, 0)
+
+
+def _joined_bias(bias: Tensor | None, dim: int | None, n: int, batch: int) -> Tensor | None:
+    """The bias for the batches of all ``n`` clients as one; one that is the same for all rows stays."""
+    if bias is None or (dim is None and bias.shape[0] == 1):
+        return bias
+    (own,) = clients_first([bias], [dim], n)
+    return own.expand(n, batch, *own.shape[2:]).flatten(0, 1)
 
 
 def _weight_norm(mode, func, v, g, dim=0):

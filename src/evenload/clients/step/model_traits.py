@@ -54,9 +54,9 @@ PLAIN_NAMES = """
     ConstantPadNd Cos Cumsum Div Elu Erf Exp Expand Flip Gather Gelu Hardswish Hardtanh Index
     IndexSelect LeakyRelu Log Log1P LogSigmoid LogSoftmax Logsumexp MaskedFill Mean Mish Mm MseLoss
     Mul NativeBatchNorm NativeGroupNorm NativeLayerNorm Neg NllLoss NllLoss2D Permute Pow Relu
-    Repeat Roll Rsqrt Select Sigmoid Silu Sin Slice SmoothL1Loss Softmax Softplus Split
-    SplitWithSizes Sqrt Squeeze Stack Std Sub Sum T Tanh ToCopy Transpose Unbind UnsafeSplit
-    UnsafeView Unsqueeze Var View Where
+    Repeat Roll Rsqrt ScaledDotProductFlashAttentionForCpu Select Sigmoid Silu Sin Slice
+    SmoothL1Loss Softmax Softplus Split SplitWithSizes Sqrt Squeeze Stack Std Sub Sum T Tanh ToCopy
+    Transpose Unbind UnsafeSplit UnsafeView Unsqueeze Var View Where
 """
 PLAIN = frozenset(f"{name}Backward{version}" for name in PLAIN_NAMES.split() for version in range(3))
 # What a model may ask of a tensor, or do to it, that differs while autograd works outside of vmap.
