@@ -251,7 +251,7 @@ class _Attention(torch.autograd.Function):
         return (*found, None, None, None)
 
     @staticmethod
-    def vmap(info, in_dims, query, key, value, bias, is_causal, scale):
+    def vmap(info, in_dims, query, key, value, bias, is_causal, scale):  # pyrefly: ignore
         n, dims = info.batch_size, in_dims[:3]
         query, key, value = clients_first((query, key, value), dims, n)
         bias = _joined_bias(bias, in_dims[3], n, query.shape[1])
@@ -268,7 +268,7 @@ class _AttentionGradient(FirstDerivative):
         return kernel(grad, query, key, value, out, sums, 0.0, is_causal, attn_mask=bias, scale=scale)
 
     @staticmethod
-    def vmap(info, in_dims, grad, query, key, value, bias, out, sums, is_causal, scale):
+    def vmap(info, in_dims, grad, query, key, value, bias, out, sums, is_causal, scale):  # pyrefly: ignore
         n, dims = info.batch_size, (*in_dims[:4], *in_dims[5:7])
         each = clients_first((grad, query, key, value, out, sums), dims, n)
         bias = _joined_bias(bias, in_dims[4], n, each[0].shape[1])
