@@ -65,7 +65,8 @@ PARTS = (  # in order of importance
         ("torch", "transformers", "safetensors", "PIL", "pydantic", "yaml", "cloudpickle", "psutil", "click"),
     ),
     Measured(
-        "adapters", 3, "LoRAs of a base of a billion weights: fused beside in turn", ("torch", "transformers")
+        "adapters", 3, "LoRAs of a base of a billion weights: fused beside in turn",
+        ("torch", "transformers", "psutil", "click"),
     ),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),
     Measured(
