@@ -3,7 +3,8 @@
 python scripts/screenshots.py OUT [RUN ...]        # sample runs, and RUN: run folders to show as well
 python scripts/screenshots.py --docs RUN [RUN ...] # the pictures of the README and the docs, of real runs
 
-The pictures in docs/pictures are of the restore example, and of the factors of both examples:
+live_picture.py makes the animation of the README. The pictures in docs/pictures are of the restore
+example, and of the factors of both examples:
 
     python examples/restore/pictures.py && evenload run examples/restore/job.yaml --devices cpu*2
     python examples/edit-and-score/build.py && evenload run examples/edit-and-score/job.yaml
@@ -138,12 +139,16 @@ class Camera:
             sys.exit("no chromium on this machine")
         self._browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
+    def page(self, width: int, height: int, *, dark: bool = False) -> Any:
+        """A new, empty page."""
+        size = {"width": width, "height": height}
+        return self._browser.new_page(viewport=size, color_scheme="dark" if dark else "light")
+
     def shoot(
         self, url: str, out: Path, width: int, *, dark: bool = False, height: int | None = None
     ) -> None:
         """The whole page, or its first ``height`` pixels."""
-        size = {"width": width, "height": height or 900}
-        page = self._browser.new_page(viewport=size, color_scheme="dark" if dark else "light")
+        page = self.page(width, height or 900, dark=dark)
         page.goto(url)
         page.wait_for_selector("h1")
         page.wait_for_timeout(2500 if url.startswith("http") else 600)

@@ -32,7 +32,7 @@ function progressBar(summary, live) {
   const { stage, stage_done: done, stage_total: total } = live.run;
   if (!live.run.is_running || !total) return null;
   const share = Math.min(1, done / total);
-  const of = live.run.n_stages > 1 ? `${stage}, ` : "";
+  const of = live.run.n_stages > 1 && stage ? `${stage}, ` : "";
   return el(
     "div",
     { class: "progress" },

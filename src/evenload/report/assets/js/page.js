@@ -225,9 +225,9 @@ function headlineFigures(summary, live) {
   const rows = [
     [isGoing && live.run.n_stages > 1 ? "Through all stages" : "Done", whole(summary.n_done), of, [summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures", apart ? ` · ${apart}` : ""]],
     isGoing
-      ? [live.run.n_stages > 1 ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
+      ? [live.run.n_stages > 1 && live.run.stage ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
       : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
-    ["Items per second", figures(isGoing ? live.run.items_per_s : summary.items_per_s), "", isGoing && live.run.n_stages > 1 ? `in ${live.run.stage}` : `in ${plural(summary.n_chunks, "chunk")}`],
+    ["Items per second", figures(isGoing ? live.run.items_per_s : summary.items_per_s), "", isGoing && live.run.n_stages > 1 && live.run.stage ? `in ${live.run.stage}` : `in ${plural(summary.n_chunks, "chunk")}`],
     ["Imbalance", summary.imbalance.toFixed(2), "", "busiest over mean"],
     ["Utilisation", (100 * summary.utilisation).toFixed(0), "%", `± ${(100 * summary.utilisation_std).toFixed(1)} between devices`],
   ];
