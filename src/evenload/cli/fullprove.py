@@ -78,7 +78,7 @@ def fullprove(request: FullProveRequest) -> int:
     elif row["error"] is None:
         click.echo(row["proof"])
     if row["error"] is not None and not (request.as_json and request.quiet):
-        click.echo(row["error"], err=True)
+        click.echo(f"error: {row['error']}", err=True)
     return 0 if row["error"] is None else 1
 
 

@@ -11,13 +11,17 @@ from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 
 from evenload._optional import require
-from evenload._private_files import plain_file
-from evenload.clients.partition import by_key
-from evenload.clients.values.data import Rows
-from evenload.errors import ConfigError, FormatError, quoted
+
+require("torch", extra="torch", why="training clients")
+
+import torch  # noqa: E402
+
+from evenload._private_files import plain_file  # noqa: E402
+from evenload.clients.partition import by_key  # noqa: E402
+from evenload.clients.values.data import Rows  # noqa: E402
+from evenload.errors import ConfigError, FormatError, quoted  # noqa: E402
 
 __all__ = ["read_dataset", "read_leaf", "read_npz", "read_text", "standard_library"]
 

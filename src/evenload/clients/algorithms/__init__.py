@@ -1,17 +1,21 @@
 """Federated algorithms: immutable values, one small file each, with the paper they come from."""
 
-from evenload.clients.algorithms.base import Algorithm, Orders, Server
-from evenload.clients.algorithms.ditto import Ditto
-from evenload.clients.algorithms.fedavg import FedAvg
-from evenload.clients.algorithms.fedbuff import FedBuff
-from evenload.clients.algorithms.feddyn import FedDyn
-from evenload.clients.algorithms.fednova import FedNova
-from evenload.clients.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from evenload.clients.algorithms.fedper import FedPer
-from evenload.clients.algorithms.fedprox import FedProx
-from evenload.clients.algorithms.privacy import PrivateFedAvg
-from evenload.clients.algorithms.robust import Krum, Median, TrimmedMean
-from evenload.clients.algorithms.scaffold import Scaffold
+from evenload._optional import require
+
+require("torch", extra="torch", why="training clients")
+
+from evenload.clients.algorithms.base import Algorithm, Orders, Server  # noqa: E402
+from evenload.clients.algorithms.ditto import Ditto  # noqa: E402
+from evenload.clients.algorithms.fedavg import FedAvg  # noqa: E402
+from evenload.clients.algorithms.fedbuff import FedBuff  # noqa: E402
+from evenload.clients.algorithms.feddyn import FedDyn  # noqa: E402
+from evenload.clients.algorithms.fednova import FedNova  # noqa: E402
+from evenload.clients.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi  # noqa: E402
+from evenload.clients.algorithms.fedper import FedPer  # noqa: E402
+from evenload.clients.algorithms.fedprox import FedProx  # noqa: E402
+from evenload.clients.algorithms.privacy import PrivateFedAvg  # noqa: E402
+from evenload.clients.algorithms.robust import Krum, Median, TrimmedMean  # noqa: E402
+from evenload.clients.algorithms.scaffold import Scaffold  # noqa: E402
 
 __all__ = [
     "Algorithm",
