@@ -82,7 +82,8 @@ def section(path: Path, earlier: Sequence[dict[str, Any]] = ()) -> str:
     versions = found.get("versions", {})
     used = ", ".join(f"{name} {version}" for name, version in versions.items() if name in ("python", "torch"))
     lines = [head, *(_plot(question, rows, _history(question, earlier)) if question else ())]
-    lines += [f'<details markdown="1"><summary>{len(rows)} rows, and how they were measured</summary>', ""]
+    folded = "One row, and how it was" if len(rows) == 1 else f"{len(rows)} rows, and how they were"
+    lines += [f'<details markdown="1"><summary>{folded} measured</summary>', ""]
     lines += [_purpose(found.get("command", "")), ""]
     lines += [
         f"`{found.get('command', 'no command')}` on {machine}; {used}; {found.get('date', 'no date')}",

@@ -70,10 +70,6 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
         self.page.on("request", self._asked)
 
-    def _told(self, message: Any) -> None:
-        if message.type == "error":
-            self.faults.append(f"console: {message.text}")
-
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.root, "data:", "blob:")):
             self.faults.append(f"asks another machine: {request.url}")
@@ -118,7 +114,11 @@ def main() -> int:
     if chromium() is None:
         sys.exit("no chromium on this machine: install Debian's package chromium")
     site = ROOT / "site"
-    pages = [f"{one.strip('/')}/" for one in sys.argv[2:]] or pages_of(site)
+    known = pages_of(site)
+    asked = [one.strip("/") for one in sys.argv[2:]]
+    pages = [one if one in ("", "404.html") else f"{one}/" for one in asked] or known
+    if unknown := [one for one in pages if one not in known]:
+        sys.exit(f"the site has no page {', '.join(unknown)}")
     wrong = look_at(site, pages, list(LOOKS), Path(sys.argv[1]))
     print(*wrong, sep="\n")
     print(f"{len(pages)} pages in {len(LOOKS)} looks: {len(wrong)} faults", file=sys.stderr)
