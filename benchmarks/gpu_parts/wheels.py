@@ -9,7 +9,6 @@ import platform
 import re
 import sys
 import zipfile
-import zlib
 from pathlib import Path
 
 MOST_UNPACKED = 2 << 30  # bytes of one wheel's files
@@ -29,8 +28,8 @@ def unpack_wheels(wheels: Path, out: Path) -> list[str]:
     for path in paths:
         try:
             unpack(path, out)
-        except (OSError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            refused.append(f"{path.name}: {error}")
+        except Exception as error:  # damaged archives raise a dozen kinds, by their compression
+            refused.append(f"{path.name}: {error or type(error).__name__}")
     return [one[:MOST_SAID] for one in refused]
 
 
@@ -39,6 +38,8 @@ def unpack(path: Path, out: Path) -> None:
     tags = _NAME.fullmatch(path.name)
     if tags is None:
         raise ValueError("no name of a wheel")
+    if not path.is_file():
+        raise ValueError("no file")
     if is_installed(tags["name"]):
         return
     if not fits(tags["python"], tags["abi"], tags["system"]):

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import importlib
+import os
 import platform
+import random
 import sys
 import zipfile
 from pathlib import Path
@@ -21,11 +23,13 @@ def wheels(monkeypatch):
     return importlib.import_module("gpu_parts.wheels")
 
 
-def wheel(folder: Path, name: str, files: dict[str, bytes], record: str | None = None) -> None:
+def wheel(
+    folder: Path, name: str, files: dict[str, bytes], record: str | None = None, compression: int = 0
+) -> None:
     """Write a wheel called ``name``, with a record of its files, or the record that is given."""
     folder.mkdir(exist_ok=True)
     rows = [f"{one},sha256={digest(content)},{len(content)}" for one, content in files.items()]
-    with zipfile.ZipFile(folder / name, "w") as archive:
+    with zipfile.ZipFile(folder / name, "w", compression) as archive:
         for one, content in files.items():
             archive.writestr(one, content)
         archive.writestr("a.dist-info/RECORD", "\n".join(rows) if record is None else record)
@@ -71,6 +75,28 @@ def test_a_file_cut_short_and_an_empty_folder_are_told(wheels, tmp_path):
         path.write_bytes(whole[:n])
         (refused,) = wheels.unpack_wheels(tmp_path / "in", tmp_path / "out")
         assert refused.startswith(path.name)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_any_damage_is_told_and_nothing_else(wheels, tmp_path, compression):
+    dice = random.Random(compression)
+    wheel(tmp_path / "in", "a-1-py3-none-any.whl", {"a.py": dice.randbytes(300)}, compression=compression)
+    path = tmp_path / "in" / "a-1-py3-none-any.whl"
+    whole = path.read_bytes()
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        path.write_bytes(damaged)
+        refused = wheels.unpack_wheels(tmp_path / "in", tmp_path / "out")
+        assert all(one.startswith(path.name) for one in refused)
+    (tmp_path / "in" / "b-1-py3-none-any.whl").mkdir()
+    os.mkfifo(tmp_path / "in" / "c-1-py3-none-any.whl")
+    path.unlink()
+    refused = wheels.unpack_wheels(tmp_path / "in", tmp_path / "out")
+    assert [one.rpartition(" ")[2] for one in refused] == ["file", "file"]
+    wheel(tmp_path / "in", "d-1-py3-none-any.whl", {"d.py": b""}, record=f'd.py,"{"x" * 200_000}"')
+    assert any("field limit" in one for one in wheels.unpack_wheels(tmp_path / "in", tmp_path / "out"))
 
 
 def test_tags_are_those_of_packaging(wheels):
