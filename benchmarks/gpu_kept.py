@@ -57,7 +57,8 @@ def read_result(path: Path, known: Mapping[str, Any] | set[str]) -> list[Page]:
 def origin_of(page: Page, source: str) -> Page:
     """GPU, driver, day, commit and packages of a run. Raises FormatError without GPU or day."""
     found = page.get("gpu")
-    rows = list(csv.DictReader(found.splitlines(), skipinitialspace=True)) if isinstance(found, str) else []
+    lines = found[:MOST_TEXT].splitlines() if isinstance(found, str) else []
+    rows = list(csv.DictReader(lines, skipinitialspace=True))
     gpu = text_of(rows[0].get("name")) if rows else ""
     driver = text_of(rows[0].get("driver_version")) if rows else ""
     if not gpu or not driver:
@@ -74,7 +75,7 @@ def origin_of(page: Page, source: str) -> Page:
         "date": date,
         "commit": commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None,
         "minutes": number_of(page.get("minutes")),
-        "versions": {k: text_of(v) for k, v in versions.items() if _NAME.fullmatch(k)}
+        "versions": value_of({k: text_of(v) for k, v in versions.items()})
         if isinstance(versions, dict)
         else {},
         "cores": number_of(machine.get("cores")) if isinstance(machine, dict) else None,
@@ -112,7 +113,7 @@ def value_of(value: Any, depth: int = 0) -> Any:
             return [value_of(one, depth + 1) for one in value[:MOST_NESTED]]
         some = [(k, v) for k, v in value.items() if len(k) <= MOST_NAME and _NAME.fullmatch(k)]
         return {key: value_of(one, depth + 1) for key, one in some[:MOST_NESTED]}
-    return value[:MOST_TEXT] if isinstance(value, str) else number_of(value)
+    return text_of(value) if isinstance(value, str) else number_of(value)
 
 
 def number_of(value: Any) -> Any:
@@ -124,16 +125,24 @@ def number_of(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    return value.strip()[:MOST_TEXT] if isinstance(value, str) else ""
+    """``value`` as text that can be written: halves of characters become question marks."""
+    return value.strip()[:MOST_TEXT].encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def keep(parts: list[Page], folder: Path) -> list[str]:
-    """Write each part's file anew, whole or not at all; returns their names."""
+    """Write each part's file anew, whole or not at all; returns their names.
+
+    Raises FormatError, and writes nothing, if one would be larger than what is read again.
+    """
+    texts = {one["part"]: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for one in parts}
+    for name, text in texts.items():
+        if len(text.encode()) > MOST_BYTES:
+            raise FormatError(f"the part {quoted(name)} is too large to be kept", hint=HINT)
     folder.mkdir(parents=True, exist_ok=True)
-    for part in parts:
-        draft = folder / f"{part['part']}.json.draft"
-        draft.write_text(json.dumps(part, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(draft, folder / f"{part['part']}.json")
+    for name, text in texts.items():
+        draft = folder / f"{name}.json.draft"
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, folder / f"{name}.json")
     return [part["part"] for part in parts]
 
 

@@ -14,8 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gpu_kept
 from result_files import ROOT
+
+if (SOURCE := str(ROOT / "src")) not in sys.path:
+    sys.path.insert(0, SOURCE)  # evenload need not be installed
+
+import gpu_kept
 
 from evenload.errors import EvenloadError
 

@@ -72,7 +72,8 @@ def test_every_part_has_a_table_and_it_shows_what_is_kept(made):
 NAMES = st.sampled_from(["p50_us", "weight_bytes", "x_bound", "items_s", "is_equal", "way", "data_sheet"])
 FIGURES = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**40), 10**40),
-    st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=200),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=()), max_size=200),  # also halves of characters
     st.lists(st.integers(), max_size=3),
     st.dictionaries(NAMES, st.floats(0, 1), max_size=3),
 )  # fmt: skip
@@ -176,6 +177,7 @@ REFUSED = {
     "rows that are none": (result(moe=[1]), "rows of the part"),
     "a row without a name": (result(moe=[{"x": 1}]), "rows of the part"),
     "a column that is markup": (result(moe=[{"what": "a", "<b>": 1}]), "rows of the part"),
+    "a name too long for a table": (GOOD | {"gpu": f"name,driver_version\n{'x' * 200_000}"}, "names no GPU"),
     "too many rows": (result(moe=[{"what": "a"}] * 2001), "rows of the part"),
 }  # fmt: skip
 
@@ -186,6 +188,18 @@ def test_what_is_no_result_is_refused_whole(made, tmp_path, page, capsys, name):
     given, why = REFUSED[name]
     assert fill(made[0], tmp_path, page, **given) == (2, before)
     assert why in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_could_not_be_read_again_is_not_kept(made, tmp_path, page, capsys, monkeypatch):
+    monkeypatch.setattr(made[1], "MOST_BYTES", 9000)
+    before = page.read_text(encoding="utf-8")
+    given = result(wgsl=[{"what": "a"}], moe=[{"what": "a", "x": [[1] * 50] * 50}])
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(given, separators=(",", ":")))  # longer as it is kept
+    assert made[0].main([str(path)], page, tmp_path / "kept") == 2
+    assert "too large to be kept" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == before
     assert not (tmp_path / "kept").exists()
 
 
