@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_parts.bounded_process import run_bounded
-from gpu_parts.gpu_results import Results, page_of
+from gpu_parts.bounded_process import Ended, run_bounded
+from gpu_parts.gpu_results import Results, page_of, put_aside
 from gpu_parts.pictures import keep_reports, take_pictures
 from gpu_parts.wheels import unpack_wheels
 
@@ -77,11 +77,14 @@ PARTS = (  # in order of importance
 
 
 def chosen(only: Sequence[str], skip: Sequence[str]) -> list[Measured]:
-    """The parts that were asked for. Raises SystemExit for a name that there is not."""
+    """The parts that were asked for. Raises SystemExit for a name that there is not, or if none is left."""
     known = [part.name for part in PARTS]
     if unknown := sorted({*only, *skip} - {*known}):
         raise SystemExit(f"no part is called {', '.join(unknown)[:200]!r}; there are {', '.join(known)}")
-    return [part for part in PARTS if (not only or part.name in only) and part.name not in skip]
+    found = [part for part in PARTS if (not only or part.name in only) and part.name not in skip]
+    if not found:
+        raise SystemExit("no part is left: --skip names all that --only asks for")
+    return found
 
 
 def share_of_time(left_s: float, parts: Sequence[Measured]) -> float:
@@ -97,7 +100,8 @@ def environment(packages: Path) -> dict[str, str]:
     """For the parts: the source tree, what was on the path before, then what came out of wheels."""
     before = os.environ.get("PYTHONPATH", "")
     path = [str(HERE.parent / "src"), str(HERE), *filter(None, [before]), str(packages)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    usual = {"HF_HUB_OFFLINE": "1"}  # nothing is fetched: to ask would wait for a network that is not there
+    return {**usual, **os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
 class Run:
@@ -115,8 +119,10 @@ class Run:
             scratch,
         )
         self._out.mkdir(parents=True, exist_ok=True)
-        (self._out / "log.txt").unlink(missing_ok=True)
+        said = put_aside(self._out)
         self._results = Results(self._out, given.minutes, given.pretend)
+        if said:
+            self._results.note(said)
         self._packages = scratch / "packages"
         self._packages.mkdir()
 
@@ -137,7 +143,10 @@ class Run:
         for at, part in enumerate(self._parts):
             seconds = share_of_time(self._until - time.monotonic(), self._parts[at:])
             self._results.add(self._page_of(part, seconds))
-            keep_reports(self._scratch, names, self._out)
+            try:
+                keep_reports(self._scratch, names, self._out)
+            except OSError as error:
+                self._results.note(f"reports are not kept: {error}")
         self._results.note(take_pictures(self._out))
         return self._results.ended(names)
 
@@ -151,9 +160,15 @@ class Run:
         path, log = self._scratch / f"{part.name}.json", self._out / "log.txt"
         command = [sys.executable, str(FOLDER / f"{part.name}.py"), "--out", str(path)]
         command += ["--seconds", f"{TOLD * seconds:.1f}", *(["--pretend"] if self._pretend else [])]
-        with log.open("a") as file:
+        with contextlib.suppress(OSError), log.open("a") as file:
             file.write(f"\n=== {part.name}, for {seconds:.0f} s at most\n")
-        return page_of(path, part.name, run_bounded(command, environment(self._packages), seconds, log))
+        began = time.monotonic()
+        try:
+            ended = run_bounded(command, environment(self._packages), seconds, log)
+        except KeyboardInterrupt:  # what the part had measured is kept, as if its time was over
+            self._results.add(page_of(path, part.name, Ended(None, time.monotonic() - began)))
+            raise
+        return page_of(path, part.name, ended)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -178,7 +193,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
-    parts = chosen(*([name for name in names.split(",") if name] for names in (given.only, given.skip)))
+    parts = chosen(
+        *(list(filter(None, map(str.strip, names.split(",")))) for names in (given.only, given.skip))
+    )
     if given.list:
         for part in parts:
             print(f"{part.name:10} {100 * part.share / sum(one.share for one in parts):3.0f} %  {part.says}")
@@ -186,12 +203,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.pictures:
         print(take_pictures(given.pictures))
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that parts end with this program
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that parts end with this program, or its terminal
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
     with (
         contextlib.suppress(KeyboardInterrupt),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
     ):
-        run = Run(given, parts, Path(scratch))
+        try:
+            run = Run(given, parts, Path(scratch))
+        except OSError as error:
+            raise SystemExit(f"--out {str(given.out)[:200]!r} cannot hold results: {error}") from error
         run.prepare(given.wheels)
         return run.go()
     print("interrupted: what was measured is in results.json", file=sys.stderr)

@@ -95,18 +95,27 @@ def descendants(pid: int) -> list[int]:
 
 
 def keep_ends(stream: BinaryIO, log: Path, most: int = MOST_LOG) -> None:
-    """Add the first and the last half of ``most`` bytes of ``stream`` to ``log``."""
+    """Add the first and the last half of ``most`` bytes of ``stream`` to ``log``.
+
+    All of ``stream`` is read, also if the disk is full: else the program would wait, or die of a broken pipe.
+    """
     half = most // 2
     room, last, n_bytes = half, bytearray(), 0
-    with stream, log.open("ab") as file:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stream)
+        try:
+            file = stack.enter_context(log.open("ab", buffering=0))
+        except OSError:
+            file = stack.enter_context(Path(os.devnull).open("ab", buffering=0))
         while piece := stream.read1(65536):  # type: ignore[attr-defined]
             n_bytes += len(piece)
-            file.write(piece[:room])
-            file.flush()  # what was said is there, should this process end, too
+            with contextlib.suppress(OSError):
+                file.write(piece[:room])  # unbuffered: it is there, should this process end, too
             last += piece[room:]
             room = max(0, room - len(piece))
             if len(last) > 2 * most:
                 del last[:-half]
         if n_bytes > 2 * half:
-            file.write(b"\n... %d bytes left out ...\n" % (n_bytes - 2 * half))
-        file.write(last[-half:])
+            last[:-half] = b"\n... %d bytes left out ...\n" % (n_bytes - 2 * half)
+        with contextlib.suppress(OSError):
+            file.write(last)

@@ -1,6 +1,7 @@
 """What ``benchmarks/gpu.py`` writes: one file with all parts, whole at any time, whatever the parts did."""
 
 import datetime
+import itertools
 import json
 import math
 import os
@@ -25,8 +26,25 @@ GOOD = ("ran", "not here")
 Page = dict[str, Any]
 
 
+def put_aside(out: Path) -> str:
+    """Move what an earlier run left in ``out`` into a folder there; says so, "" if there was nothing."""
+    found = (out / "results.json", out / "log.txt", *out.glob("*.html"), *out.glob("*.png"))
+    left = [path for path in found if path.is_file()]
+    if not left:
+        return ""
+    folder = next(one for at in itertools.count(1) if not (one := out / f"earlier-{at}").exists())
+    folder.mkdir()
+    for path in left:
+        path.rename(folder / path.name)
+    return f"what an earlier run left in {out} is in {folder.name}"
+
+
 class Results:
-    """The pages of all parts so far, in ``out/results.json``."""
+    """The pages of all parts so far, in ``out/results.json``.
+
+    OSError is raised if nothing can be written there at first. A disk that is full later is said, and tried
+    again with each part.
+    """
 
     def __init__(self, out: Path, minutes: float, pretended: bool) -> None:
         self._path = out / "results.json"
@@ -47,7 +65,7 @@ class Results:
             "notes": [],
             "parts": {},
         }
-        self._write()
+        self._draft()
 
     def note(self, text: str) -> None:
         """Keep a sentence about the run as a whole, and say it."""
@@ -68,9 +86,17 @@ class Results:
         wrong = [f"{name}: {page['state']}" for name, page in pages.items() if page["state"] not in GOOD]
         if wrong:
             print(f"did not run: {'; '.join(wrong)}", file=sys.stderr)
-        return 1 if wrong else 0
+        return 1 if wrong or not self._write() else 0
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        try:
+            self._draft()
+        except OSError as error:
+            print(f"{self._path} could not be written: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _draft(self) -> None:
         draft = self._path.with_name("results.json.draft")
         draft.write_text(json.dumps(self._page, indent=1) + "\n", encoding="utf-8")
         os.replace(draft, self._path)

@@ -158,14 +158,59 @@ def test_a_run_that_is_ended_ends_its_part_and_keeps_results(tmp_path, popen, un
     program.send_signal(signal.SIGTERM)
     assert program.wait(100) == 130
     assert not psutil.pid_exists(int(born.read_text()))
-    page = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert page["parts"]["first"]["state"] == "ran"
+    parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+    assert {name: (part["state"], len(part["rows"])) for name, part in parts.items()} == {
+        "first": ("ran", 1), "waits": ("cut short", 1),
+    }  # fmt: skip
+    assert not list(tmp_path.glob("tmp*"))
+
+
+def test_what_an_earlier_run_measured_is_kept(tmp_path):
+    for at, text in enumerate(("first", "second", "third")):
+        program = f"page.with_suffix('.html').write_text({text!r}); write('ran', [{{'what': {text!r}}}])"
+        code, said, page = run(tmp_path, {f"part{at}": program}, "--minutes", "60")
+        assert (code, page["parts"][f"part{at}"]["rows"]) == (0, [{"what": text}]), said
+    out = tmp_path / "out"
+    for at, text in enumerate(("first", "second")):
+        earlier = out / f"earlier-{at + 1}"
+        rows = json.loads((earlier / "results.json").read_text())["parts"][f"part{at}"]["rows"]
+        assert rows == [{"what": text}]
+        assert (earlier / f"part{at}.html").read_text() == text
+    assert [path.name for path in out.glob("*.html")] == ["part2.html"]
+    assert "earlier-2" in said
+
+
+def test_what_cannot_be_written_later_ends_no_part(tmp_path):
+    spoils = "out = page.parent.parent / 'out'; (out / 'results.json.draft').mkdir(); "
+    spoils += "(out / 'log.txt').rename(out / 'log'); (out / 'log.txt').mkdir(); write('ran')"
+    mends = (
+        "print('x' * 1_000_000); (page.parent.parent / 'out' / 'results.json.draft').rmdir(); write('ran')"
+    )
+    code, said, page = run(tmp_path, {"spoils": spoils, "mends": mends}, "--minutes", "60")
+    assert code == 0, said
+    assert "could not be written" in said
+    assert [part["state"] for part in page["parts"].values()] == ["ran", "ran"]
+
+
+def test_a_place_that_cannot_hold_results_is_refused(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    path = tmp_path / "out" / "results.json"
+    done = subprocess.run(
+        command(tmp_path, {"one": "write('ran')"}), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 1
+    assert "cannot hold results" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not path.exists()
 
 
 def test_names_and_times_that_mean_nothing_are_refused(tmp_path):
     code, said, page = run(tmp_path, {"one": "write('ran')"}, "--only", "two")
     assert (code, page) == (1, None)
     assert "there are one" in said
+    code, said, page = run(tmp_path, {"one": "write('ran')"}, "--only", " one", "--skip", "one ,")
+    assert (code, page) == (1, None)
+    assert "no part is left" in said
     for text in ("0", "-1", "nan", "inf"):
         code, said, page = run(tmp_path, {"one": "write('ran')"}, "--minutes", text)
         assert (code, page) == (2, None)
