@@ -64,7 +64,7 @@ class Mean:
             self._sums = torch.zeros(sum(shape.numel() for _, shape, _ in self._like), dtype=torch.float64)
         first = states[0]
         if isinstance(first, StateRow) and all(
-            isinstance(s, StateRow) and s.stack is first.stack for s in states
+            isinstance(s, StateRow) and s.stack is first.stack and s.is_as_stacked for s in states
         ):
             rows = [s.row for s in states]  # pyrefly: ignore
             self._sums += torch.cat(_stacked_sums(first, rows, weights)).cpu()

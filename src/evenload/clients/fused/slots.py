@@ -105,7 +105,7 @@ class SlotRun:
         form = self._form
         slots = tasks[0].recipe.optimizer.state_names(form.optimizer)
         shared = {n: source[n].contiguous() for n in form.frozen} if form.shares_frozen else {}
-        self._shared = {n: t.cpu() for n, t in shared.items()}  # what results show, without a copy for each
+        self._shared = {n: t.cpu() for n, t in shared.items()}  # what results show, copied when one is read
         frozen = {n: t.to(self._device) for n, t in shared.items()} or empty(form.frozen)
         return StackedClients(
             params=empty(form.trained),
@@ -248,7 +248,7 @@ class SlotRun:
             seen = examples[o.next] - examples[o.first]
             losses, metrics = self._table.losses[o.first : o.next], self._metrics(o, seen)
             status = "ok" if usable[row] and not o.is_dead else "diverged"
-            state = StateRow(stack, row, self._names)
+            state = StateRow(stack, row, self._names, self._shared)
             results.append(
                 ClientResult(o.task.client, state, losses, metrics, seen, len(o.task.rows), status)
             )

@@ -14,7 +14,7 @@ from evenload.clients.step.objective import outputs_of
 from evenload.clients.values.data import map_batch
 from evenload.clients.values.losses import mean_loss_of
 from evenload.clients.values.recipe import Recipe
-from evenload.clients.values.result import ClientResult
+from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
@@ -50,7 +50,10 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
         losses.append(float(loss.detach()))
     state = {name: t.detach().clone() for name, t in model.state_dict().items()}
     return [
-        ClientResult(t.client, state, np.array(losses), {}, t.batches.examples, len(t.rows)) for t in tasks
+        ClientResult(
+            t.client, StateRow.of_shared(state), np.array(losses), {}, t.batches.examples, len(t.rows)
+        )
+        for t in tasks
     ]
 
 

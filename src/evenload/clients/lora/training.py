@@ -14,7 +14,7 @@ from evenload.clients.tune.trainer import Trainer
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
-from evenload.clients.values.result import ClientResult, TrainResult
+from evenload.clients.values.result import ClientResult, StateRow, TrainResult
 from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.errors import ConfigError, TaskError, quoted
 
@@ -176,7 +176,8 @@ def _trained(
     found = []
     for result in run:
         state = result.state
-        changed = [n for n in buffers if not torch.equal(state[n].cpu(), began[n].cpu())]
+        own_buffers = [n for n in buffers if not (isinstance(state, StateRow) and state.is_shared(n))]
+        changed = [n for n in own_buffers if not torch.equal(state[n].cpu(), began[n].cpu())]
         weights = {n: state[n].clone() for n in (*own, *changed)}
         found.append(Adapter(lora, weights, result.without_state(), base))
     return found

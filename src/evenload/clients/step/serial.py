@@ -15,7 +15,7 @@ from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.losses import metrics_of, n_counted
-from evenload.clients.values.result import ClientResult
+from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["failed", "train_one", "untouched"]
@@ -42,9 +42,8 @@ def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> Client
 
 def untouched(task: ClientTask, status: str, error: Exception | None = None) -> ClientResult:
     """The result of a client that was not trained: its start."""
-    return ClientResult(
-        task.client, task.start, np.zeros(0), n_rows=len(task.rows), status=status, error=error
-    )
+    state = StateRow.of_shared(task.start)
+    return ClientResult(task.client, state, np.zeros(0), n_rows=len(task.rows), status=status, error=error)
 
 
 def failed(task: ClientTask, error: Exception) -> ClientResult:

@@ -1,6 +1,6 @@
 """Results of training: each client's state, losses and counts, and the plan that made them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,16 +38,44 @@ class FlatStates:
 class StateRow(Mapping[str, Tensor]):
     """One client's state dict: a row of stacked tensors, sliced when asked for.
 
-    ``names`` maps a name of the state dict to that of its tensor in ``stack``.
+    names   a name of the state dict -> that of its tensor in ``stack``
+    shared  names in ``stack`` of what others hold, too: each is copied when it is first asked for, so that
+            whoever writes into this state changes nothing but this state
     """
 
-    __slots__ = ("names", "row", "stack")
+    __slots__ = ("_own", "names", "row", "shared", "stack")
 
-    def __init__(self, stack: Mapping[str, Tensor] | FlatStates, row: int, names: Mapping[str, str]):
-        self.stack, self.row, self.names = stack, row, names
+    def __init__(
+        self,
+        stack: Mapping[str, Tensor] | FlatStates,
+        row: int,
+        names: Mapping[str, str],
+        shared: Collection[str] = (),
+    ):
+        self.stack, self.row, self.names, self.shared = stack, row, names, shared
+        self._own: dict[str, Tensor] = {}
+
+    @classmethod
+    def of_shared(cls, state: Mapping[str, Tensor]) -> "StateRow":
+        """A state of a client's own, of which nothing is copied before it is read."""
+        return cls({name: t[None] for name, t in state.items()}, 0, {name: name for name in state}, state)
+
+    @property
+    def is_as_stacked(self) -> bool:
+        """Has nothing been copied, and perhaps written, beside the stack?"""
+        return not self._own
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.stack[self.names[name]][self.row]
+        own = self.names[name]
+        if own not in self.shared:
+            return self.stack[own][self.row]
+        if own not in self._own:
+            self._own[own] = self.stack[own][self.row].clone()
+        return self._own[own]
+
+    def is_shared(self, name: str) -> bool:
+        """Is it what others hold, too, and so as it was at the start?"""
+        return self.names[name] in self.shared and self.names[name] not in self._own
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
