@@ -26,7 +26,8 @@ After this page you know what was measured, and how much of it concerns you. Cho
 
 Made from the files in `benchmarks/results`, which the named commands write. Each was measured on the machine
 and the day that it names; `evenload bench` measures yours ([how](how-to/bench.md)).
-Blue is evenload beside others.
+Blue is evenload beside others. A small line is what earlier commits had, on a processor of the same name;
+much of it was measured while other programs ran.
 """
 
 

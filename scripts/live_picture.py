@@ -5,6 +5,7 @@
 It runs examples/restore on two CPU slots, photographs the page twice a second, and keeps those that differ.
 """
 
+import argparse
 import io
 import subprocess
 import sys
@@ -40,7 +41,9 @@ def photographs(page: Any, job: subprocess.Popen) -> list[Image.Image]:
 
 
 def main() -> None:
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures" / "live.webp"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", nargs="?", type=Path, default=ROOT / "docs" / "pictures" / "live.webp")
+    out = parser.parse_args().out
     subprocess.run([sys.executable, str(EXAMPLE / "pictures.py")], check=True)
     with tempfile.TemporaryDirectory() as text, sync_playwright() as playwright:
         run = Path(text) / "restore"

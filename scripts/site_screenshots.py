@@ -7,6 +7,7 @@ from its ground, a picture that is not there, an error of a script, anything ask
 a page's folder (``how-to/map``); without any, all pages are taken. Exit code 1 if anything is wrong.
 """
 
+import argparse
 import shutil
 import sys
 import threading
@@ -109,17 +110,19 @@ def look_at(site: Path, addresses: Sequence[str], looks: Sequence[str], out: Pat
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path, help="a folder for the pictures")
+    parser.add_argument("pages", nargs="*", help="folders of pages; all of them if there is none")
+    given = parser.parse_args()
     if chromium() is None:
         sys.exit("no chromium on this machine: install Debian's package chromium")
     site = ROOT / "site"
     known = pages_of(site)
-    asked = [one.strip("/") for one in sys.argv[2:]]
+    asked = [one.strip("/") for one in given.pages]
     pages = [one if one in ("", "404.html") else f"{one}/" for one in asked] or known
     if unknown := [one for one in pages if one not in known]:
         sys.exit(f"the site has no page {', '.join(unknown)}")
-    wrong = look_at(site, pages, list(LOOKS), Path(sys.argv[1]))
+    wrong = look_at(site, pages, list(LOOKS), given.out)
     print(*wrong, sep="\n")
     print(f"{len(pages)} pages in {len(LOOKS)} looks: {len(wrong)} faults", file=sys.stderr)
     return 1 if wrong else 0
