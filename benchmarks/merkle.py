@@ -5,12 +5,13 @@
 trees    100,000 leaves, and 131,072 with WGSL; writes results/merkle.json. CPU milliseconds of the thread, or
          of the process where a driver has threads; the least of several rounds in which all take turns.
 sha256   100,000 leaves of rfc6962 at each level, on one thread and on two; writes results/merkle_sha256.json.
-         Less than two minutes, most of it compiling.
+         The least of 40 rounds.
 devices  10 million leaves over one and over two workers; writes results/merkle_devices.json. Beside wall time
          stands what the workers' CPU time allows: on a busy machine, wall time says little about us.
 """
 
 import argparse
+import ctypes
 import os
 import tempfile
 import time
@@ -32,30 +33,27 @@ from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
 from evenload.native import machine
 
-LEVELS: dict[str, tuple[int | str, str, str]] = {  # level, processor, features
-    "AVX-512": (512, "x86-64-v4", "-prefer-256-bit"),  # as it is shipped, and without SHA-NI
-    "SHA-NI": ("sha", "x86-64-v3", "+sha"),
-    "AVX2": (256, "x86-64-v3", ""),
-    "SSE": (128, "x86-64-v2", ""),
-}
+LEVELS: dict[str, int | str] = {"AVX-512": 512, "SHA-NI": "sha", "AVX2": 256, "SSE": 128}
 
 
-def engine_for(scheme: str, level: int | str, cpu: str, features: str) -> CpuEngine:
-    """One thread; compiled for ``cpu``, so that nothing newer is used than that has."""
+def engine_for(scheme: str, level: int | str) -> CpuEngine:
+    """One thread, with the kernels that a processor of this level gets: shipped, but for SSE's."""
     engine = CpuEngine(Scheme(scheme), threads=1)
-    if scheme == "poseidon":
-        return engine
-    binding = machine.binding()
-    target = binding.Target.from_default_triple()
-    made_for = target.create_target_machine(
-        cpu=cpu, features=features, opt=2, codemodel="jitdefault", jit=True
-    )
-    jit = machine.loaded(machine.compile_ir(hash_kernels.hash_ir(scheme, level), made_for))
-    signatures = hash_kernels.kernels_of(scheme)
-    kernels = {k: program.ctypes.CFUNCTYPE(program.ctypes.c_int64, *[program.ctypes.c_int64] * n)(
-        jit.get_function_address(k)) for k, n in signatures.items()}  # fmt: skip
-    engine._kernels = program.Program(scheme, kernels, False, jit)
+    rule = engine.scheme.rule
+    engine._kernels = compiled_for_sse(rule) if level == 128 else hash_kernels.hash_program(rule, level)
     return engine
+
+
+def compiled_for_sse(rule: str) -> program.Program:
+    """For a processor without AVX, so that nothing newer is used than that has."""
+    target = machine.binding().Target.from_default_triple()
+    old = target.create_target_machine(cpu="x86-64-v2", opt=2, codemodel="jitdefault", jit=True)
+    jit = machine.loaded(machine.compile_ir(hash_kernels.hash_ir(rule, 128), old))
+    kernels = {
+        name: ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * n)(jit.get_function_address(name))
+        for name, n in hash_kernels.kernels_of(rule).items()
+    }
+    return program.Program(rule, kernels, False, jit)
 
 
 def is_possible(scheme: str, level: int | str) -> bool:
@@ -85,26 +83,26 @@ def trees(n: int) -> None:
     content = rows.tobytes()
     for scheme in ("rfc6962", "bitcoin", "blake2s", "openzeppelin"):
         contestants: dict[str, Callable[[], object]] = {}
-        for name, (level, cpu, features) in LEVELS.items():
+        for name, level in LEVELS.items():
             if is_possible(scheme, level):
-                engine = engine_for(scheme, level, cpu, features)
+                engine = engine_for(scheme, level)
                 contestants[name] = lambda e=engine, s=scheme: tree_root(s, rows, e)
         contestants["hashlib"] = lambda s=scheme: plain_root(s, content)
         if scheme == "rfc6962":
             assert len({work() for work in contestants.values()}) == 1
-        table += table_rows(scheme, n, measure(contestants, 20, time.thread_time), "hashlib")
+        table += table_rows(scheme, n, measure(contestants, 8, time.thread_time), "hashlib")
     table += poseidon(1 << 14)
     table += wgsl(1 << 17)
-    record("merkle", table, load_average=os.getloadavg()[0])
+    record("merkle", table)
 
 
 def sha256(n: int) -> None:
     """Each level on one thread and on two, which share the code; wall time beside CPU time of all threads."""
     rows, contestants, engines = rows_of(n), {}, []
-    for name, (level, cpu, features) in LEVELS.items():
+    for name, level in LEVELS.items():
         if not is_possible("rfc6962", level):
             continue
-        one = engine_for("rfc6962", level, cpu, features)
+        one = engine_for("rfc6962", level)
         two = CpuEngine(one.scheme, threads=2)
         two._kernels = one._kernels
         for engine in (one, two):
@@ -112,8 +110,8 @@ def sha256(n: int) -> None:
             contestants[label] = lambda e=engine: tree_root("rfc6962", rows, e)
             engines.append(engine)
     assert len({work() for work in contestants.values()} | {plain_root("rfc6962", rows.tobytes())}) == 1
-    best = measure(contestants, 150, time.process_time)
-    record("merkle_sha256", sha256_rows(n, best), load_average=os.getloadavg()[0])
+    best = measure(contestants, 40, time.process_time)
+    record("merkle_sha256", sha256_rows(n, best))
     for engine in engines:
         engine.close()
 
@@ -159,7 +157,7 @@ def wgsl(n: int) -> list[dict[str, Any]]:
             name: lambda e=engine: e.subtree_roots(rows, height),
             "hashlib": lambda s=scheme: plain_root(s, content),
         }
-        table += table_rows(scheme, n, measure(contestants, 12, time.process_time), "hashlib")
+        table += table_rows(scheme, n, measure(contestants, 5, time.process_time), "hashlib")
     return table
 
 
@@ -189,12 +187,12 @@ def devices(n: int) -> None:
             for strategy in ("measured", "proportional"):
                 pair = [run_on(pool, k, path, scheme, strategy) for k in sorted({1, 2, len(pool)})]
                 table += [compared(pair[0], row) for row in pair]
-    record("merkle_devices", table, load_average=os.getloadavg()[0])
+    record("merkle_devices", table)
 
 
 def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> dict[str, Any]:
-    """The best of five runs, workers warm."""
-    times = time_roots(pool.select(tuple(pool)[:k]), path, scheme, strategy, 5)
+    """The best of three runs, workers warm."""
+    times = time_roots(pool.select(tuple(pool)[:k]), path, scheme, strategy, 3)
     best = min(times, key=lambda one: one.wall_s)
     return {
         "scheme": scheme,

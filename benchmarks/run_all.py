@@ -5,8 +5,10 @@
 Every run is a process of its own with a time limit. A run during which other programs took more than 5 % of
 the processors is waited for and made again, a few times; if it never was quiet, the result is written beside
 the others as NAME.disturbed.json, and no table reads it. Of several runs each number is the median, and the
-result says how far they differ. One that fails does not stop the others. In the end it is said what became of
-each, and the docs' tables and pictures are made anew.
+result says how far they differ. Counts do not depend on what else runs and are the same every time: they are
+made once, without waiting. A benchmark whose peers are not here is left out, which is said. One that fails
+does not stop the others. In the end it is said what became of each, and the docs' tables and pictures are
+made anew.
 """
 
 import argparse
@@ -40,21 +42,38 @@ class Benchmark:
     command  below benchmarks/, without the interpreter
     minutes  that one run takes, about, on two cores with nothing else running
     results  that it writes
-    needs    what it needs that a checkout does not bring: it is run only if it is named
+    needs    what it needs that a checkout does not bring: it is run only if that is there, or if it is named
+    told_by  environment variables that say where that is; none: nothing can
     """
 
     command: str
     minutes: float
     results: tuple[str, ...]
     needs: str = ""
+    told_by: tuple[str, ...] = ()
 
     @property
     def limit_s(self) -> float:
         return max(LEAST_LIMIT_S, SLOWER * 60 * self.minutes)
 
+    @property
+    def is_possible(self) -> bool:
+        return not self.needs or bool(self.told_by and all(map(os.environ.get, self.told_by)))
+
+    def runs_of(self, wanted: int) -> int:
+        """How often it is run: once if all that it writes are counts, which are the same every time."""
+        return 1 if self.is_of_counts else wanted
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether its results, as far as they were ever made, say so."""
+        pages = [read(name, COMMITTED) for name in self.results if (COMMITTED / f"{name}.json").exists()]
+        return bool(pages) and all(page.get("is_of_speed") is False for page in pages)
+
 
 STRATEGIES = "clients_strategies.py"
 BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:20 auto"
+PROVERS = ("EVENLOAD_SNARKJS", "EVENLOAD_RAPIDSNARK")
 HUNDRED = "serial 'threads*2/eager' 'threads*2/fused-compiled:10' auto"
 BENCHMARKS = (
     Benchmark("audit.py", 1, ("audit",)),
@@ -89,7 +108,9 @@ BENCHMARKS = (
     Benchmark("moe_dispatch.py", 0.5, ("moe_dispatch",)),
     Benchmark("moe_engines.py", 5, ("moe_engines",)),
     Benchmark("moe_placement.py moves", 3, ("moe_placement_moves",)),
-    Benchmark("moe_placement.py policy nodes", 3, ("moe_placement_policy", "moe_placement_nodes")),
+    Benchmark("moe_placement.py nodes", 3, ("moe_placement_nodes",)),
+    Benchmark("moe_placement.py policy", 3, ("moe_placement_policy",),
+              needs="vLLM's and SGLang's wheels, for the rows of peers", told_by=("EVENLOAD_PEERS",)),
     Benchmark("moe_placement.py search", 5, ("moe_placement_search",)),
     Benchmark("moe_planner.py", 0.2, ("moe_planner",)),
     Benchmark("moe_routing.py --repeats 2", 2, ("moe_routing",)),
@@ -107,12 +128,14 @@ BENCHMARKS = (
     Benchmark("unequal_training.py", 4, ("unequal_training",)),
     Benchmark("zk_batch.py", 2, ("zk_batch",)),
     Benchmark("zk_kernels.py", 0.3, ("zk_kernels_ifma52", "zk_kernels_word64")),
-    Benchmark("zk_prove.py", 8, ("zk_prove",), needs="snarkjs and rapidsnark, for the columns of peers"),
+    Benchmark("zk_prove.py", 8, ("zk_prove",),
+              needs="snarkjs and rapidsnark, for the columns of peers", told_by=PROVERS),
     Benchmark("zk_prove.py --level all", 5, ("zk_levels",),
-              needs="snarkjs and rapidsnark, for the columns of peers"),
+              needs="snarkjs and rapidsnark, for the columns of peers", told_by=PROVERS),
     Benchmark("zk_prove.py --large --only 1M", 5, ("zk_prove_1M",),
-              needs="snarkjs and rapidsnark, for the columns of peers"),
-    Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",), needs="snarkjs, for the columns of peers"),
+              needs="rapidsnark, for the columns of peers", told_by=PROVERS[1:]),
+    Benchmark("zk_prove.py --backend wgsl", 8, ("zk_wgsl",),
+              needs="snarkjs, for the columns of peers", told_by=PROVERS[:1]),
     Benchmark("zk_service.py", 0.5, ("zk_service",)),
     Benchmark("zk_verify.py --runs 5", 1, ("zk_verify",)),
 )  # fmt: skip
@@ -144,8 +167,12 @@ def chosen(only: Sequence[str], stale: bool) -> list[Benchmark]:
         raise SystemExit(f"no benchmark writes {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     if only:
         return [one for one in BENCHMARKS if set(only) & set(one.results)]
-    able = [one for one in BENCHMARKS if not one.needs]
-    return [one for one in able if any(map(is_stale, one.results))] if stale else able
+    wanted = [one for one in BENCHMARKS if not stale or any(map(is_stale, one.results))]
+    for one in wanted:
+        if not one.is_possible:
+            told = f" (say where: {', '.join(one.told_by)})" if one.told_by else ""
+            print(f"left out: {', '.join(one.results)}: needs {one.needs}{told}", file=sys.stderr)
+    return [one for one in wanted if one.is_possible]
 
 
 def share_at_work(seconds: float) -> float:
@@ -182,7 +209,8 @@ def measured(benchmark: Benchmark) -> tuple[dict[str, Page], str]:
     """One run that nothing disturbed, by result, or the last of ``TRIES``; and what went wrong."""
     pages: dict[str, Page] = {}
     for number in range(TRIES):
-        wait_for_quiet()
+        if not benchmark.is_of_counts:
+            wait_for_quiet()
         with tempfile.TemporaryDirectory() as text:
             folder = Path(text)
             wrong = run_once(benchmark, folder)
@@ -243,13 +271,14 @@ def main() -> int:
     wanted = chosen([name for name in given.only.split(",") if name], given.stale)
     if given.list:
         for one in wanted:
-            print(f"{one.minutes * given.runs:4.0f} min  {','.join(one.results)}  {one.command}  {one.needs}")
-        print(f"{sum(one.minutes for one in wanted) * given.runs:4.0f} min in all")
+            minutes = one.minutes * one.runs_of(given.runs)
+            print(f"{minutes:4.1f} min  {','.join(one.results)}  {one.command}  {one.needs}")
+        print(f"{sum(one.minutes * one.runs_of(given.runs) for one in wanted):4.0f} min in all")
         return 0
     began, outcomes = time.monotonic(), []
     for one in wanted:
         left_s = float("inf") if given.minutes is None else 60 * given.minutes - (time.monotonic() - began)
-        if 60 * one.minutes * given.runs > left_s:
+        if 60 * one.minutes * one.runs_of(given.runs) > left_s:
             outcomes.append(Outcome(one, "not begun: no time left", 0.0))
             continue
         outcomes.append(run(one, given.runs))

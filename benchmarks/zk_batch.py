@@ -6,7 +6,6 @@ Each worker loads the key once. Seconds are wall time: run it when the machine h
 """
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 
@@ -26,15 +25,7 @@ def main() -> None:
         key, witness = make_circuit(Path(folder), given.constraints)
         witnesses = [str(witness)] * given.proofs
         rows = compare_batches(given.devices or ["cpu*2"], key, witnesses, given.policy)
-    load = os.getloadavg()[0]
-    record(
-        "zk_batch",
-        rows,
-        constraints=given.constraints,
-        proofs=given.proofs,
-        unit="seconds, wall",
-        load_average=load,
-    )
+    record("zk_batch", rows, constraints=given.constraints, proofs=given.proofs, unit="seconds, wall")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ from typing import Any
 CIRCUITS = {
     "poseidon depth 42": ("poseidon", 42),
     "sha256 1 block": ("sha256", 55),
-    "sha256 2 blocks": ("sha256", 100),
     "sha256 9 blocks": ("sha256", 540),
 }
-ROUNDS = 5
+ROUNDS = 2
 PROCESSORS = {  # level: (EVENLOAD_PROCESSOR, words)
     "ifma52": ("x86-64-v4+avx512ifma", "AVX-512 IFMA (Ice Lake, Zen 4 and later)"),
     "fma52x8": ("x86-64-v4", "AVX-512 without IFMA (Skylake-X, Cascade Lake)"),

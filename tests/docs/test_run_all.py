@@ -65,6 +65,41 @@ def test_one_that_fails_or_hangs_is_told(run_all, tmp_path, monkeypatch):
     assert run_all.run(run_all.Benchmark("one.py", 0, ("one",)), 3).said == "did not end within 0 min"
 
 
+COUNTS = """
+import json, os
+from pathlib import Path
+page = {"name": "one", "rows": [{"n": 3}], "is_of_speed": False, "load": {"share_of_others": 0.9}}
+(Path(os.environ["EVENLOAD_BENCHMARK_RESULTS"]) / "one.json").write_text(json.dumps(page))
+"""
+
+
+def test_counts_are_made_once_whatever_else_runs(run_all, tmp_path, monkeypatch):
+    program(tmp_path, COUNTS)
+    one, waits = run_all.Benchmark("one.py", 2, ("one",)), []
+    monkeypatch.setattr(run_all, "wait_for_quiet", lambda: waits.append(1))
+    assert one.runs_of(3) == 3  # nobody knows yet
+    assert run_all.run(one, 3).said == "wrote one.json"
+    assert (one.runs_of(3), waits) == (1, [1])
+    assert run_all.run(one, 3).said == "wrote one.json"
+    assert waits == [1]
+    assert json.loads((tmp_path / "one.json").read_text())["runs"] == 1
+
+
+def test_what_needs_a_peer_is_run_where_that_is(run_all, monkeypatch, capsys):
+    monkeypatch.delenv("EVENLOAD_PEER", raising=False)
+    here = run_all.Benchmark("one.py", 1, ("one",))
+    there = run_all.Benchmark("two.py", 1, ("two",), needs="a peer", told_by=("EVENLOAD_PEER",))
+    nowhere = run_all.Benchmark("three.py", 1, ("three",), needs="a prayer")
+    monkeypatch.setattr(run_all, "BENCHMARKS", (here, there, nowhere))
+    assert run_all.chosen([], stale=False) == [here]
+    said = capsys.readouterr().err
+    assert "left out: two: needs a peer (say where: EVENLOAD_PEER)" in said
+    assert "left out: three: needs a prayer\n" in said
+    assert run_all.chosen(["three"], stale=False) == [nowhere]
+    monkeypatch.setenv("EVENLOAD_PEER", "/peer")
+    assert run_all.chosen([], stale=False) == [here, there]
+
+
 def test_every_committed_result_has_a_command_that_makes_it(run_all):
     made = {name for one in run_all.BENCHMARKS for name in one.results}
     committed = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")}
