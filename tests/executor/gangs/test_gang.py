@@ -23,6 +23,7 @@ from evenload.executor.gangs import gang as gang_module
 from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
 from evenload.executor.gangs.store import open_store
 from evenload.executor.task.failure import Failure
+from evenload.executor.worker.fork_server import can_fork
 
 OTHERS: set[int] = set()
 
@@ -58,6 +59,7 @@ def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
         "current": (evenload.current_device().id, evenload.current_device().torch),
         "total": int(total),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+        "is_fork": "libtorch" in Path(f"/proc/{os.getppid()}/maps").read_text() if can_fork() else None,
         "environment": [os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")],
     }
 
@@ -71,6 +73,8 @@ def test_ranks_exchange_and_results_come_by_rank() -> None:
     assert [one["device"] for one in got] == ["cpu:0", "cpu:1"]
     assert [one["current"] for one in got] == [("cpu:0", "cpu"), ("cpu:1", "cpu")]
     assert {one["total"] for one in got} == {45 + 2}
+    if can_fork():
+        assert all(one["is_fork"] for one in got), "torch was imported once, for all ranks"
     assert [one["environment"] for one in got] == [[str(n), "2", "127.0.0.1"] for n in range(2)]
     if sys.platform == "linux":
         assert {one["interface"] for one in got} == {"lo"}, "what they say stays on this machine"

@@ -148,21 +148,36 @@ def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.Monkey
         assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
 
 
-def test_a_server_with_a_second_thread_forks_no_more_and_keeps_its_workers(
+def test_of_a_server_with_a_second_thread_new_workers_are_new_interpreters(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     (tmp_path / "starts_a_thread.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with Executor("cpu*2", start="forkserver", policy="static", echo=False) as executor:
+    how: dict[str, Any] = {"start": "forkserver", "policy": "static", "max_worker_deaths": 1, "echo": False}
+    with Executor("cpu*2", **how) as executor:
         before = set(executor.map(pid_of, range(2)))
         backend: Any = executor._engine.backend
         backend._server.preload(["starts_a_thread"])
         os.kill(max(before), signal.SIGKILL)
         after = set(executor.map(slow_pid_of, range(10)))
         assert after & before == {min(before)}
-        assert not backend._forks
-        assert psutil.Process(max(after - before)).ppid() == os.getpid()
+        (new,) = after - before
+        assert b"worker.worker import main" in command_of(new)
+        assert command_of(min(before)) == command_of(backend._server.pid)
+        replies = executor.map(exit_if, [new] * 2, on_error="return")
+        (ended,) = [one for one in replies if isinstance(one, WorkerLost)]
+        assert ended.exit_code_of_worker == 3  # the server tells it, as of those that it forks
+        assert backend._n_servers == 1
+
+
+def exit_if(pid: int) -> None:
+    if os.getpid() == pid:
+        os._exit(3)
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def slow_pid_of(_: int) -> int:

@@ -34,10 +34,12 @@ class WorkerOptions:
 
     shared_memory_limit  bytes, or text such as "2 GiB"; None: from the settings
     start                "forkserver" or "spawn"; None: from the settings
+    imports              packages that every worker will import: the fork server imports them for all
     """
 
     shared_memory_limit: int | str | None = None
     start: str | None = None
+    imports: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

@@ -61,6 +61,7 @@ class ProcessBackend:
         settings = resolve()
         how = options.start if options is not None else None
         self._forks = _is_fork(settings.start if how is None else how)
+        self._imports = options.imports if options is not None else ()
         limit = options.shared_memory_limit if options is not None else None
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
         self._read = read
@@ -106,11 +107,10 @@ class ProcessBackend:
     ) -> SpawnedWorker | ForkedWorker:
         path = [entry or os.getcwd() for entry in sys.path]
         whole = {**os.environ, **environment}
-        if self._server is not None and self._server.refuses:
-            self._forks = False
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
         if self._forks and self._server is not None:
+            self._server.preload(self._imports)
             with contextlib.suppress(OSError):
                 return self._server.fork(device, whole, path, fds, log, cell)
         return SpawnedWorker(device, whole, path, fds, log, cell)

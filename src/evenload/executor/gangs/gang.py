@@ -21,7 +21,7 @@ from evenload.devices import Device, DevicePool, worker_environment
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.events import EventLog
-from evenload.executor.backends import Backend, BackendSettings, make_backend
+from evenload.executor.backends import Backend, BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
 from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, root_cause
 from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
@@ -51,6 +51,7 @@ GRACE_S = 1.0
 LOOK_S = 1.0  # how often to look at the clock
 LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile
 JOIN, RUN = 1, 2  # the chunks that each worker gets
+OPTIONS = WorkerOptions(imports=("numpy", "torch"))  # once for all ranks, where they are forked
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def gang(
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
     call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
-    reached = make_backend(backend)
+    reached = make_backend(backend, OPTIONS)
     try:
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         return Gang(reached, pool, Record(events, echo), call).run()
@@ -117,7 +118,7 @@ def gang_beside(
         from evenload.executor.backends.ray.backend import Ray
 
         backend = Ray()
-    reached = make_backend(backend if isinstance(backend, str) else backend.beside())
+    reached = make_backend(backend if isinstance(backend, str) else backend.beside(), OPTIONS)
     try:
         return Gang(reached, pool, record, call).run()
     finally:

@@ -214,7 +214,7 @@ class Child:
     def activity(self) -> float:
         """What it has done so far; see ``StartWatch``. What it has started counts, too."""
         self._check_that_all_came()
-        return self._n_lines + (activity_of(self.pid) if self.pid is not None else 0.0)
+        return self._n_lines + activity_of(self.pid or self._process.starter_pid)
 
     def _check_that_all_came(self) -> None:
         """Kill it if a frame that it has sent did not come whole: nothing more would come."""

@@ -8,17 +8,32 @@ import select
 import signal
 import socket
 import sys
+import warnings
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
 from evenload.executor.worker import worker
 from evenload.executor.worker.threads import set_threads
 
-__all__ = ["STATUS", "serve"]
+__all__ = ["STATUS", "serve", "worker_command"]
 
 STATUS = Struct("<q")  # a worker's number, and later its exit code
 MOST_BYTES = 4 * 1024 * 1024
 MOST_FDS = 32
+BOOT_WORKER = (
+    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
+)
+
+
+def worker_command(
+    device: str, path: Sequence[str], fds: Sequence[int], cell: int | None, executor: int
+) -> list[str]:
+    """Return the words that start a worker in a new interpreter."""
+    arenas = (*fds[4:8], cell) if cell is not None else None
+    told = ", ".join(map(repr, (*fds[:4], arenas, executor)))
+    # -P: a file pickle.py in the current folder must not be imported as the library's.
+    return [sys.executable, "-P", "-c", BOOT_WORKER.format(path=path, told=told), "evenload-worker", device]
 
 
 def serve(fd: int, executor: int) -> None:
@@ -42,26 +57,28 @@ def serve(fd: int, executor: int) -> None:
         if not body:
             os._exit(0)
         kind, argument = pickle.loads(body)
-        if kind == "fork" and is_safe:
-            _fork(argument, fds, (requests.fileno(), end_fd), statuses)
-        elif kind == "fork":
-            for one in fds:
-                os.close(one)
+        if kind == "fork":
+            _fork(argument, fds, (requests.fileno(), end_fd), statuses, is_safe)
         elif kind == "collect":
             _collect(argument, statuses)
         elif kind == "import":
             is_safe = _import(argument)
 
 
-def _fork(how: dict[str, Any], fds: list[int], ours: tuple[int, ...], statuses: dict[int, int]) -> None:
+def _fork(
+    how: dict[str, Any], fds: list[int], ours: tuple[int, ...], statuses: dict[int, int], is_safe: bool
+) -> None:
+    """Fork a worker; one that must not go on in a fork of this process begins a new interpreter."""
     status_fd = fds.pop()
     gc.freeze()  # the collector leaves these objects alone, so their memory stays shared
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which a new interpreter does not have
+        pid = os.fork()
     if not pid:
         try:
             for other in (*ours, status_fd, *statuses.values()):
                 os.close(other)
-            _become_worker(how, fds)
+            (_become_worker if is_safe else _begin_anew)(how, fds)
         except BaseException:
             import traceback
 
@@ -77,21 +94,20 @@ def _fork(how: dict[str, Any], fds: list[int], ours: tuple[int, ...], statuses: 
         os.write(status_fd, STATUS.pack(pid))
 
 
+def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
+    theirs = _leave_server(how, fds)
+    for fd in theirs:
+        os.set_inheritable(fd, True)
+    command = worker_command(how["device"], how["path"], theirs, how["cell"], how["executor"])
+    os.execve(command[0], command, how["environment"])
+
+
 def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
+    theirs = _leave_server(how, fds)
     os.environ.clear()
     os.environ.update(how["environment"])
-    with contextlib.suppress(OSError):
-        os.chdir(how["folder"])
     sys.path[:] = how["path"]
     sys.argv = ["-c", "evenload-worker", how["device"]]
-    log, *theirs = fds
-    null = os.open(os.devnull, os.O_RDONLY)
-    for fd, standard in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(fd, standard)
-    os.close(null)
-    os.close(log)
     encoding = sys.stdout.encoding  # the old streams assume that they can seek
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding=encoding, closefd=False)
@@ -101,6 +117,21 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
         numpy_random.seed()
     arenas: Any = (*theirs[4:8], how["cell"]) if how["cell"] is not None else None
     worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"])
+
+
+def _leave_server(how: dict[str, Any], fds: list[int]) -> list[int]:
+    """Take a group, folder and output of its own. Returns the file descriptors that the worker is told."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    with contextlib.suppress(OSError):
+        os.chdir(how["folder"])
+    log, *theirs = fds
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, standard in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, standard)
+    os.close(null)
+    os.close(log)
+    return theirs
 
 
 def _collect(pid: int, statuses: dict[int, int]) -> None:
@@ -114,7 +145,7 @@ def _collect(pid: int, statuses: dict[int, int]) -> None:
 def _import(names: list[str]) -> bool:
     """Import modules for later workers. Failures are left to the workers, which import them again.
 
-    Returns False if forking is not safe any more.
+    Returns whether a worker may go on in a fork of this process.
     """
     for name in names:
         with contextlib.suppress(Exception):

@@ -4,9 +4,10 @@
 
 The server imports what workers need and then only forks. It has one thread, runs no task and never uses a
 device, so a fork is as good as a new interpreter and takes milliseconds. It also imports what tasks import
-(torch, above all), for workers that replace others. It belongs to one backend and ends with it, however that
-ends; its workers go on without it. Devices and thread counts are set in the worker before anything can read
-them; see ``fork_main``.
+(torch, above all), once for all workers: before the first where that is known, else for those that replace
+others. After an import that starts a thread or uses a device, workers are new interpreters. The server
+belongs to one backend and ends with it, however that ends; its workers go on without it. Devices and thread
+counts are set in the worker before anything can read them; see ``fork_main``.
 """
 
 import contextlib
@@ -22,16 +23,13 @@ from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from evenload.executor.worker.fork_main import STATUS
+from evenload.executor.worker.fork_main import STATUS, worker_command
 
 __all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
 ANSWER_S = 60.0  # for the server to fork or reap, perhaps after an import; else it hangs, or is stopped
 SEND_BYTES = 1024 * 1024
-BOOT_WORKER = (
-    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
-)
 BOOT_SERVER = (
     "import sys; sys.path[:] = {path!r}; "
     "from evenload.executor.worker.fork_main import serve; serve({fd}, {executor})"
@@ -75,11 +73,8 @@ class SpawnedWorker:
         log: int,
         cell: int | None,
     ):
-        arenas = (*fds[4:8], cell) if cell is not None else None
-        told = ", ".join(map(repr, (*fds[:4], arenas, os.getpid())))
         self._process = subprocess.Popen(
-            # -P: a file pickle.py in the current folder must not be imported as the library's.
-            [sys.executable, "-P", "-c", BOOT_WORKER.format(path=path, told=told), "evenload-worker", device],
+            worker_command(device, path, fds, cell, os.getpid()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -88,6 +83,7 @@ class SpawnedWorker:
             process_group=0,
         )
         self.pid: int | None = self._process.pid
+        self.starter_pid = self.pid
         self.death_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
 
     def is_dead(self) -> bool:
@@ -101,12 +97,14 @@ class SpawnedWorker:
 class ForkedWorker:
     """A worker that the fork server was asked for. ``learn`` reads its ``pid``.
 
-    status_fd  readable when ``learn`` has something to read
+    status_fd    readable when ``learn`` has something to read
+    starter_pid  the process that is at work for it before it has a pid
     """
 
     def __init__(self, server: "ForkServer", status_fd: int):
         self.pid: int | None = None
         self.status_fd = status_fd
+        self.starter_pid = server.pid
         self.death_fd: int | None = None
         self._server = server
         self._asked_s = time.monotonic()
@@ -115,7 +113,6 @@ class ForkedWorker:
         """Read the process id. Returns False if the server has ended without starting the worker."""
         read = os.read(self.status_fd, STATUS.size)
         if len(read) < STATUS.size:
-            self._server.refuses = self._server.is_running()
             return False
         (pid,) = STATUS.unpack(read)
         self.pid = pid
@@ -158,14 +155,14 @@ class ForkServer:
 
     is_alive    no request has failed yet
     has_forked  it has started at least one worker
-    refuses     it forks no more, as an imported module makes that unsafe; its workers go on
+    pid         of its process
     """
 
     def __init__(self, path: Sequence[str], environment: Mapping[str, str]):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.is_alive = True
-        self.has_forked = self.refuses = False
+        self.has_forked = False
         self._socket = ours
         self._imported: set[str] = set()
         boot = BOOT_SERVER.format(path=path, fd=theirs.fileno(), executor=os.getpid())
@@ -184,6 +181,7 @@ class ForkServer:
             raise
         finally:
             theirs.close()
+        self.pid = self._process.pid
 
     def fork(
         self,
@@ -213,9 +211,6 @@ class ForkServer:
         finally:
             os.close(theirs)
         return ForkedWorker(self, status_fd)
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
 
     def preload(self, names: Sequence[str]) -> None:
         """Import these packages in the server, for later workers."""
