@@ -20,6 +20,7 @@ from pathlib import Path
 from record import record
 
 N_GPUS = 8
+SECOND = "#"  # stands for the number of a second
 NAMES = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
@@ -29,31 +30,47 @@ NAMES = (
 
 
 def write_trace(path: Path, n_spans: int) -> None:
-    """Write a trace in which every second span is a kernel, and the others set memory."""
-    chance = random.Random(1)
-    free = [0.0] * N_GPUS
+    """Write a trace in which every second span is a kernel, and the others set memory.
+
+    The lines of the first second come again in each later one, with the number of their second.
+    """
+    lines = second_of_spans()
     with path.open("w", encoding="utf-8") as file:
         file.write('{"schemaVersion": 1, "deviceProperties": [], "displayTimeUnit": "ms",\n')
         file.write('"baseTimeNanoseconds": 1790857026000000000, "traceEvents": [\n')
-        for at in range(n_spans):
-            gpu = at // 2 % N_GPUS
-            begin = free[gpu] + (250.0 if at % 997 < 2 else chance.choice((0.5, 1.5, 3.0)))
-            free[gpu] = begin + (chance.uniform(2, 40) if at % 2 else 1.5)
-            times = f'"ts": {begin:.3f}, "dur": {free[gpu] - begin:.3f}'
-            file.write(f'{{"ph": "X", {_row(at, gpu, chance)}, "pid": {gpu}, "tid": 7, {times}}},\n')
+        for second, first in enumerate(range(0, n_spans, len(lines)), 1):
+            file.write("".join(lines[: n_spans - first]).replace(SECOND, str(second)))
         file.write(
             '{"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "python"}}\n]}\n'
         )
 
 
-def _row(at: int, gpu: int, chance: random.Random) -> str:
+def second_of_spans() -> list[str]:
+    """The spans of a second, with ``SECOND`` before the other digits of their times and numbers."""
+    chance = random.Random(1)
+    free, lines = [0.0] * N_GPUS, []
+    while True:
+        at = len(lines)
+        gpu = at // 2 % N_GPUS
+        begin = free[gpu] + (250.0 if at % 997 < 2 else chance.choice((0.5, 1.5, 3.0)))
+        free[gpu] = begin + (chance.uniform(2, 40) if at % 2 else 1.5)
+        if free[gpu] >= 1e6:
+            return lines
+        times = f'"ts": {SECOND}{begin:010.3f}, "dur": {free[gpu] - begin:.3f}'
+        number = f"{SECOND}{at:06}"
+        lines.append(f'{{"ph": "X", {_row(at, number, gpu, chance)}, "pid": {gpu}, "tid": 7, {times}}},\n')
+
+
+def _row(at: int, number: str, gpu: int, chance: random.Random) -> str:
     """Category, name and arguments of a span."""
     if at % 2 == 0:
-        args = f'{{"External id": {at}, "device": {gpu}, "stream": 7, "correlation": {at}, "bytes": 4096}}'
-        return f'"cat": "gpu_memset", "name": "Memset (Device)", "args": {args}'
+        args = (
+            f'"External id": {number}, "device": {gpu}, "stream": 7, "correlation": {number}, "bytes": 4096'
+        )
+        return f'"cat": "gpu_memset", "name": "Memset (Device)", "args": {{{args}}}'
     args = (
-        f'{{"External id": {at}, "queued": 0, "device": {gpu}, "context": 1, "stream": 7, '
-        f'"correlation": {at}, '
+        f'{{"External id": {number}, "queued": 0, "device": {gpu}, "context": 1, "stream": 7, '
+        f'"correlation": {number}, '
         '"registers per thread": 32, "shared memory": 0, "blocks per SM": 6.2, "warps per SM": 24.9, '
         '"grid": [820, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 39}'
     )

@@ -46,15 +46,13 @@ def strategies(n: int, compiles: bool, has_rules: bool) -> list[str]:
         names += [f"threads*{cores}/eager", f"processes*{cores}/eager"]
     if torch.cuda.is_available():
         names += ["devices/eager", "streams*4/eager", f"streams*1/fused:{n}", f"streams*4/fused:{-(-n // 4)}"]
-    for kind in ("rules", "fused") if has_rules else ("fused",):
-        chunks = list(dict.fromkeys((some, n)))
-        names += [f"{kind}:{c}" for c in chunks]
-        if cores > 1:
-            names += [f"threads*{cores}/{kind}:{c}" for c in chunks[:-1]]
-        if compiles and (kind == "rules" or not has_rules):
-            # By rules the larger graph takes a minute to compile, and is slower than the smaller one.
-            names += [f"{kind}-compiled:{c}" for c in (chunks[:1] if kind == "rules" else chunks)]
-            names += [f"threads*{cores}/{kind}-compiled:{some}"] if cores > 1 else []
+    kind = "rules" if has_rules else "fused"
+    names += [f"fused:{n}", f"rules:{n}"] if has_rules else [f"fused:{n}"]
+    names += [f"threads*{cores}/{kind}:{some}"] if cores > 1 else []
+    if compiles:
+        # By rules the larger graph takes a minute to compile, and is slower than the smaller one.
+        names += [f"{kind}-compiled:{some if has_rules else n}"]
+        names += [f"threads*{cores}/{kind}-compiled:{some}"] if cores > 1 else []
     return names
 
 

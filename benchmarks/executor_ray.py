@@ -6,7 +6,8 @@ first_s: from nothing to a first result of 2 workers, with Ray's own start. empt
 task, in order; evenload at its defaults and one by one, the others as they are. arrays_mb_s: 8 MB arrays in
 and out.
 Columns: bound / makespan on four simulated devices of speeds 1 : 2 : 4 : 8, see unequal_devices.py.
-Every peer runs in an interpreter with a Ray of its own. CPU time is that of all processes in it.
+Every peer runs in an interpreter with a Ray of its own, and in another one for the columns. CPU time is that
+of all processes in it.
 """
 
 import argparse
@@ -179,26 +180,34 @@ def overheads(peer: Peer) -> dict[str, float]:
     return row
 
 
-def efficiency(peer: Peer, column: str, draws: int) -> float:
-    """Mean over draws of bound / makespan."""
-    from tasks import warm_up, work
+def efficiencies(peer: Peer, columns: Sequence[str], draws: int) -> dict[str, float]:
+    """Mean over draws of bound / makespan, by column, one after another on the same workers."""
+    from tasks import warm_up
 
-    n, has_drift, shape = COLUMNS[column]
     peer.start(len(SPEEDS))
     folder = tempfile.mkdtemp(prefix="slots")
     while len(os.listdir(folder)) < len(SPEEDS):
         list(peer.imap(warm_up, [(folder, 0.15)] * 8))
-    ratios = []
-    for draw in range(1, draws + 1):
-        time.sleep(0.5)
-        items = costs(n, shape, draw)
-        began = time.time()
-        drift_at = began + WORK / sum(SPEEDS) / 2 if has_drift else None
-        fn = functools.partial(work, folder=folder, speeds=SPEEDS, drift_at=drift_at, drift=4.0, draw=draw)
-        assert len(list(peer.imap(fn, items))) == n
-        ratios.append(bound_s(has_drift, max(items)) / (time.time() - began))
+    found = {}
+    for at, column in enumerate(columns):
+        ratios = [ratio(peer, column, draw, 1000 * at + draw, folder) for draw in range(1, draws + 1)]
+        found[column] = sum(ratios) / len(ratios)
     peer.close()
-    return sum(ratios) / len(ratios)
+    return found
+
+
+def ratio(peer: Peer, column: str, draw: int, number: int, folder: str) -> float:
+    """bound / makespan of a draw; its ``number`` is its own, so that nothing learned before helps in it."""
+    from tasks import work
+
+    n, has_drift, shape = COLUMNS[column]
+    time.sleep(0.5)
+    items = costs(n, shape, draw)
+    began = time.time()
+    drift_at = began + WORK / sum(SPEEDS) / 2 if has_drift else None
+    fn = functools.partial(work, folder=folder, speeds=SPEEDS, drift_at=drift_at, drift=4.0, draw=number)
+    assert len(list(peer.imap(fn, items))) == n
+    return bound_s(has_drift, max(items)) / (time.time() - began)
 
 
 def in_fresh_interpreter(*one: Any) -> Any:
@@ -224,20 +233,20 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        name, column, draws = json.loads(given.one)
+        name, columns, draws = json.loads(given.one)
         peer = PEERS[name]()
-        print(json.dumps(efficiency(peer, column, draws) if column else overheads(peer)), flush=True)
+        print(json.dumps(efficiencies(peer, columns, draws) if columns else overheads(peer)), flush=True)
         return
     from importlib.metadata import version
 
     from record import print_table, record
 
     names = given.peers.split(",") if given.peers else list(PEERS)
+    columns = [column for column in given.columns.split(",") if column]
     rows = []
     for name in names:
-        row: dict[str, Any] = {"peer": name, **in_fresh_interpreter(name, None, 0)}
-        for column in filter(None, given.columns.split(",")):
-            row[column] = in_fresh_interpreter(name, column, given.draws)
+        row: dict[str, Any] = {"peer": name, **in_fresh_interpreter(name, [], 0)}
+        row |= in_fresh_interpreter(name, columns, given.draws) if columns else {}
         print_table([row])
         rows.append(row)
     if given.peers or given.columns != parser.get_default("columns"):

@@ -4,8 +4,8 @@
 
 Stages sleep for as long as an item takes on that device: 5.0 s to edit and 3.4 s to score, 20 and 15 s to
 load (the times of the job that this was built for), all divided by ``--faster``. Sleeping takes no core, so
-that one machine plays several devices; processes, files, journal and messages are real. Five ways, one after
-the other, with the same items:
+that one machine plays several devices; processes, files, journal and messages are real. Five ways with the
+same items, one after the other; but replicas and barriers, which only sleep, are all side by side.
 
     evenload           evenload run, planned from the stages' estimates; at first it takes the devices for
                        alike, and is planned again when it sees that they are not
@@ -27,13 +27,15 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from pipeline_ray_data import ray_data
 from record import record
 
 Items = Sequence[tuple[float, float]]
+Case = tuple[str, int, float, int]  # fleet, items, how much faster, draw
 FLEETS = {"even": [1.0, 1.0, 1.0, 1.0], "unequal": [1.0, 1.0, 1.0, 0.5, 0.5, 0.25]}
 EDIT_S, SCORE_S, LOAD_EDIT_S, LOAD_SCORE_S = 5.0, 3.4, 20.0, 15.0
 STAGES = """
@@ -63,32 +65,48 @@ def main() -> None:
     parser.add_argument("--faster", type=float, default=20.0)
     parser.add_argument("--draws", type=int, default=1)
     args = parser.parse_args()
-    rows = []
-    for fleet in FLEETS if args.fleet == "both" else [args.fleet]:
-        for draw in range(args.draws):
-            rows += compare(fleet, args.items, args.faster, draw)
+    fleets = list(FLEETS) if args.fleet == "both" else [args.fleet]
+    cases = [(fleet, args.items, args.faster, draw) for fleet in fleets for draw in range(args.draws)]
+    asleep = sleeping(cases)
+    rows = [row for case in cases for row in compare(*case, asleep)]
     rows.append(overhead())
     record("pipeline_run", rows, faster=args.faster)
 
 
-def compare(fleet: str, n_items: int, faster: float, draw: int) -> list[dict]:
-    """One row for each way, on one draw of item times (x0.5 .. x2 about the mean)."""
+def drawn(n_items: int, draw: int) -> Items:
+    """Sizes of each item to edit and to score, x0.6 .. x1.4."""
     rng = random.Random(draw)
-    items = [(rng.uniform(0.6, 1.4), rng.uniform(0.6, 1.4)) for _ in range(n_items)]
-    speeds, scale = FLEETS[fleet], 1 / faster
+    return [(rng.uniform(0.6, 1.4), rng.uniform(0.6, 1.4)) for _ in range(n_items)]
+
+
+def sleeping(cases: Sequence[Case]) -> dict[tuple[str, Case], float]:
+    """Seconds of the ways that only sleep, by way and case: all at once, as they take next to no core."""
+    work = [(way, case) for way in SLEEPING for case in cases]
+    with ProcessPoolExecutor(len(work), multiprocessing.get_context("fork")) as processes:
+        return dict(zip(work, processes.map(_slept, *zip(*work, strict=True)), strict=True))
+
+
+def _slept(way: str, case: Case) -> float:
+    fleet, n_items, faster, draw = case
+    return SLEEPING[way](drawn(n_items, draw), FLEETS[fleet], 1 / faster)
+
+
+def compare(
+    fleet: str, n_items: int, faster: float, draw: int, asleep: Mapping[tuple[str, Case], float]
+) -> list[dict]:
+    """One row for each way, on one draw of item times."""
+    items, speeds, scale = drawn(n_items, draw), FLEETS[fleet], 1 / faster
     bound_s = scale * bound(items, speeds)
     rows = []
     edit, score = (
         ("edit", LOAD_EDIT_S * scale, EDIT_S * scale),
         ("score", LOAD_SCORE_S * scale, SCORE_S * scale),
     )
-    for way in ("evenload", "evenload, pull", "replicas", "barrier per batch", "Ray Data"):
+    for way in ("evenload", "evenload, pull", *SLEEPING, "Ray Data"):
         if way == "Ray Data":
             wall_s = ray_data(items, speeds, edit, score)
-        elif way == "replicas":
-            wall_s = replicas(items, speeds, scale)
-        elif way == "barrier per batch":
-            wall_s = barriers(items, speeds, scale)
+        elif way in SLEEPING:
+            wall_s = asleep[way, (fleet, n_items, faster, draw)]
         else:
             wall_s = evenload_run(items, speeds, scale, "pull" if "pull" in way else "measured")
         rows.append(
@@ -224,6 +242,9 @@ def barriers(items: Items, speeds: Sequence[float], scale: float) -> float:
     edits, scores = ([[item[stage] for item in part] for part in cut] for stage in (0, 1))
     wall_s = _phase(edits, [EDIT_S * scale / speed for speed in speeds], LOAD_EDIT_S * scale, 1)
     return wall_s + _phase(scores, [SCORE_S * scale / speed for speed in speeds], LOAD_SCORE_S * scale, 1)
+
+
+SLEEPING = {"replicas": replicas, "barrier per batch": barriers}
 
 
 def overhead(n_items: int = 500) -> dict:

@@ -72,22 +72,22 @@ class Benchmark:
 
 
 STRATEGIES = "clients_strategies.py"
-BATCH8 = "serial fused:20 rules:5 rules:20 rules-compiled:5 rules-compiled:20 auto"
+BATCH8 = "serial fused:20 rules:20 rules-compiled:10 rules-compiled:20 auto"
 PROVERS = ("EVENLOAD_SNARKJS", "EVENLOAD_RAPIDSNARK")
-HUNDRED = "serial 'threads*2/eager' 'threads*2/fused-compiled:10' auto"
+HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' auto"
 BENCHMARKS = (
-    Benchmark("audit.py", 1, ("audit",)),
+    Benchmark("audit.py", 0.6, ("audit",)),
     Benchmark("clients_adapters.py --ranks 4 64 --repeats 1", 0.7, ("clients_adapters",)),
     Benchmark(f"{STRATEGIES} LeNet-5 --clients 20 --batch 8 --cores 1 --repeats 2 --name clients_batch8"
               f" --strategies {BATCH8}", 0.6, ("clients_batch8",)),
-    Benchmark("clients_cifar.py --repeats 1", 1.3, ("clients_cifar",)),
+    Benchmark("clients_cifar.py --clients 20 --repeats 1", 0.6, ("clients_cifar",)),
     Benchmark("clients_cold_warm.py --repeats 5", 0.5, ("clients_cold_warm",)),
     Benchmark("clients_convolutions.py", 0.3, ("clients_convolutions",)),
     Benchmark("clients_digits.py", 0.6, ("clients_digits",)),
     Benchmark("clients_first_rounds.py --rounds 1 5 100 --repeats 1", 2.8, ("clients_first_rounds",)),
     Benchmark(f"{STRATEGIES} LeNet-5 GRU transformer --clients 20 --rounds 1000 --repeats 2", 2.5,
               ("clients_larger",)),
-    Benchmark(f"{STRATEGIES} GRU transformer --clients 100 --repeats 1 --name clients_larger_100"
+    Benchmark(f"{STRATEGIES} LeNet-5 --clients 100 --repeats 1 --name clients_larger_100"
               f" --strategies {HUNDRED}", 1.5, ("clients_larger_100",)),
     Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON --repeats 2", 3, ("clients_peers",),
               needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
@@ -117,13 +117,13 @@ BENCHMARKS = (
     Benchmark("pipeline_planner.py", 2, ("pipeline_planner",)),
     Benchmark("pipeline_planner.py --large", 2, ("pipeline_planner_large",)),
     Benchmark("pipeline_prediction.py --items 40 --steps 4", 2, ("pipeline_prediction",)),
-    Benchmark("pipeline_reuse.py --repeat 1", 1, ("pipeline_reuse",)),
+    Benchmark("pipeline_reuse.py --stages 1 --repeat 1", 0.5, ("pipeline_reuse",)),
     Benchmark("pipeline_run.py", 3, ("pipeline_run",)),
     Benchmark("schedule_simulation.py", 1, ("schedule_simulation",)),
     Benchmark("schedule_simulation.py --learned", 0.5, ("schedule_simulation_learned",)),
     Benchmark("startup.py --runs 5", 2, ("startup",)),
     Benchmark("unequal_devices.py --draws 2 --at-once 7 --first-modes", 2.5, ("unequal_devices",)),
-    Benchmark("unequal_devices.py --draws 2 --peers evenload --name unequal_devices_alone", 1,
+    Benchmark("unequal_devices.py --draws 1 --peers evenload --name unequal_devices_alone", 1,
               ("unequal_devices_alone",)),
     Benchmark("unequal_training.py", 4, ("unequal_training",)),
     Benchmark("zk_batch.py", 2, ("zk_batch",)),

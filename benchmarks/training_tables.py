@@ -35,7 +35,9 @@ def slows(pages: Sequence[Page]) -> str:
         "largest_change_after": "largest change after that",
     }
     cells = [f"{row[key]:.2f}" if isinstance(row[key], float) else str(row[key]) for key in columns]
-    return markdown(["", *columns.values()], [["half the speed from step 30 on", *cells]])
+    return markdown(
+        ["", *columns.values()], [[f"half the speed from step {row.get('slower_from_step', 30)} on", *cells]]
+    )
 
 
 TABLES = {
