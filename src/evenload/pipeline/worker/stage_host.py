@@ -39,7 +39,7 @@ from evenload.pipeline.worker.site import Site
 
 __all__ = ["StageHost", "run_folder_path"]
 
-WORTH_COLLECTING_BYTES = 2 << 30  # in a smaller process a collection costs more than what it frees
+WORTH_COLLECTING_BYTES = 2 << 30  # if stages took less, a collection costs more than what it frees
 LONGEST_WAIT_S = 0.25  # for an outcome, before the driver may send something new
 LEAST_ROOM_BYTES = 1 << 30  # of host memory, that a model may need while it is loaded
 MOST_LEFT_BYTES = 256 << 20  # that a dropped model may leave behind
@@ -51,6 +51,7 @@ class StageHost:
     def __init__(self, spec: HostSpec, device: Any):
         self._spec = spec
         self._device = device
+        self._first_bytes = _host_bytes()  # without a stage; inline, it is all that the user's program has
         self._loaded: dict[int, LoadedStage] = {}
         self._parked: dict[int, LoadedStage] = {}
         self._built: dict[int, _BuiltStage] = {}
@@ -236,7 +237,7 @@ class StageHost:
         """Return whether as much is free as before the stage was built, by the GPU's driver."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
-            if psutil.Process().memory_info().rss > WORTH_COLLECTING_BYTES:
+            if _host_bytes() - self._first_bytes > WORTH_COLLECTING_BYTES:
                 gc.collect()
             return True
         gc.collect()
@@ -277,6 +278,10 @@ def _used_bytes() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.memory_allocated())
+    return _host_bytes()
+
+
+def _host_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
