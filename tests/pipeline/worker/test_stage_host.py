@@ -1,4 +1,4 @@
-"""What is dropped is looked for by the garbage collector only where stages took enough to make that worth it."""
+"""The garbage collector looks for what was dropped only where stages took enough to make that worth it."""
 
 import gc
 import json
