@@ -30,7 +30,7 @@ from result_files import COMMITTED, MOST_OF_OTHERS, ROOT, Page, combined, is_qui
 
 TRIES = 3  # of a run that others disturb
 QUIET_WITHIN_S = 300.0  # so long a run waits until nothing else runs
-LOOK_S = 5.0  # of the processors, to see whether anything runs
+LOOK_S = 2.0  # at the processors, to see whether anything runs; the run itself is watched, too
 LEAST_LIMIT_S = 600.0
 SLOWER = 4.0  # than its minutes a run may be
 
