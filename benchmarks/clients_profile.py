@@ -21,22 +21,21 @@ from evenload.clients import SGD, Recipe, Trainer
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.fused import slots
 from evenload.clients.fused.engine import FusedEngine
-from evenload.clients.fused.inductor import product_updates
+from evenload.clients.fused.inductor.small_products import program_for
 from evenload.clients.tune import trainer as trainer_module
 from evenload.clients.tune.strategy_selector import StrategySelector
 
 MODEL, N = "64-32-10", 20
-# Part -> who does it. Each is called once in a round, the steps once for each.
+# Part -> who does it. Each is called once in a round, the steps once for each piece of gathered rows.
 PARTS: dict[str, tuple[Any, str]] = {
     "orders of rows, checks of clients": (trainer_module, "load_tasks"),
     "the strategy": (StrategySelector, "plan"),
     "tables of the run": (slots.SlotRun, "__init__"),
-    "steps": (FusedEngine, "_step"),
+    "steps": (FusedEngine, "_run_steps"),
     "a segment, with its steps": (slots.SlotRun, "_run_segment"),
     "end states": (slots.SlotRun, "_leave"),
     "their mean": (Mean, "value"),
 }
-UPDATES = "weights' gradients and updates, own kernel"
 
 
 class Timers:
@@ -72,18 +71,27 @@ def least_s(run: Callable[[], object], times: int = 2000) -> float:
 
 
 def products_s() -> dict[str, float]:
-    """Seconds of a step's products of all clients: torch's batched products, and our own kernel's."""
+    """Seconds of a step's products of all clients, each by our kernel for its shape."""
     n_in, n_hidden, n_out = map(int, MODEL.split("-"))
     x, first = torch.randn(N, BATCH, n_in), torch.randn(N, n_hidden, n_in)
     hidden, last = torch.randn(N, BATCH, n_hidden), torch.randn(N, n_out, n_hidden)
     of_hidden, of_out = torch.randn(N, n_hidden, BATCH), torch.randn(N, n_out, BATCH)
-    add = product_updates.add_product
     return {
-        "x W1, torch": least_s(lambda: torch.bmm(x, first.transpose(1, 2))),
-        "W2 h and its gradient, torch": least_s(lambda: torch.bmm(last, hidden.transpose(1, 2)))
-        + least_s(lambda: torch.bmm(of_out.transpose(1, 2), last)),
-        UPDATES: least_s(lambda: add(first, of_hidden, x)) + least_s(lambda: add(last, of_out, hidden)),
+        "x W1": product_s(x, first.transpose(1, 2), hidden),
+        "W2 h and its gradient": product_s(last, hidden.transpose(1, 2), of_out)
+        + product_s(of_out.transpose(1, 2), last, hidden),
+        "weights' gradients and updates": product_s(of_hidden, x, first, adds=True)
+        + product_s(of_out, hidden, last, adds=True),
     }
+
+
+def product_s(left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, adds: bool = False) -> float:
+    strides = (t.stride() for t in (into, left, right))
+    program = program_for(into.shape, left.shape[2], *strides, into.dtype, adds)
+    if program is None:
+        raise SystemExit("there is no kernel for these products: pip install 'evenload[kernels]'")
+    addresses = (left.data_ptr(), right.data_ptr(), into.data_ptr())
+    return least_s(lambda: program.multiply(*addresses, N, 0))
 
 
 def main() -> None:

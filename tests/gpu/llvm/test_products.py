@@ -1,4 +1,4 @@
-"""Products added to what is there: held against numpy's in float64, whatever the order, width and level."""
+"""Products of many clients: held against numpy's in float64, whatever the order, width and level."""
 
 import os
 import subprocess
@@ -35,20 +35,34 @@ def steps(a):
     return tuple(stride // a.itemsize for stride in a.strides)
 
 
-def difference(shape, dtype, lanes, is_turned):
-    """The largest difference of the kernel's sums from numpy's, in units of rounding of their size."""
+def difference(shape, dtype, lanes, is_turned, right_is_turned=False, adds=True):
+    """The largest difference of the kernel's sums from numpy's, in units of rounding of their size.
+
+    The middle client is not alive, so that it has what it had.
+    """
     clients, rows, columns, depth = shape
     rng = np.random.default_rng(0)
     left = rng.normal(size=(clients, depth, rows) if is_turned else (clients, rows, depth)).astype(dtype)
     left = left.swapaxes(1, 2) if is_turned else left
-    right = rng.normal(size=(clients, depth, columns)).astype(dtype)
+    right = rng.normal(size=(clients, columns, depth) if right_is_turned else (clients, depth, columns))
+    right = right.astype(dtype)
+    right_steps = steps(right)[:2]
+    right = right.swapaxes(1, 2) if right_is_turned else right
     start = rng.normal(size=(clients, rows, columns)).astype(dtype)
     whole, into = guarded(start)
-    product = ProductShape(rows, columns, depth, steps(left), steps(right)[:2], steps(into)[:2])
+    product = ProductShape(
+        rows, columns, depth, steps(left), right_steps, steps(into)[:2], right_is_turned, adds
+    )
     program = product_program(product, lanes, np.dtype(dtype).itemsize)
-    program.add(left.ctypes.data, right.ctypes.data, into.ctypes.data, clients)
+    alive = np.arange(clients) != clients // 2
+    flags = alive.ctypes.data if clients > 1 else 0
+    program.multiply(left.ctypes.data, right.ctypes.data, into.ctypes.data, clients, flags)
+    if clients > 1:
+        assert np.array_equal(into[~alive], start[~alive])
+        left, right, start, into = (a[alive] for a in (left, right, start, into))
     assert (whole[:32] == GUARD).all()
     assert (whole[-32:] == GUARD).all()
+    start = start * adds
     size = np.abs(start) + np.abs(left).astype(float) @ np.abs(right).astype(float)
     expected = start + left.astype(float) @ right.astype(float)
     return float((np.abs(into - expected) / size).max() / np.finfo(dtype).eps)
@@ -58,8 +72,8 @@ def difference(shape, dtype, lanes, is_turned):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sums_are_numpys_in_every_order_and_width(shape, lanes):
     for dtype in (np.float32, np.float64):
-        for is_turned in (False, True):
-            assert difference(shape, dtype, lanes, is_turned) <= shape[3] + 2
+        for left, right, adds in ((False, False, True), (True, True, False), (False, True, True)):
+            assert difference(shape, dtype, lanes, left, right, adds) <= shape[3] + 2
 
 
 def test_columns_of_a_wider_matrix_are_written_alone():
@@ -67,7 +81,7 @@ def test_columns_of_a_wider_matrix_are_written_alone():
     left = np.ones((2, 6, 5), np.float32)
     into, part = wide[:, :, 3:24], right[:, :, 7:28]
     product = ProductShape(6, 21, 5, steps(left), steps(part)[:2], steps(into)[:2])
-    product_program(product, 16, 4).add(left.ctypes.data, part.ctypes.data, into.ctypes.data, 2)
+    product_program(product, 16, 4).multiply(left.ctypes.data, part.ctypes.data, into.ctypes.data, 2, 0)
     assert (into == 5).all()
     assert wide.sum() == 5 * into.size
 
@@ -77,7 +91,7 @@ ASK = """if True:
     from test_products import difference
     from evenload.gpu.llvm.field.floats import lanes_for
     lanes = lanes_for(64, 4)
-    assert difference((3, 32, 64, 32), np.float32, lanes, True) <= 34
+    assert difference((3, 32, 64, 32), np.float32, lanes, True, True) <= 34
     print(lanes)
 """
 

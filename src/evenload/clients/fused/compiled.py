@@ -7,7 +7,7 @@ graph of its own, compiled once; nothing is left to recompile, and nothing to fa
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from evenload.clients.fused.speedups import CompilerOptions, Speedups, find_speedups
+from evenload.clients.fused.speedups import CompilerOptions, Finish, Replay, Speedups, find_speedups
 from evenload.clients.step.fuse import StackedClients, StepFn, StepOutput, Tensors
-from evenload.clients.values.data import Batch, leaves_of
+from evenload.clients.values.data import Batch, leaves_of, unflattened
 
-__all__ = ["compile_step"]
+__all__ = ["CompiledStep", "compile_step", "run_steps"]
 
 # The compiler of torch 2.13 fails on some graphs when it fuses loops widely (a KeyError of its own about a
 # buffer); narrower fusion compiles them.
@@ -44,44 +44,104 @@ def compile_step(
         names[:] = out.metrics
         return [out.losses, *out.metrics.values()]
 
-    def arguments(
-        clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-    ) -> list[Tensor]:
-        return [*clients.flat(), draw, *leaves_of(x), y, w, *s.values()]
-
     # The trace runs once, on copies: its in-place operations must not change the clients.
-    example = [t.clone() for t in arguments(clients, draw, x, y, w, s)]
+    example = [t.clone() for t in _arguments(clients, draw, x, y, w, s)]
     speedups = find_speedups()
     with _ONE_AT_A_TIME, speedups.inside():
         graph, finish = speedups.rewrite(make_fx(flat)(*example), example)
         run = _compile(graph, example, speedups)
-    n_own = 1 + len(names)
+    return CompiledStep(run, finish, names, speedups.replay(run, finish, example, 1 + len(names)))
 
-    def step(clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        given = arguments(clients, draw, x, y, w, s)
-        out = run(*given)
-        if finish is not None:
-            finish(given, out[n_own:])
-        return StepOutput(out[0], dict(zip(names, out[1:n_own], strict=True)) if names else {})
 
-    return step
+class CompiledStep:
+    """A compiled step for arguments of one kind.
+
+    run     the compiled function; ``finish``: what follows each of its runs, or None
+    names   of the metrics that it returns after the losses
+    replay  many steps in one call, if there is a way
+    """
+
+    def __init__(
+        self, run: Callable[..., Any], finish: Finish | None, names: Sequence[str], replay: Replay | None
+    ):
+        self._run, self._finish, self._names, self._replay = run, finish, names, replay
+
+    def __call__(
+        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
+    ) -> StepOutput:
+        given = _arguments(clients, draw, x, y, w, s)
+        with torch.no_grad():
+            out = self._run(*given)
+        if self._finish is not None:
+            self._finish(given, out[1 + len(self._names) :])
+        return self._output(out)
+
+    def steps(
+        self,
+        clients: StackedClients,
+        draws: Tensor,
+        x: Batch,
+        y: Tensor,
+        w: Tensor,
+        scalars: Sequence[Tensors],
+    ) -> StepOutput | None:
+        """Several steps in one call, as ``run_steps`` takes them; None if there is no way to do it."""
+        if self._replay is None:
+            return None
+        stacked = [draws, *leaves_of(x), y, w]
+        given = [*clients.flat(), *(t[0] for t in stacked), *scalars[0].values()]
+        if not self._replay.fits(given):
+            return None
+        rows = [[line[name] for line in scalars] for name in scalars[0]]
+        return self._output(self._replay.run(clients.flat(), [*stacked, *rows], len(scalars)))
+
+    def _output(self, out: Sequence[Tensor]) -> StepOutput:
+        return StepOutput(out[0], dict(zip(self._names, out[1:], strict=False)) if self._names else {})
+
+
+def run_steps(
+    step: StepFn,
+    clients: StackedClients,
+    draws: Tensor,
+    x: Batch,
+    y: Tensor,
+    w: Tensor,
+    scalars: Sequence[Tensors],
+) -> StepOutput:
+    """Take ``step`` several times, with a row of every tensor and one of ``scalars`` for each time.
+
+    Returns losses and metrics [steps, K].
+    """
+    if isinstance(step, CompiledStep) and (out := step.steps(clients, draws, x, y, w, scalars)) is not None:
+        return out
+    each = zip(draws.unbind(0), _each(x), y.unbind(0), w.unbind(0), scalars, strict=True)
+    outs = [step(clients, *inputs) for inputs in each]
+    losses = torch.stack([out.losses for out in outs])
+    return StepOutput(losses, {n: torch.stack([o.metrics[n] for o in outs]) for n in outs[0].metrics})
+
+
+def _each(x: Batch) -> Iterator[Batch]:
+    """The batches in a batch of batches."""
+    if isinstance(x, Tensor):
+        yield from x.unbind(0)
+        return
+    for leaves in zip(*(t.unbind(0) for t in leaves_of(x)), strict=True):
+        yield unflattened(x, leaves)
+
+
+def _arguments(
+    clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
+) -> list[Tensor]:
+    return [*clients.flat(), draw, *leaves_of(x), y, w, *s.values()]
 
 
 def _compile(graph: GraphModule, example: list[Tensor], speedups: Speedups) -> Callable[..., Any]:
-    """Compile ``graph`` with the first of COMPILER_OPTIONS that works; it runs without gradients."""
+    """Compile ``graph`` with the first of COMPILER_OPTIONS that works."""
     for options in COMPILER_OPTIONS:
         try:
             with torch.no_grad():
-                run = speedups.compile(copy.deepcopy(graph), example, options)
-            break
+                return speedups.compile(copy.deepcopy(graph), example, options)
         except Exception:
             if options is COMPILER_OPTIONS[-1]:
                 raise
-    else:
-        raise AssertionError("no options to compile with")
-
-    def without_gradients(*tensors: Tensor) -> Any:
-        with torch.no_grad():
-            return run(*tensors)
-
-    return without_gradients
+    raise AssertionError("no options to compile with")

@@ -5,6 +5,7 @@ one makes it, and others that need it wait. An eager step works on a module that
 each engine has its own.
 """
 
+import operator
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -12,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from evenload.clients.fused.compiled import compile_step
+from evenload.clients.fused.compiled import compile_step, run_steps
 from evenload.clients.fused.rules import has_own_gradients, with_rules
 from evenload.clients.fused.slots import SlotRun
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepOutput, Tensors
 from evenload.clients.step.model_traits import ModelTraits
-from evenload.clients.values.data import Batch, leaves_of
+from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
@@ -85,30 +86,54 @@ class FusedEngine:
         n_rows  most clients in a step; ``pads``: step so many rows always, even for fewer clients
         """
         sizes = [n_rows] if pads else halves(n_rows) if self._is_compiled else range(1, n_rows + 1)
-        run = SlotRun(tasks, queue, self.form, self._step, dict(self._traits.names), sizes, self._device)
+        run = SlotRun(tasks, queue, self.form, self._run_steps, dict(self._traits.names), sizes, self._device)
         yield from run.results()
         self.client_steps += run.client_steps
         self.row_steps += run.row_steps
 
-    def _step(
-        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
+    def _run_steps(
+        self,
+        clients: StackedClients,
+        draws: Tensor,
+        x: Batch,
+        y: Tensor,
+        w: Tensor,
+        scalars: Sequence[Tensors],
     ) -> StepOutput:
-        if not self._is_compiled:
-            if self._eager is None:
-                is_inside = has_own_gradients(self._model) or not self._traits.has_plain_gradients
-                step = StackedStep(self._model, self._recipe, self.form, is_inside)
-                self._eager = step.move(self._device)
-            return self._eager(clients, draw, x, y, w, s)
-        leaves = tuple((t.shape, t.dtype) for t in (*leaves_of(x), y))
+        step = (
+            self._eager_step()
+            if not self._is_compiled
+            else self._compiled_step(clients, draws, x, y, w, scalars)
+        )
+        return run_steps(step, clients, draws, x, y, w, scalars)
+
+    def _eager_step(self) -> StackedStep:
+        if self._eager is None:
+            is_inside = has_own_gradients(self._model) or not self._traits.has_plain_gradients
+            self._eager = StackedStep(self._model, self._recipe, self.form, is_inside).move(self._device)
+        return self._eager
+
+    def _compiled_step(
+        self,
+        clients: StackedClients,
+        draws: Tensor,
+        x: Batch,
+        y: Tensor,
+        w: Tensor,
+        scalars: Sequence[Tensors],
+    ) -> StepFn:
+        """The compiled step for the first of these steps; the others are of the same kind."""
+        leaves = tuple((t.shape[1:], t.dtype) for t in (*leaves_of(x), y))
         shape = (clients.alive.shape[0], tuple(x) if isinstance(x, dict) else None, leaves)
         if shape not in self._steps:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                return compile_step(traced, clients, draw, x, y, w, s)
+                first = map_batch(operator.itemgetter(0), x)
+                return compile_step(traced, clients, draws[0], first, y[0], w[0], scalars[0])
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
-        return self._steps[shape](clients, draw, x, y, w, s)
+        return self._steps[shape]
 
 
 def settle_allocator(device: str) -> None:

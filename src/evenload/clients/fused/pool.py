@@ -3,7 +3,7 @@
 Places are positions in these tensors, so that one gather serves all slots of a step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,8 +35,8 @@ class RowPool(Protocol):
         """Copy the client's rows in, for as long as it holds ``slot``; returns where they begin."""
         ...
 
-    def gather(self, places: Tensor) -> Iterator[tuple[Batch, Tensor]]:
-        """places int64 [steps, ...] -> x and y of each step, of that shape and a row's"""
+    def gather(self, places: Tensor) -> tuple[Batch, Tensor]:
+        """places int64 [...] -> x and y, of that shape and a row's"""
         ...
 
     @property
@@ -61,11 +61,10 @@ class _TensorPool:
         x = self.leaves[:-1]
         return sum(t[0].numel() * t.element_size() for t in x) if len(self.leaves[-1]) else 1
 
-    def gather(self, places: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+    def gather(self, places: Tensor) -> tuple[Batch, Tensor]:
         flat = places.flatten()
-        found = [t.index_select(0, flat).view(*places.shape, *t.shape[1:]) for t in self.leaves]
-        for *x, y in zip(*(t.unbind(0) for t in found), strict=True):
-            yield x[0] if isinstance(self.like, Tensor) else unflattened(self.like, x), y
+        *x, y = (t.index_select(0, flat).view(*places.shape, *t.shape[1:]) for t in self.leaves)
+        return unflattened(self.like, x), y
 
 
 class _SharedRows(_TensorPool):

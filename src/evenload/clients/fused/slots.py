@@ -10,7 +10,7 @@ stepped, however different the clients' numbers of steps are.
 import functools
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.fused.scalars import Scalars
 from evenload.clients.fused.steps import StepTable
-from evenload.clients.step.fuse import StackedClients, StepFn, StepForm, StepOutput
+from evenload.clients.step.fuse import StackedClients, StepForm, StepOutput, Tensors
 from evenload.clients.values.data import Batch
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.clients.values.task import ClientTask
@@ -30,6 +30,9 @@ __all__ = ["SlotRun"]
 GATHER_BYTES = 1 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
 SIDE_BY_SIDE_BYTES = 1 << 20  # states up to this size are copied faster as one tensor than one by one
 FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list
+
+
+StepsFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Sequence[Tensors]], StepOutput]
 
 
 @dataclass(slots=True)
@@ -51,9 +54,10 @@ class _Occupant:
 class SlotRun:
     """One training of the tasks in ``queue`` (of one form, none empty) over a few slots; used once.
 
-    tasks  all that may come out of the queue, longest first; runs in several threads may share one queue
-    step   the fused step; ``sizes`` are the numbers of rows that it may be called with, ascending
-    names  state dict name -> the name of its tensor here (tied parameters share one)
+    tasks      all that may come out of the queue, longest first; runs in several threads may share one queue
+    run_steps  takes several fused steps: the clients, and inputs with a row for each step; ``sizes`` are the
+               numbers of clients that it may be called with, ascending
+    names      state dict name -> the name of its tensor here (tied parameters share one)
     """
 
     def __init__(
@@ -61,13 +65,13 @@ class SlotRun:
         tasks: Sequence[ClientTask],
         queue: deque[ClientTask],
         form: StepForm,
-        step: StepFn,
+        run_steps: StepsFn,
         names: dict[str, str],
         sizes: Sequence[int],
         device: str = "cpu",
     ):
         self._waiting = queue
-        self._form, self._step, self._names, self._device = form, step, names, device
+        self._form, self._run_steps, self._names, self._device = form, run_steps, names, device
         self._sizes = list(sizes)
         self.n_slots = self._sizes[-1]
         dtype = next(tasks[0].start[n] for n in names if names[n] == form.trained[0]).dtype
@@ -182,20 +186,15 @@ class SlotRun:
             rows += torch.tensor(begin, device=self._device)[:, None]
         scalars = self._scalars.lines([(o.task, o.next - o.first) for o in self._slots], length, q)
         clients = self._window(q)
+        size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
         outs = []
-        for batch, draw, weight, s in zip(
-            self._gathered(rows), draws.unbind(0), weights.unbind(0), scalars, strict=True
-        ):
-            outs.append(self._step(clients, draw, *batch, weight, s))
+        for at in range(0, length, size):
+            part = slice(at, at + size)
+            x, y = self._pool.gather(rows[part])
+            outs.append(self._run_steps(clients, draws[part], x, y, weights[part], scalars[part]))
         self.client_steps += live * length
         self.row_steps += q * length
         self._note(lines, outs)
-
-    def _gathered(self, rows: Tensor) -> Iterator[tuple[Batch, Tensor]]:
-        """Yield the batches of the steps, gathered for several steps at once while they are small."""
-        size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
-        for at in range(0, len(rows), size):
-            yield from self._pool.gather(rows[at : at + size])
 
     def _window(self, q: int) -> StackedClients:
         """The clients in the first ``q`` rows."""
@@ -219,21 +218,21 @@ class SlotRun:
 
     def _note(self, lines: np.ndarray, outs: list[StepOutput]) -> None:
         """Write the segment's losses and metrics into the table's ``lines`` [length, live]."""
-        losses = torch.stack([out.losses for out in outs]).tolist()
+        losses = torch.cat([out.losses for out in outs]).tolist()
         live = len(self._slots)
         losses = [line[:live] for line in losses]
         self._table.losses[lines] = losses
         if outs[0].metrics:
-            metrics = torch.stack([torch.stack(list(out.metrics.values()), 1) for out in outs])
+            metrics = torch.cat([torch.stack(list(out.metrics.values()), 2) for out in outs])
             self._table.metrics[lines] = metrics.to("cpu", torch.float64).numpy()[:, :live]
         for o in self._slots:
-            o.next += len(outs)
+            o.next += len(lines)
         if math.isfinite(sum(map(sum, losses))):
             return
         is_bad = ~np.isfinite(losses)
         for k in np.flatnonzero(is_bad.any(0)).tolist():
             o = self._slots[k]
-            o.end = o.next = o.next - len(outs) + int(is_bad[:, k].argmax())
+            o.end = o.next = o.next - len(lines) + int(is_bad[:, k].argmax())
             o.is_dead = True
 
     # --- leaving ----------------------------------------------------------------------------------

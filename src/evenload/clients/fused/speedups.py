@@ -4,18 +4,36 @@ Without that room, or where this torch's compiler has other insides than it know
 was traced: the results are the same, and it takes longer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = ["PLAIN", "Speedups", "find_speedups"]
+__all__ = ["PLAIN", "Replay", "Speedups", "find_speedups"]
 
 CompilerOptions = dict[str, Any] | None
 Finish = Callable[[list[Tensor], list[Tensor]], None]
+
+
+class Replay(Protocol):
+    """Many steps of a compiled graph in one call."""
+
+    def fits(self, arguments: Sequence[Tensor]) -> bool:
+        """Can it take steps with arguments like these?"""
+        ...
+
+    def run(
+        self, kept: Sequence[Tensor], stacked: Sequence[Tensor | Sequence[Tensor]], n_steps: int
+    ) -> Sequence[Tensor]:
+        """Take the steps; returns the outputs that the step wants, [n_steps, K] each.
+
+        kept     the first arguments, the same in all steps
+        stacked  the others, with a row for each step
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +44,14 @@ class Speedups:
              with its arguments and its outputs beyond those of the given graph; None if nothing remains
     compile  (graph, example arguments, compiler options) -> a function of these arguments
     inside   a context manager for compiling in
+    replay   (compiled function, what remains to be done, example arguments, number of outputs that the step
+             wants) -> a way to take many steps in one call; None if there is none
     """
 
     rewrite: Callable[[GraphModule, list[Tensor]], tuple[GraphModule, Finish | None]]
     compile: Callable[[GraphModule, list[Tensor], CompilerOptions], Any]
     inside: Callable[[], AbstractContextManager[Any]]
+    replay: Callable[[Any, Finish | None, list[Tensor], int], Replay | None]
 
 
 def _compile_plainly(
@@ -41,15 +62,16 @@ def _compile_plainly(
     return torch._inductor.compile(graph, [*example], options=options)  # pyrefly: ignore
 
 
-PLAIN = Speedups(lambda graph, example: (graph, None), _compile_plainly, nullcontext)
+PLAIN = Speedups(lambda graph, example: (graph, None), _compile_plainly, nullcontext, lambda *_: None)
 
 
 def find_speedups() -> Speedups:
     """Those of the room ``inductor`` if it can be imported; else ``PLAIN``."""
     try:
         from evenload.clients.fused.inductor.direct_call import compile_directly
+        from evenload.clients.fused.inductor.replayed_steps import replayed_steps
         from evenload.clients.fused.inductor.rewrite import rewrite
         from evenload.clients.fused.inductor.unlocked_kernels import unlocked_kernels
     except ImportError:
         return PLAIN
-    return Speedups(rewrite, compile_directly, unlocked_kernels)
+    return Speedups(rewrite, compile_directly, unlocked_kernels, replayed_steps)

@@ -26,7 +26,7 @@ from evenload.clients.values.losses import metrics_of
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput"]
+__all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput", "Tensors"]
 
 Tensors = Mapping[str, Tensor]
 

@@ -50,11 +50,11 @@ class ModelTraits:
 # among them: functions with a backward of their own, what torch gives other gradients to by convention
 # (padding_idx), and operations that vmap knows as a whole only, or whose ties it may break otherwise.
 PLAIN_NAMES = """
-    Abs Add Addmm Baddbmm BinaryCrossEntropyWithLogits Bmm Cat Clamp ClampMax ClampMin Clone
+    Abs Add Addmm Alias Baddbmm BinaryCrossEntropyWithLogits Bmm Cat Clamp ClampMax ClampMin Clone
     ConstantPadNd Cos Cumsum Div Elu Erf Exp Expand Flip Gather Gelu Hardswish Hardtanh Index
     IndexSelect LeakyRelu Log Log1P LogSigmoid LogSoftmax Logsumexp MaskedFill Mean Mish Mm MseLoss
     Mul NativeBatchNorm NativeGroupNorm NativeLayerNorm Neg NllLoss NllLoss2D Permute Pow Relu
-    Repeat Roll Rsqrt ScaledDotProductFlashAttentionForCpu Select Sigmoid Silu Sin Slice
+    Repeat ReshapeAlias Roll Rsqrt ScaledDotProductFlashAttentionForCpu Select Sigmoid Silu Sin Slice
     SmoothL1Loss Softmax Softplus Split SplitWithSizes Sqrt Squeeze Stack Std Sub Sum T Tanh ToCopy
     Transpose Unbind UnsafeSplit UnsafeView Unsqueeze Var View Where
 """

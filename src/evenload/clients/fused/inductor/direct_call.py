@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = ["compile_directly"]
+__all__ = ["DirectCall", "compile_directly"]
+
+
+class DirectCall:
+    """The function inside, as the compiler made it: ``function`` takes a list, which it empties."""
+
+    def __init__(self, function: Callable[[list[Tensor]], Any]):
+        self.function = function
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self.function([*tensors])
 
 
 def compile_directly(
@@ -40,7 +50,7 @@ def compile_both(
     if len(made) != 1 or not callable(made[0]):
         return wrapped, None
     inner = getattr(made[0], "current_callable", None) or made[0]
-    return wrapped, lambda *tensors: inner([*tensors])
+    return wrapped, DirectCall(inner)
 
 
 def is_same(inner: Callable[..., Any], wrapped: Callable[..., Any], example: list[Tensor]) -> bool:

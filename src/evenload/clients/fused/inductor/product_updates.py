@@ -29,7 +29,7 @@ from evenload.clients.fused.inductor.graph_views import (
 from evenload.clients.fused.inductor.narrow_products import NARROW
 from evenload.clients.fused.inductor.small_products import add_product
 
-__all__ = ["Factor", "Update", "apply_updates", "take_out_updates"]
+__all__ = ["Factor", "ProductUpdates", "Update", "apply_updates", "take_out_updates"]
 
 aten = torch.ops.aten
 
@@ -64,6 +64,16 @@ class Update:
     alive: int
     left: Factor
     right: Factor
+
+
+@dataclass(frozen=True, slots=True)
+class ProductUpdates:
+    """The updates that were taken out of a graph, to be applied after each of its runs."""
+
+    updates: tuple[Update, ...]
+
+    def __call__(self, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        apply_updates(self.updates, arguments, outputs)
 
 
 def apply_updates(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -1,25 +1,19 @@
 """All rewrites of a traced step, in their order."""
 
-import functools
-from collections.abc import Callable
-
 from torch import Tensor
 from torch.fx import GraphModule
 
 from evenload.clients.fused.inductor.narrow_products import turn_narrow
-from evenload.clients.fused.inductor.product_updates import apply_updates, take_out_updates
+from evenload.clients.fused.inductor.product_updates import ProductUpdates, take_out_updates
 
 __all__ = ["rewrite"]
 
 
-def rewrite(
-    graph: GraphModule, example: list[Tensor]
-) -> tuple[GraphModule, Callable[[list[Tensor], list[Tensor]], None] | None]:
+def rewrite(graph: GraphModule, example: list[Tensor]) -> tuple[GraphModule, ProductUpdates | None]:
     """The faster graph, and the updates of weights that follow each of its runs; None if there are none.
 
     Updates are taken out on CPUs only: to see whether all clients are alive, a GPU would have to wait.
     """
     is_on_cpu = all(t.device.type == "cpu" for t in example)
     updates = take_out_updates(graph) if is_on_cpu else []
-    graph = turn_narrow(graph, example)
-    return graph, functools.partial(apply_updates, updates) if updates else None
+    return turn_narrow(graph, example), ProductUpdates(tuple(updates)) if updates else None

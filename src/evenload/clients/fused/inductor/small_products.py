@@ -1,4 +1,4 @@
-"""Products of small matrices added to weights: by a kernel of our own where there is one, else by torch.
+"""Products of many clients' small matrices: by a kernel of our own where there is one, else by torch.
 
 torch's library of products knows some makers' processors only, and uses half of the vectors of others.
 """
@@ -10,48 +10,61 @@ from torch import Tensor
 
 from evenload._terminal import log_of
 from evenload.errors import EvenloadError
-from evenload.gpu.llvm.products import ProductShape, product_program
+from evenload.gpu.llvm.products import ProductShape, panel_bytes, product_program
+from evenload.gpu.llvm.program import Program
 
-__all__ = ["add_product"]
+__all__ = ["add_product", "program_for"]
 
-MOST_BYTES = 256 << 10  # of a client's right factor, which is read again for each tile of rows
+MOST_BYTES = 256 << 10  # of the columns of a right factor that are read again for each tile of rows
 DTYPES = (torch.float32, torch.float64)
+ALL_ALIVE = 0
 
 log = log_of(__name__)
+
+Steps = tuple[int, ...]
 
 
 def add_product(weight: Tensor, left: Tensor, right: Tensor) -> None:
     """weight [K, m, n] += left [K, m, depth] @ right [K, depth, n], all on the CPU and of one dtype."""
     program = None
     if torch.get_num_threads() == 1:  # torch shares a product out among its threads
-        program = _program_for(
-            weight.shape, weight.stride(), left.shape, left.stride(), right.stride(), weight.dtype
+        program = program_for(
+            weight.shape, left.shape[2], weight.stride(), left.stride(), right.stride(), weight.dtype
         )
     if program is None:
         weight.baddbmm_(left, right)
     else:
-        program.add(left.data_ptr(), right.data_ptr(), weight.data_ptr(), len(weight))
+        program.multiply(left.data_ptr(), right.data_ptr(), weight.data_ptr(), len(weight), ALL_ALIVE)
 
 
 @functools.cache
-def _program_for(
+def program_for(
     shape: tuple[int, ...],
-    into: tuple[int, ...],
-    factor: tuple[int, ...],
-    left: tuple[int, ...],
-    right: tuple[int, ...],
+    depth: int,
+    into: Steps,
+    left: Steps,
+    right: Steps,
     dtype: torch.dtype,
-):
-    """The program for tensors of these shapes and strides; None if torch is as fast, or it cannot be had."""
-    (_, rows, columns), depth = shape, factor[2]
-    is_near = depth * columns * dtype.itemsize <= MOST_BYTES
-    if dtype not in DTYPES or not (into[2] == right[2] == 1 and is_near and rows and columns):
+    adds: bool = True,
+) -> Program | None:
+    """The program for a product [K, rows, columns] = ``shape`` of factors with these strides.
+
+    None if torch is as fast, or it cannot be had.
+    """
+    _, rows, columns = shape
+    is_turned = right[2] != 1
+    is_usable = dtype in DTYPES and into[2] == 1 and 1 in right[1:] and rows and columns and depth
+    if not is_usable:
         return None
-    product = ProductShape(rows, columns, depth, (left[0], left[1], left[2]), right[:2], into[:2])  # pyrefly: ignore
+    steps = (right[0], right[2] if is_turned else right[1])
+    product = ProductShape(rows, columns, depth, left, steps, into[:2], is_turned, adds)  # pyrefly: ignore
     try:
         from evenload.gpu.llvm.field.floats import lanes_for
 
-        return product_program(product, lanes_for(columns, dtype.itemsize), dtype.itemsize)
+        lanes = lanes_for(columns, dtype.itemsize)
+        if panel_bytes(product, lanes, dtype.itemsize) > MOST_BYTES:
+            return None
+        return product_program(product, lanes, dtype.itemsize)
     except ImportError:  # without the kernels extra; MissingExtra is one
         return None
     except EvenloadError as error:

@@ -1,0 +1,214 @@
+"""Many steps in one call are those steps one by one; what cannot be recorded is not."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from evenload.clients import SGD, Recipe
+from evenload.clients.fused import compiled
+from evenload.clients.fused.compiled import run_steps
+from evenload.clients.fused.inductor import replay
+from evenload.clients.fused.inductor import replayed_steps as made
+from evenload.clients.fused.inductor.direct_call import DirectCall
+from evenload.clients.fused.inductor.recording import Product, record
+from evenload.clients.fused.inductor.replay import make_replay
+from evenload.clients.fused.inductor.replayed_steps import replayed_steps
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+K, ROWS, STEPS = 3, 7, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(21, 18), nn.ReLU(), nn.Linear(18, 5))
+
+
+def made_clients():
+    params = {
+        n: torch.stack([p.detach() * (1 + k / 9) for k in range(K)]) for n, p in net().named_parameters()
+    }
+    return StackedClients(params, {}, {}, {}, {}, {}, torch.ones(K, dtype=torch.bool))
+
+
+def inputs():
+    """Of STEPS steps, with rates that fall."""
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(STEPS, K, ROWS, 21, generator=g), torch.randint(0, 5, (STEPS, K, ROWS), generator=g)
+    draws, w = torch.zeros(STEPS, K, dtype=torch.int64), torch.full((STEPS, K, ROWS), 1 / ROWS)
+    return draws, x, y, w, [{"minus_lr": torch.full((K,), -0.3 / (i + 1))} for i in range(STEPS)]
+
+
+@pytest.fixture(scope="module")
+def step():
+    optimizer = SGD(0.3)
+    form = StepForm(tuple(dict(net().named_parameters())), (), (), optimizer.form([optimizer]))
+    recipe = Recipe(optimizer=optimizer, batch_size=ROWS, steps=1, metrics=("accuracy",))
+    draws, x, y, w, scalars = inputs()
+    stacked = StackedStep(net(), recipe, form)
+    return compiled.compile_step(stacked.traced, made_clients(), draws[0], x[0], y[0], w[0], scalars[0])
+
+
+def one_by_one(step, clients, *given):
+    return run_steps(lambda *arguments: step(*arguments), clients, *given)
+
+
+def tensors(clients, out):
+    return {**clients.params, "losses": out.losses, **out.metrics}
+
+
+def test_steps_in_one_call_are_the_steps_one_by_one(step):
+    ours, theirs = made_clients(), made_clients()
+    out = step.steps(ours, *inputs())
+    expected = one_by_one(step, theirs, *inputs())
+    assert out.losses.shape == out.metrics["accuracy"].shape == (STEPS, K)
+    for name, t in tensors(theirs, expected).items():
+        torch.testing.assert_close(tensors(ours, out)[name], t, rtol=0, atol=1e-6)
+    for name, t in made_clients().params.items():
+        assert (ours.params[name] - t).abs().amax() > 1e-3
+
+
+def test_one_rate_for_all_steps_is_one_tensor(step):
+    draws, x, y, w, scalars = inputs()
+    copies, same = (
+        [{"minus_lr": t} for t in ts]
+        for ts in ([scalars[0]["minus_lr"].clone() for _ in range(STEPS)], [scalars[0]["minus_lr"]] * STEPS)
+    )
+    outs = [step.steps(made_clients(), draws, x, y, w, lines).losses for lines in (copies, same)]
+    assert torch.equal(*outs)
+
+
+def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(step):
+    whole, clients = made_clients(), made_clients()
+    draws, x, y, w, scalars = inputs()
+    good = step.steps(whole, draws, x, y, w, scalars)
+    before = {name: t.clone() for name, t in clients.params.items()}
+    clients.alive[1] = False
+    x = x.clone()
+    x[0, 2, 0, 0] = torch.nan
+    out = step.steps(clients, draws, x, y, w, scalars)
+    assert clients.alive.tolist() == [True, False, False]
+    assert torch.equal(out.losses[:, 0], good.losses[:, 0])
+    for name, t in clients.params.items():
+        assert torch.equal(t[0], whole.params[name][0])
+        assert torch.equal(t[1:], before[name][1:])
+
+
+def test_what_a_kernel_refuses_is_an_error(step):
+    draws, x, y, w, scalars = inputs()
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        step.steps(made_clients(), draws, x, y + 5, w, scalars)
+
+
+def test_other_arguments_are_stepped_one_by_one(step):
+    draws, x, y, w, scalars = inputs()
+    expected = step.steps(made_clients(), draws, x, y, w, scalars)
+    apart = x.transpose(-1, -2).contiguous().transpose(-1, -2)
+    assert step.steps(made_clients(), draws, apart, y, w, scalars) is None
+    torch.set_num_threads(2)
+    try:
+        assert step.steps(made_clients(), draws, x, y, w, scalars) is None
+        out = run_steps(step, made_clients(), draws, x, y, w, scalars)
+    finally:
+        torch.set_num_threads(1)
+    torch.testing.assert_close(out.losses, expected.losses, rtol=0, atol=1e-6)
+
+
+# --- what is recorded ---------------------------------------------------------------------------------
+
+
+def written(body, **names):
+    """A function as the compiler writes it."""
+    own = {
+        "torch": torch,
+        "empty_strided_cpu": torch._C._dynamo.guards._empty_strided_cpu,
+        "reinterpret_tensor": torch._C._dynamo.guards._reinterpret_tensor,
+        "extern_kernels": types.SimpleNamespace(bmm=torch.bmm),
+        **names,
+    }
+    exec("def call(self, args):\n    a, b = args\n    args.clear()\n" + body, own)
+    return own["call"]
+
+
+MADE = "    c = empty_strided_cpu((2, 3, 3), (9, 3, 1), torch.float32)\n"
+MULTIPLIED = MADE + "    extern_kernels.bmm(a, reinterpret_tensor(b, (2, 4, 3), (12, 1, 4), 0), out=c)\n"
+FACTORS = [torch.ones(2, 3, 4), torch.ones(2, 3, 4)]
+
+
+def test_a_product_is_recorded_with_its_memory():
+    recording = record(written(MULTIPLIED + "    return (c, )\n"), FACTORS)
+    assert recording is not None
+    (product,) = recording.calls
+    assert isinstance(product, Product)
+    assert (product.left.memory, product.right.memory, product.into.memory) == (0, 1, 2)
+    assert (product.right.shape, product.right.stride, product.adds) == ((2, 4, 3), (12, 1, 4), False)
+    assert (recording.buffers, recording.outputs) == ((72,), (product.into,))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        MULTIPLIED + "    torch.relu_(c)\n    return (c, )\n",
+        MULTIPLIED + "    return (self.partitions[0](c), )\n",
+        MADE + "    extern_kernels.bmm(a, constant0, out=c)\n    return (c, )\n",
+        MADE + "    extern_kernels.mm(a, b, out=c)\n    return (c, )\n",
+        MULTIPLIED + "    return (c, 3)\n",
+        MADE + "    cpp_fused_add_0(a, c)\n    return (c, )\n",
+    ],
+    ids=[
+        "another operation",
+        "parts",
+        "a constant",
+        "another product",
+        "a number",
+        "a kernel without a library",
+    ],
+)
+def test_what_is_not_known_is_not_recorded(body):
+    function = written(body, constant0=FACTORS[1], cpp_fused_add_0=lambda *_: None)
+    assert record(function, FACTORS) is None
+    assert record(torch.relu, FACTORS) is None
+
+
+def test_no_steps_in_one_call_where_the_numbers_are_others(step, monkeypatch):
+    draws, x, y, w, scalars = inputs()
+    example = [*made_clients().flat(), draws[0], x[0], y[0], w[0], *scalars[0].values()]
+    before = [t.clone() for t in example]
+    run, finish = step._run, step._finish
+    assert replayed_steps(run, finish, example, 2) is not None
+    wrong = dataclasses.replace(finish, updates=finish.updates[:1])
+    real = made.record
+    monkeypatch.setattr(made, "record", lambda function, given: real(run.function, given))
+    other = DirectCall(lambda given: run(*given))
+    assert replayed_steps(other, finish, example, 2) is not None
+    assert replayed_steps(other, lambda *_: None, example, 2) is None
+    monkeypatch.setattr(made, "make_replay", lambda r, _, *rest: make_replay(r, wrong, *rest))
+    assert replayed_steps(other, finish, example, 2) is None
+    assert all(map(torch.equal, example, before))
+
+
+def test_no_steps_in_one_call_without_a_kernel_for_products(step, monkeypatch, caplog):
+    draws, x, y, w, scalars = inputs()
+    example = [*made_clients().flat(), draws[0], x[0], y[0], w[0], *scalars[0].values()]
+    monkeypatch.setattr(replay, "program_for", lambda *_: None)
+    assert replayed_steps(step._run, step._finish, example, 2) is None
+
+    def fails(*_):
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(made, "make_replay", fails)
+    assert replayed_steps(step._run, step._finish, example, 2) is None
+    assert "no compiler" in caplog.text
