@@ -31,6 +31,7 @@ from evenload.gpu.llvm import program
 from evenload.gpu.llvm.hash import hash_kernels
 from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
+from evenload.merkle.scheme import written_name
 from evenload.native import machine
 
 LEVELS: dict[str, int | str] = {"AVX-512": 512, "SHA-NI": "sha", "AVX2": 256, "SSE": 128}
@@ -38,7 +39,7 @@ LEVELS: dict[str, int | str] = {"AVX-512": 512, "SHA-NI": "sha", "AVX2": 256, "S
 
 def engine_for(scheme: str, level: int | str) -> CpuEngine:
     """One thread, with the kernels that a processor of this level gets: shipped, but for SSE's."""
-    engine = CpuEngine(Scheme(scheme), threads=1)
+    engine = CpuEngine(Scheme(written_name(scheme)), threads=1)
     rule = engine.scheme.rule
     engine._kernels = compiled_for_sse(rule) if level == 128 else hash_kernels.hash_program(rule, level)
     return engine
@@ -150,8 +151,9 @@ def wgsl(n: int) -> list[dict[str, Any]]:
     rows, table = rows_of(n), []
     content, height = rows.tobytes(), n.bit_length() - 1
     for scheme in ("rfc6962", "bitcoin", "blake2s"):
-        engine = WgslEngine(Scheme(scheme), context=context)
-        assert engine.subtree_roots(rows, height)[0].tobytes() == MerkleTree(rows, scheme=scheme).root
+        kind = Scheme(written_name(scheme))
+        engine = WgslEngine(kind, context=context)
+        assert engine.subtree_roots(rows, height)[0].tobytes() == MerkleTree(rows, scheme=kind).root
         name = f"WGSL, {context.name}"
         contestants = {
             name: lambda e=engine: e.subtree_roots(rows, height),
@@ -192,7 +194,7 @@ def devices(n: int) -> None:
 
 def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> dict[str, Any]:
     """The best of three runs, workers warm."""
-    times = time_roots(pool.select(tuple(pool)[:k]), path, scheme, strategy, 3)
+    times = time_roots(pool.select(tuple(pool)[:k]), path, written_name(scheme), strategy, 3)
     best = min(times, key=lambda one: one.wall_s)
     return {
         "scheme": scheme,

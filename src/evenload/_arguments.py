@@ -8,6 +8,7 @@ import contextlib
 import math
 import operator
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,7 @@ __all__ = [
     "length",
     "number",
     "places",
+    "refuse_drive",
     "seconds",
     "sequence",
     "whole",
@@ -115,7 +117,19 @@ def folder(name: str, value: Any) -> str:
         path = b""
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigError(f"{name}={quoted(value)} is no path", hint="give the path of a folder as text")
+    refuse_drive(path)
     return path
+
+
+def refuse_drive(path: str | os.PathLike) -> None:
+    """Raise ConfigError for a path of Windows on another system, where it is only an odd name here."""
+    drive, rest = os.fspath(path)[:3], os.fspath(path)[3:].replace("\\", "/")
+    if os.name != "nt" and re.fullmatch(r"[A-Za-z]:[\\/]", drive):
+        raise ConfigError(
+            f"{quoted(os.fspath(path), 200)} is a path of Windows, and would only be an odd name here",
+            hint=f"give a path of this system: {quoted(f'/mnt/{drive[0].lower()}/{rest}', 200)} in WSL,"
+            f" {quoted('./' + os.fspath(path), 200)} if that is its name",
+        )
 
 
 def keywords(name: str, value: Any) -> Mapping[str, Any]:

@@ -237,13 +237,9 @@ CHECKS |= {"routing": (check_split, by_cut), "placement": (check_split, by_copie
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Check certificates of evenload. Exit code 1: one does not hold."
-    )
+    parser = argparse.ArgumentParser(description="Check certificates of evenload. Exit code 1: one is false.")
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument(
-        "--require", type=Fraction, default=Fraction(0), metavar="SHARE", help="the least bound / achieved"
-    )
+    parser.add_argument("--require", type=Fraction, default=0, metavar="SHARE", help="bound over achieved")
     given, code = parser.parse_args(arguments), 0
     for path in given.files:
         try:
@@ -251,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
             text = f"holds: {100 * float(bound / achieved):.2f} % of the best possible"
             code |= bound < given.require * achieved
         except (Refused, OSError) as error:
-            text, code = f"refused: {error}", 1
+            text, code = f"refused: {getattr(error, 'strerror', error)}", 1
         sys.stdout.write(f"{ascii(path)[1:-1]} {text}\n")
     return int(code)
 

@@ -51,6 +51,7 @@ __all__ = [
     "WorkerLost",
     "printable",
     "quoted",
+    "reason_of",
 ]
 
 MAX_QUOTED = 80
@@ -74,6 +75,19 @@ def quoted(value: object, most: int = MAX_QUOTED) -> str:
         return printable(_SHORT.repr(value), most)
     except Exception:  # the repr of an object is code of whoever made it
         return printable(f"<{type(value).__name__}>", most)
+
+
+def reason_of(error: BaseException, *, with_path: bool = False) -> str:
+    """Why a file or program could not be used, for a message: the system's words, without a number.
+
+    with_path  name the file, too: for a message that does not
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    named = f": {quoted(str(error.filename), MAX_PRINTABLE)}" if with_path and error.filename else ""
+    return printable(error.strerror) + named
 
 
 class _ShortRepr(reprlib.Repr):

@@ -27,7 +27,7 @@ def test_every_strategy_gives_the_root(inline, rows_for, strategy, n):
     assert done.parts.strategy == strategy
 
 
-@pytest.mark.parametrize("name", ["bitcoin", "blake2s", "poseidon"])
+@pytest.mark.parametrize("name", ["bitcoin", "rfc6962-blake2s", "poseidon"])
 def test_every_scheme(inline, rows_for, monkeypatch, name):
     monkeypatch.setattr(module, "LEAST_HEIGHT", 2)
     scheme = Scheme(name)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError, UnknownName
-from evenload.merkle import MerkleTree, Scheme
+from evenload.merkle import MerkleTree, RootStream, Scheme, proof_from_json
 from evenload.merkle.plain_engine import PlainEngine
 
 # Certificate Transparency's reference tests: eight records and the roots of the first 1 .. 8.
@@ -76,7 +76,7 @@ def test_equals_the_twin(scheme, twin, rows_for, n):
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(st.lists(st.integers(0, 12), max_size=8), st.sampled_from(["rfc6962", "bitcoin", "blake2s"]))
+@given(st.lists(st.integers(0, 12), max_size=8), st.sampled_from(["rfc6962", "bitcoin", "rfc6962-blake2s"]))
 def test_growing_is_the_same_as_building(counts, name):
     rows = np.random.default_rng(1).integers(0, 256, (sum(counts), 32), dtype=np.uint8)
     grown, at = MerkleTree(scheme=name), 0
@@ -110,7 +110,7 @@ def test_paths_are_those_of_the_rfc(twin, rows_for):
             assert list(tree.prove_consistency(old).path) == twin(Scheme()).consistency(old, leaves)
 
 
-@pytest.mark.parametrize("name", ["rfc6962", "blake2s"])
+@pytest.mark.parametrize("name", ["rfc6962", "rfc6962-blake2s"])
 def test_consistency_between_all_sizes(name, rows_for):
     tree = MerkleTree(rows_for(17), scheme=name)
     for new in range(1, 18):
@@ -164,15 +164,36 @@ def test_blake2s_in_the_shape_of_rfc6962_is_what_its_page_says_by_either_name(ro
     expected = hashlib.blake2s(
         hashlib.blake2s(a + b, node_depth=1, **options).digest() + c, node_depth=1, **options
     ).digest()
-    schemes = [Scheme(name, key=b"k", person=b"app") for name in ("rfc6962-blake2s", "blake2s")]
-    assert schemes[0] == schemes[1]
-    assert {MerkleTree(rows, scheme=one).root for one in schemes} == {expected}
+    scheme = Scheme("rfc6962-blake2s", key=b"k", person=b"app")
+    assert MerkleTree(rows, scheme=scheme).root == expected
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda: Scheme("blake2s"),
+        lambda: MerkleTree(scheme="blake2s").scheme,
+        lambda: RootStream("blake2s").scheme,
+    ],
+)
+def test_the_old_name_works_and_warns_where_it_is_written(named):
+    with pytest.warns(DeprecationWarning, match='"blake2s" is "rfc6962-blake2s" now') as seen:
+        assert named() == Scheme("rfc6962-blake2s")
+    assert [one.filename for one in seen] == [__file__]
+
+
+def test_a_file_with_the_old_name_is_read_without_a_warning(rows_for):
+    """Who reads it cannot change it."""
+    tree = MerkleTree(rows_for(3), scheme="rfc6962-blake2s")
+    page = tree.prove(1).to_json()
+    assert page["scheme"] == "rfc6962-blake2s"
+    assert proof_from_json({**page, "scheme": "blake2s"}) == tree.prove(1)
 
 
 def test_key_and_personalisation_change_everything(rows_for):
     rows = rows_for(5)
     options = [{}, {"key": b"a"}, {"key": b"b"}, {"person": b"a"}]
-    roots = {MerkleTree(rows, scheme=Scheme("blake2s", **chosen)).root for chosen in options}
+    roots = {MerkleTree(rows, scheme=Scheme("rfc6962-blake2s", **chosen)).root for chosen in options}
     assert len(roots) == 4
 
 
@@ -213,7 +234,7 @@ def test_elements_that_are_not_below_the_order_are_refused():
 
 
 def test_no_leaves():
-    for name in ("bitcoin", "blake2s", "poseidon"):
+    for name in ("bitcoin", "rfc6962-blake2s", "poseidon"):
         empty = MerkleTree(np.empty((0, 32), np.uint8), scheme=name)
         assert len(empty) == 0
         assert not empty.is_mutated
@@ -250,7 +271,7 @@ def test_trees_that_there_are_not():
             Scheme("rfc6962", **options)
     for options in ({"key": b"k" * 33}, {"person": b"p" * 9}):
         with pytest.raises(ConfigError):
-            Scheme("blake2s", **options)
+            Scheme("rfc6962-blake2s", **options)
     with pytest.raises(ConfigError):
         Scheme("poseidon", depth=64)
     with pytest.raises(ConfigError, match="do not fit"):

@@ -33,7 +33,7 @@ ASK = """if True:
     leaves = dice.integers(0, 256, (301, 32), dtype=np.uint8)
     leaves[:, 31] = 0  # an element of the field, for Poseidon
     trees = {name: MerkleTree(leaves, scheme=name, threads=1).root.hex()
-             for name in ("rfc6962", "bitcoin", "poseidon", "blake2s")}
+             for name in ("rfc6962", "bitcoin", "poseidon", "rfc6962-blake2s")}
     trees["openzeppelin"] = StandardTree(leaves).root.hex()
     loads = dice.integers(1, 100, (3, 2, 32)).astype(float)
     flows = [route(np.arange(40) % 32, np.arange(32) ** 2, 8, **options).quotas.tolist()

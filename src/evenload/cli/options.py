@@ -1,12 +1,17 @@
 """Options that several commands have, and the decorator that hands all options on as one frozen value."""
 
+import errno
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
+
+from evenload._arguments import refuse_drive
+from evenload.errors import quoted
 
 __all__ = [
     "FILE",
@@ -19,15 +24,33 @@ __all__ = [
     "passed_as",
     "planning_limit_option",
     "quiet_option",
+    "scheme_option",
     "set_option",
     "skip_option",
 ]
 
 Command = Callable[..., Any]
 
-PATH = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
+
+class HerePath(click.Path):
+    """A path of this system: one of Windows is refused elsewhere, where it is only an odd name.
+
+    Links that lead back to themselves are refused, too: many functions of Python's raise no OSError for them.
+    """
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        refuse_drive(value)
+        try:
+            os.stat(value)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                self.fail(f"{quoted(os.fspath(value), 200)} is a link that leads back to itself", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = HerePath(path_type=Path)
+FILE = HerePath(path_type=Path, dir_okay=False)
+FOLDER = HerePath(path_type=Path, file_okay=False)
 
 
 class NumberRange(click.FloatRange):
@@ -40,11 +63,27 @@ class NumberRange(click.FloatRange):
         return number
 
 
+def _scheme_of_today(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    from evenload.merkle.scheme import written_name
+
+    today = written_name(name)
+    if today != name:
+        click.echo(f"note: --scheme {name} is called {today} now, and the old name will go", err=True)
+    return today
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
 no_progress_option = click.option("--no-progress", is_flag=True, help="No progress on stderr.")
 color_option = click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal."
+)
+scheme_option = click.option(
+    "--scheme",
+    default="rfc6962",
+    show_default=True,
+    callback=_scheme_of_today,
+    help="Which kind of tree.",
 )
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file."

@@ -14,7 +14,7 @@ import click
 
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
 from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
-from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.errors import ConfigError, EvenloadError, quoted, reason_of
 
 if TYPE_CHECKING:
     from evenload.events import EventLog
@@ -229,7 +229,7 @@ def write_proof(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any
         _replace(public, public_to_json(done.public))
         _replace(proof, done.proof.to_json())
     except OSError as error:
-        return _row_of(witness, f"proved, but not written: {error}")
+        return _row_of(witness, f"proved, but not written: {reason_of(error, with_path=True)}")
     stages = {stage: round(seconds, 6) for stage, seconds in done.stages.items()}
     return {
         "witness": str(witness),
@@ -243,7 +243,14 @@ def write_proof(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any
 def failed_row(witness: Path, error: BaseException) -> dict[str, Any]:
     """The row of a witness that was not proved."""
     cause = error.__cause__ or error
-    return _row_of(witness, cause.message if isinstance(cause, EvenloadError) else str(cause))
+    if isinstance(cause, OSError):
+        path = str(witness if cause.filename is None else cause.filename)
+        why = (
+            f"{quoted(path, 200)} cannot be used: {reason_of(cause)}; check the path, and that you may use it"
+        )
+    else:
+        why = cause.message if isinstance(cause, EvenloadError) else str(cause)
+    return _row_of(witness, why)
 
 
 def _row_of(witness: Path, why: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.options import PATH, json_option
-from evenload.errors import ConfigError, EvenloadError, printable, quoted
+from evenload.errors import ConfigError, EvenloadError, printable, quoted, reason_of
 
 if TYPE_CHECKING:
     from evenload.zk.groth16 import Proof, VerificationKey
@@ -84,7 +84,8 @@ def _answers(verifier: "Verifier", pairs: list[tuple[Path, Path]]) -> list[str |
         try:
             statements[k] = _statement(*pair)
         except (EvenloadError, OSError) as error:
-            answers[k] = error.message if isinstance(error, EvenloadError) else printable(str(error))
+            why = error.message if isinstance(error, EvenloadError) else reason_of(error, with_path=True)
+            answers[k] = printable(why)
     for k, why_not in zip(statements, verifier.why_not_each(list(statements.values())), strict=True):
         answers[k] = why_not
     return answers

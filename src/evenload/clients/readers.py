@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from evenload._private_files import plain_file  # noqa: E402
 from evenload.clients.partition import by_key  # noqa: E402
 from evenload.clients.values.data import Rows  # noqa: E402
-from evenload.errors import ConfigError, FormatError, quoted  # noqa: E402
+from evenload.errors import ConfigError, FormatError, quoted, reason_of  # noqa: E402
 
 __all__ = ["read_dataset", "read_leaf", "read_npz", "read_text", "standard_library"]
 
@@ -61,7 +61,7 @@ def read_npz(path: str | Path, *, x: str = "x", y: str = "y", client: str = "cli
             arrays = {name: page[name] for name in (x, y, client) if name in page}
             known = ", ".join(page.files)
     except (OSError, ValueError, EOFError, TypeError, AttributeError, BadZipFile) as error:
-        raise FormatError(f"{path} is not an npz file of plain arrays: {error}") from error
+        raise FormatError(f"{path} is not an npz file of plain arrays: {reason_of(error)}") from error
     for name in (x, y, client):
         if name not in arrays:
             raise FormatError(
@@ -87,7 +87,7 @@ def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None)
         table = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
         raise FormatError(
-            f"{path} is no dataset on disk: {error}", hint="make one with save_to_disk"
+            f"{path} is no dataset on disk: {reason_of(error)}", hint="make one with save_to_disk"
         ) from error
     if not hasattr(table, "column_names") or isinstance(table.column_names, Mapping):
         splits = ", ".join(getattr(table, "keys", list)())

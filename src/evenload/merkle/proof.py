@@ -12,7 +12,7 @@ import numpy as np
 
 from evenload._bounded_json import parse_json
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
-from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, zero_node
+from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, written_name, zero_node
 
 __all__ = ["FORMAT", "ConsistencyProof", "InclusionProof", "proof_from_json"]
 
@@ -200,7 +200,8 @@ def _scheme_of(page: Mapping[str, Any]) -> Scheme:
     if depth is not None:
         _check_whole("depth", depth, 0, MAX_DEPTH)
     key = from_hex(page.get("key", ""), "key", None)
-    return Scheme(name, key=key, person=from_hex(page.get("person", ""), "person", None), depth=depth)
+    person = from_hex(page.get("person", ""), "person", None)
+    return Scheme(written_name(name), key=key, person=person, depth=depth)
 
 
 def _head(kind: str, scheme: Scheme) -> dict[str, Any]:

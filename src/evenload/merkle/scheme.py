@@ -3,6 +3,8 @@
 import functools
 import hashlib
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,6 +55,7 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.name == OLD_NAME:
+            _warn_of_old_name()
             object.__setattr__(self, "name", KEYED)
         if self.name not in SCHEMES:
             raise UnknownName("tree", self.name, SCHEMES)
@@ -137,6 +140,11 @@ class Scheme:
             _refuse_large_elements(rows)
 
 
+def written_name(name: str) -> str:
+    """Today's name of a scheme that an older version wrote into a file."""
+    return KEYED if name == OLD_NAME else name
+
+
 def as_scheme(scheme: "str | Scheme") -> Scheme:
     return scheme if isinstance(scheme, Scheme) else Scheme(scheme)
 
@@ -149,6 +157,14 @@ def from_hex(text: Any, what: str, n_bytes: int | None = DIGEST_BYTES) -> bytes:
     if n_bytes is not None and len(digits) != 2 * n_bytes:
         raise ConfigError(f"{what} has {len(digits) // 2} bytes, not {n_bytes}")
     return bytes.fromhex(digits)
+
+
+def _warn_of_old_name() -> None:
+    """Warn at the line of the program that is not ours, however deep below it the name was looked at."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_back.f_globals.get("__name__", "").startswith("evenload."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f'a tree called "{OLD_NAME}" is "{KEYED}" now', DeprecationWarning, stacklevel=level + 1)
 
 
 @functools.cache

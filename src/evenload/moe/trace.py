@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from evenload._arguments import choice, folder, whole
 from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, FormatError, quoted
+from evenload.errors import ConfigError, FormatError, quoted, reason_of
 
 __all__ = ["Trace", "count_ids", "read_trace"]
 
@@ -189,7 +189,7 @@ def _load(path: Path) -> dict[str, NDArray]:
             held = np.load(file, allow_pickle=False)
             return {"": held} if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise FormatError(f"{path.name} is no readable {path.suffix[1:]} file: {error}") from error
+        raise FormatError(f"{path.name} is no readable {path.suffix[1:]} file: {reason_of(error)}") from error
 
 
 def _read_npz(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:

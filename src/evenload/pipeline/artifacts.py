@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, reason_of
 
 __all__ = [
     "FILE_TYPES",
@@ -57,7 +57,7 @@ def open_picture(path: str | Path) -> Any:
         raise
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
         raise FormatError(
-            f"{path} is not a picture that can be read: {error}",
+            f"{path} is not a picture that can be read: {reason_of(error)}",
             hint="take the file out of the inputs, or save it again as PNG or JPEG",
         ) from error
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from evenload._optional import require
 from evenload._plain_text import plain
-from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError, quoted
+from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError, quoted, reason_of
 from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
 from evenload.pipeline.dispatch.results import ItemResult
@@ -244,7 +244,9 @@ def _plain(image: Any) -> Any:
     try:
         return plain_picture(image)
     except (OSError, SyntaxError, ValueError) as error:  # PIL reads the file only now
-        raise FormatError(f"it cannot be read: {error}", hint="save it again as PNG or JPEG") from error
+        raise FormatError(
+            f"it cannot be read: {reason_of(error)}", hint="save it again as PNG or JPEG"
+        ) from error
 
 
 def _picture_of(row: ItemResult, folder: Path) -> Any:

@@ -19,6 +19,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import evenload
 from evenload.errors import ConfigError, EvenloadError, UnknownName
 from evenload.executor.journal import Journal, segments
 
@@ -208,6 +209,17 @@ def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no journal"):
         Journal.open(tmp_path, "f", on_change="rerun")
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there it is a path")
+@pytest.mark.parametrize("given", [r"C:\runs\x", "d:/x", Path(r"z:\x")])
+def test_a_path_of_windows_makes_no_folder_of_that_name(tmp_path: Path, monkeypatch, given) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is a path of Windows") as refused:
+        evenload.map(len, ["x"], journal=given, backend="inline", devices="cpu")
+    assert "/mnt/" in str(refused.value.hint)
+    assert os.listdir() == []
+    assert list(evenload.map(len, ["x"], journal="./C:\\x", backend="inline", devices="cpu")) == [1]
 
 
 def test_a_journal_has_one_user(tmp_path: Path, popen: Callable[..., subprocess.Popen]) -> None:

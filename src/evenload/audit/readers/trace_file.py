@@ -1,5 +1,6 @@
 """A stranger's trace file as bytes, in blocks: plain or gzip, cut or damaged, never more than asked for."""
 
+import contextlib
 import gzip
 import zlib
 from pathlib import Path
@@ -28,12 +29,15 @@ class TraceFile:
         self._n_bytes = 0
         try:
             self._raw: BinaryIO = plain_file(path)
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._raw.close)
+                is_gzip = self._raw.read(2) == GZIP
+                self._raw.seek(0)
+                stack.pop_all()
         except OSError as error:
             raise ConfigError(
                 f"cannot read {quoted(str(path), 200)}: {error.strerror}", hint="name a trace file"
             ) from error
-        is_gzip = self._raw.read(2) == GZIP
-        self._raw.seek(0)
         self._file = gzip.GzipFile(fileobj=self._raw) if is_gzip else self._raw
         self.first = self._read(n_first)
         self._n_given = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.bench.tables import devices_option, echo_rows
-from evenload.cli.options import json_option
+from evenload.cli.options import json_option, scheme_option
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -18,7 +18,7 @@ __all__ = ["merkle_bench"]
 @click.command("merkle")
 @devices_option
 @click.option("--leaves", "n_leaves", type=click.IntRange(1024), default=1_000_000, show_default=True)
-@click.option("--scheme", default="rfc6962", show_default=True, help="Which kind of tree.")
+@scheme_option
 @click.option(
     "--strategy", default="measured", show_default=True, help="How blocks are dealt to the devices."
 )

@@ -26,13 +26,18 @@ class JobParts:
 def load_job(path: Path, batch_size: int | None = None) -> JobParts:
     """Read the job file and load what it names; ``batch_size`` wins. Raises SpecError, ConfigError."""
     from evenload.clients.job import read_job
-    from evenload.errors import ConfigError, SpecError
+    from evenload.errors import ConfigError, SpecError, quoted, reason_of
     from evenload.pipeline.job.yaml_text import parse_yaml
     from evenload.pipeline.target import load_target, locate_target
 
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")
-    document, _, faults = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "name a job file (YAML): evenload clients run fl.yaml"
+        raise ConfigError(f"cannot read {quoted(str(path), 200)}: {reason_of(error)}", hint=hint) from error
+    document, _, faults = parse_yaml(text, str(path))
     if faults:
         raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])
     job = read_job(document, str(path))

@@ -10,7 +10,7 @@ from evenload.cli.bench.merkle_bench import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
 from evenload.cli.options import PATH, json_option
-from evenload.errors import ConfigError, printable
+from evenload.errors import ConfigError, printable, reason_of
 
 if TYPE_CHECKING:
     from evenload.merkle import Scheme
@@ -195,7 +195,7 @@ def verify(
     try:
         text = read_json_file(proofs).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{proofs} cannot be read: {printable(str(error))}") from error
+        raise ConfigError(f"{proofs} cannot be read: {printable(reason_of(error))}") from error
     answers = check_proofs(text.splitlines(), claims)
     is_valid = all(answers)
     if as_json:

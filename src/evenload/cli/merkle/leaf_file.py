@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from evenload.cli.options import passed_as
-from evenload.errors import ConfigError
+from evenload.cli.options import passed_as, scheme_option
+from evenload.errors import ConfigError, reason_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,7 @@ class LeafFile:
             with self._open() as source:
                 values = json.loads(source.read())
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{self.file} is no JSON list of values: {error}") from error
+            raise ConfigError(f"{self.file} is no JSON list of values: {reason_of(error)}") from error
         types = [kind.strip() for kind in self.types.split(",")]
         if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
             raise ConfigError(f"{self.file} is no list of lists", hint='write [["0x…", "5"], …]')
@@ -123,7 +123,7 @@ def scheme_options(command: Command) -> Command:
     for option in (
         click.option("--depth", type=int, help="poseidon: levels, filled up with zeros."),
         click.option("--person", default="", help="rfc6962-blake2s: personalisation, up to 8 bytes of text."),
-        click.option("--scheme", default="rfc6962", show_default=True, help="Which kind of tree."),
+        scheme_option,
     ):
         command = option(command)
     return command

@@ -10,7 +10,7 @@ import click
 
 from evenload.cli.options import passed_as
 from evenload.cli.pipeline.slurm_script import SlurmOptions, slurm_script
-from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.errors import ConfigError, EvenloadError, quoted, reason_of
 
 __all__ = ["slurm_options", "submit"]
 
@@ -58,7 +58,9 @@ def submit(
             hint="run it on a login node; --slurm --dry-run prints the script",
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EvenloadError(f"sbatch did not answer: {error}", hint="look whether Slurm is up") from error
+        raise EvenloadError(
+            f"sbatch did not answer: {reason_of(error, with_path=True)}", hint="look whether Slurm is up"
+        ) from error
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         raise ConfigError(

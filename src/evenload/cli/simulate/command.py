@@ -15,7 +15,7 @@ from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_
 from evenload.balance.simulate import Simulation, simulate
 from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = ["simulate_fleet"]
 
@@ -146,7 +146,10 @@ def read_costs(path: Path) -> list[float]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{quoted(str(path), 200)} cannot be read: {reason_of(error)}",
+            hint="give a text file with seconds for each item, one a line",
+        ) from error
     costs: list[float] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, refuse_unless_own
-from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
+from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
 
@@ -161,7 +161,9 @@ class Journal:
             self._index.add(written, {written[-1].segment: written[-1].stop})
         except (OSError, sqlite3.Error) as error:
             # Not the error itself: its frames hold what was to be kept, and the run that wanted it.
-            self._failure = OSError(*error.args[:2]) if isinstance(error, OSError) else OSError(0, str(error))
+            self._failure = (
+                OSError(*error.args[:2]) if isinstance(error, OSError) else OSError(0, reason_of(error))
+            )
             raise self._unwritable(self._failure) from error
         self._n_written = stop
 

@@ -26,7 +26,7 @@ from evenload._user_folders import user_folder
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import MOST_FEATURES, SizeModel
 from evenload.devices import Device
-from evenload.errors import printable
+from evenload.errors import printable, reason_of
 from evenload.executor.decide.source import array_bytes
 
 __all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
@@ -104,7 +104,7 @@ class CostCache:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            self.damage = printable(str(error))
+            self.damage = printable(reason_of(error))
             return {}
         entries = content["entries"] if content.get("format") == FORMAT else {}
         return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, reason_of
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.reading_watch import ReadingWatch
@@ -119,7 +119,13 @@ class Supervisor:
         except (OSError, EvenloadError) as error:
             self._forget(worker)
             self._driver.gone(
-                worker, Gone(worker.number, None, NOT_BEGUN, cause=f"could not be started: {error}")
+                worker,
+                Gone(
+                    worker.number,
+                    None,
+                    NOT_BEGUN,
+                    cause=f"could not be started: {reason_of(error, with_path=True)}",
+                ),
             )
             return None
         return worker

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, quoted, reason_of
 from evenload.executor.transport.arena import (
     Borrower,
     Lender,
@@ -103,7 +103,7 @@ class SharedMemory:
                 os.close(fd)
             for cell in cells:
                 self._budget.close_cell(cell)  # pyrefly: ignore
-            self._give_up(f"no shared memory: {error}")
+            self._give_up(f"no shared memory: {reason_of(error, with_path=True)}")
             return None
         lender.when_gone(budget.close_cell, cells[0])
         borrower.when_gone(budget.close_cell, cells[1])

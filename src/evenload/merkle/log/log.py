@@ -11,7 +11,7 @@ import numpy as np
 
 from evenload._arguments import whole
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted
+from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted, reason_of
 from evenload.executor.journal.segments import sync, sync_folder
 from evenload.merkle.log.checkpoint import Checkpoint
 from evenload.merkle.log.keys import SigningKey
@@ -214,7 +214,9 @@ class Log:
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"{printable(str(path))} cannot be read: {printable(str(error))}") from error
+            raise FormatError(
+                f"{printable(str(path))} cannot be read: {printable(reason_of(error))}"
+            ) from error
 
     def _last_checkpoint(self) -> Checkpoint | None:
         """The checkpoint of that note. Raises FormatError if the leaves are not those that it speaks of."""

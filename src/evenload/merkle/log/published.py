@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from evenload._private_files import read_plain
-from evenload.errors import FormatError, printable
+from evenload.errors import FormatError, printable, reason_of
 from evenload.merkle.log.checkpoint import Checkpoint, read_checkpoint
 from evenload.merkle.log.note import MOST_NOTE_BYTES, Keys
 from evenload.merkle.log.tiles import MOST_BUNDLE_BYTES, WIDTH, Tile, bundled, tiles_of
@@ -72,5 +72,5 @@ def _read(folder: Path, name: str, most: int) -> bytes:
     try:
         return read_plain(folder / name, most)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason_of(error)
         raise FormatError(f"{printable(str(folder / name))} cannot be read: {printable(why)}") from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.errors import ConfigError, FormatError, quoted
+from evenload.errors import ConfigError, FormatError, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
@@ -68,7 +68,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
             tuple(facts["slots"]), tuple(facts["speeds"]), tuple(facts["nodes"]), frozenset(facts["dead"])
         )
     except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path.name} is no plan: {error}") from error
+        raise FormatError(f"{path.name} is no plan: {reason_of(error)}") from error
     fits = phy2log.ndim == 2 and phy2log.shape[1] == fleet.n_gpus * fleet.width and phy2log.size > 0
     if not fits or phy2log.min() < -1 or phy2log.max() >= n_experts:
         raise FormatError(

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from evenload.errors import ConfigError, SpecError, printable, quoted
+from evenload.errors import ConfigError, SpecError, printable, quoted, reason_of
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.checks.priorities import find_priority_faults
@@ -71,7 +71,7 @@ def _read(path: str | Path) -> tuple[str, Path]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", hint="give the path of a job file (YAML)"
+            f"cannot read {path}: {reason_of(error)}", hint="give the path of a job file (YAML)"
         ) from error
     return text, Path(path).resolve().parent
 

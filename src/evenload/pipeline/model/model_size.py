@@ -18,7 +18,7 @@ from typing import Any
 
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, reason_of
 from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, with_blocks
 from evenload.pipeline.model.safetensors_header import main_dtype, read_header
 from evenload.pipeline.problem import Weights
@@ -163,7 +163,7 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(read_plain(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(
-            f"{path} cannot be read: {error}", hint="download or copy the model again"
+            f"{path} cannot be read: {reason_of(error)}", hint="download or copy the model again"
         ) from error
     if not isinstance(found, dict):
         raise FormatError(f"{path} is no JSON object", hint="download or copy the model again")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import plain_file
-from evenload.errors import FormatError
+from evenload.errors import FormatError, reason_of
 
 __all__ = ["main_dtype", "read_header", "read_whole_header"]
 
@@ -22,7 +22,9 @@ def read_header(path: Path) -> dict[str, Any]:
             n_bytes = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(n_bytes)) if 2 <= n_bytes <= _LARGEST_HEADER else None
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no safetensors file: {error}", hint="save or copy it again") from error
+        raise FormatError(
+            f"{path} is no safetensors file: {reason_of(error)}", hint="save or copy it again"
+        ) from error
     if not isinstance(header, dict):
         raise FormatError(f"{path} is no safetensors file", hint="save or copy it again")
     return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
@@ -37,7 +39,9 @@ def read_whole_header(path: Path) -> dict[str, Any]:
         end = 8 + n_bytes + max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
         found = path.stat().st_size
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise FormatError(f"{path} is damaged: {error}", hint="download or copy it again") from error
+        raise FormatError(
+            f"{path} is damaged: {reason_of(error)}", hint="download or copy it again"
+        ) from error
     if end != found:
         raise FormatError(
             f"{path} is damaged: {found} bytes, not {end}: it was cut or is still being copied",

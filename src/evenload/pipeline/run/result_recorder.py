@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, reason_of
 from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
 from evenload.pipeline.dispatch.course.strand import Refusal
 from evenload.pipeline.dispatch.item_failure import ItemFailure
@@ -225,5 +225,7 @@ class ResultRecorder:
         try:
             return {**more, "before": self._run_folder.keep_input(strand.item.id, Path(path))}
         except OSError as error:  # a copy for the report is not worth a run
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {error}"))
+            self._log.emit(
+                Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {reason_of(error)}")
+            )
             return more

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError, NoUsableDevice, quoted
+from evenload.errors import ConfigError, NoUsableDevice, quoted, reason_of
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
@@ -349,7 +349,7 @@ class StageDriver:
         try:
             more = visits.take(worker, report)
         except (ConfigError, OSError) as error:
-            self._refuse(worker, {at: str(error) for at in range(len(self._stages))})
+            self._refuse(worker, {at: reason_of(error, with_path=True) for at in range(len(self._stages))})
         else:
             if more is not None:
                 return self._send(worker, more)

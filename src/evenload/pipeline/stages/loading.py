@@ -16,7 +16,7 @@ from typing import Any, Self
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._optional import require
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, FormatError, ResourceExhausted, quoted
+from evenload.errors import ConfigError, FormatError, ResourceExhausted, quoted, reason_of
 from evenload.pipeline.model.model_size import is_hub_name
 from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_header
 from evenload.pipeline.stage import StageContext
@@ -177,7 +177,8 @@ def _index(folder: Path) -> dict[str, Any]:
         return {name: home for name, home in index.items() if not name.startswith("_")}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{folder / 'model_index.json'} is damaged: {error}", hint="download or copy the model again"
+            f"{folder / 'model_index.json'} is damaged: {reason_of(error)}",
+            hint="download or copy the model again",
         ) from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evenload._bounded_json import parse_json
-from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
+from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.vlm_score import fill_question
 
@@ -140,7 +140,10 @@ class OpenAI:
                 if error.code not in BUSY and error.code < 500:
                     raise EvenloadError(why, hint=_HINTS.get(error.code, "correct the request")) from None
             except (OSError, http.client.HTTPException) as error:  # also a time limit, or a cut connection
-                why, wanted_s = self._without_key(f"{self._url}: {type(error).__name__}: {error}"), None
+                why, wanted_s = (
+                    self._without_key(f"{self._url}: {type(error).__name__}: {reason_of(error)}"),
+                    None,
+                )
             if attempt == self._retries:
                 break
             self._sleep(pause_s(attempt, wanted_s, random.random()))

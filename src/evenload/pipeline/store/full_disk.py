@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, reason_of
 
 __all__ = ["HINT", "FinalWrites", "says_full"]
 
@@ -34,7 +34,7 @@ class FinalWrites:
         try:
             yield
         except OSError as error:
-            self.failed.append((name, error.strerror or str(error)))
+            self.failed.append((name, reason_of(error)))
         except EvenloadError as error:
             if not isinstance(error.__cause__, OSError):
                 raise

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evenload._arguments import refuse_drive
 from evenload._private_files import open_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
@@ -55,6 +56,7 @@ class RunFolder:
         writes is never touched: ConfigError, as for one that another process works in or that cannot be
         written.
         """
+        refuse_drive(path)
         path = path.resolve()
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenload.devices import Device, DevicePool
+from evenload.errors import reason_of
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.task.messages import Gone, Said
@@ -175,7 +176,11 @@ class WorkerActor:
         try:
             self._backend.start(worker, device, DevicePool([device]), environment)
         except OSError as error:
-            messages.append(Gone(worker, None, NOT_BEGUN, cause=f"could not be started: {error}"))
+            messages.append(
+                Gone(
+                    worker, None, NOT_BEGUN, cause=f"could not be started: {reason_of(error, with_path=True)}"
+                )
+            )
 
     def _send(self, sent: RayFrame, messages: list[Any]) -> None:
         self._backend.forward(sent.worker, sent.open())

@@ -5,7 +5,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = ["ClusterAddress", "check_answers", "find_address"]
 
@@ -73,7 +73,7 @@ def check_answers(address: ClusterAddress, limit_s: float) -> None:
     except TimeoutError:
         why = f"there was no answer in {limit_s:g} s"
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason_of(error)
     raise ConfigError(
         f"no Ray cluster at {quoted(address.text)}: {why}. The address is from {address.source}",
         hint=address.remedy,

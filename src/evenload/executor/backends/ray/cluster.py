@@ -13,7 +13,7 @@ from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec, families
-from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted, reason_of
 from evenload.executor.backends import FreeMemory, WorkerOptions
 from evenload.executor.backends.ray.actor import WorkerActor
 from evenload.executor.backends.ray.address import check_answers, find_address
@@ -48,7 +48,7 @@ class RayConnection:
                 except (ConnectionError, ValueError, RuntimeError) as error:
                     where = f"{found.text}, from {found.source}" if found else "this machine"
                     raise ConfigError(
-                        f"no Ray cluster at {where}: {error}",
+                        f"no Ray cluster at {where}: {reason_of(error)}",
                         hint=found.remedy if found else "`ray start --head` starts one",
                     ) from error
                 self._is_ours, self._n_users = True, 0

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, reason_of
 
 MOST_BYTES = 1 << 28
 __all__ = ["StageHistory", "mean_load_s", "read_history"]
@@ -38,7 +38,7 @@ def read_history(run_folder: Path) -> dict[str, StageHistory]:
         return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} says nothing of a run: {type(error).__name__}: {error}",
+            f"{path} says nothing of a run: {type(error).__name__}: {reason_of(error)}",
             hint="give the folder of a finished run",
         ) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from evenload.errors import quoted
+from evenload.errors import quoted, reason_of
 from evenload.events import json_text
 from evenload.pipeline.dispatch.results import PipelineResult
 from evenload.pipeline.job.spec_settings import OnDoneSection, fault_of_address
@@ -73,7 +73,7 @@ def _run(section: OnDoneSection, environment: Mapping[str, str], folder: Path) -
                 stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            return [f"on_done: {quoted(program)} cannot be started: {error}"]
+            return [f"on_done: {quoted(program)} cannot be started: {reason_of(error)}"]
         try:
             code = process.wait(section.timeout_s)
         except subprocess.TimeoutExpired:

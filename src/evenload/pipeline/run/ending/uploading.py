@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload._private_files import own_folder
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, reason_of
 from evenload.pipeline.job.remote.remote_folder import RemoteFolder
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
@@ -46,7 +46,7 @@ class OpenedStore:
         try:
             uploads = Uploads(self.folder, run_folder, to, self.limits)
         except OSError as error:
-            raise ConfigError(f"cannot write to {run_folder}: {error}", hint=HINT) from error
+            raise ConfigError(f"cannot write to {run_folder}: {reason_of(error)}", hint=HINT) from error
         with uploads:
             yield uploads
 
@@ -84,7 +84,7 @@ def finish_uploads(
         else:
             outcome = uploads.outcome()
     except (KeyboardInterrupt, OSError) as error:
-        outcome, why = uploads.outcome(), str(error) or "the copying was ended"
+        outcome, why = uploads.outcome(), reason_of(error, with_path=True) or "the copying was ended"
     if not outcome.n_left:
         return outcome, []
     said = f": {outcome.why or why}" if outcome.why or why else ""

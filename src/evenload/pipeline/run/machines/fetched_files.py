@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evenload.errors import FormatError, quoted
+from evenload.errors import FormatError, quoted, reason_of
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.job.memory_sizes import gib_text, size_text
@@ -168,7 +168,11 @@ class FetchedFiles:
             for arrived in files.values():
                 arrived.partial.unlink(missing_ok=True)
             failed = OrderOutcome("failed", outcome.stage, outcome.task)
-            failed.error = (type(error).__name__, f"the result could not be fetched: {error}", "")
+            failed.error = (
+                type(error).__name__,
+                f"the result could not be fetched: {reason_of(error, with_path=True)}",
+                "",
+            )
             failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
             outcome = failed
         self._done.put((worker, mark, outcome))
