@@ -11,6 +11,7 @@ import pytest
 LONGEST = (
     "docs/how-to/edit-and-score.md",
     "clients/test_speedups_taken_away.py",
+    "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",
     "moe/adapters/test_layer.py",
     "zk/test_snarkjs.py",

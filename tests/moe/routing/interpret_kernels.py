@@ -25,11 +25,11 @@ def graphs():
     ]:
         layers = [
             rng.permutation(np.append(np.arange(n_experts), rng.integers(-1, n_experts, n_slots - n_experts)))
-            for _ in range(3)
+            for _ in range(2)
         ]
-        counts = (rng.lognormal(0, 1, (3, n_experts)) * rng.choice([1, 30, 1000], (3, 1))).astype(np.int32)
+        counts = (rng.lognormal(0, 1, (2, n_experts)) * rng.choice([1, 30, 1000], (2, 1))).astype(np.int32)
         yield ReplicaGraph.from_slots(layers, n_experts, n_gpus), counts
-    n = 24
+    n = 12
     ring = [[e, (e + 1) % n] for e in range(n)]
     counts = np.zeros((1, n), np.int32)
     counts[0, : n // 2] = 1000
