@@ -5,7 +5,7 @@
 Stages sleep for as long as an item takes on that device: 5.0 s to edit and 3.4 s to score, 20 and 15 s to
 load (the times of the job that this was built for), all divided by ``--faster``. Sleeping takes no core, so
 that one machine plays several devices; processes, files, journal and messages are real. Five ways with the
-same items, one after the other; but replicas and barriers, which only sleep, are all side by side.
+same items, one after the other; but replicas and barriers only sleep, and do so meanwhile.
 
     evenload           evenload run, planned from the stages' estimates; at first it takes the devices for
                        alike, and is planned again when it sees that they are not
@@ -28,7 +28,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 from pipeline_ray_data import ray_data
@@ -67,8 +67,10 @@ def main() -> None:
     args = parser.parse_args()
     fleets = list(FLEETS) if args.fleet == "both" else [args.fleet]
     cases = [(fleet, args.items, args.faster, draw) for fleet in fleets for draw in range(args.draws)]
-    asleep = sleeping(cases)
-    rows = [row for case in cases for row in compare(*case, asleep)]
+    work = [(way, case) for way in SLEEPING for case in cases]
+    with ProcessPoolExecutor(len(work), multiprocessing.get_context("fork")) as processes:
+        asleep = {one: processes.submit(_slept, *one) for one in work}
+        rows = [row for case in cases for row in compare(*case, asleep)]
     rows.append(overhead())
     record("pipeline_run", rows, faster=args.faster)
 
@@ -79,20 +81,14 @@ def drawn(n_items: int, draw: int) -> Items:
     return [(rng.uniform(0.6, 1.4), rng.uniform(0.6, 1.4)) for _ in range(n_items)]
 
 
-def sleeping(cases: Sequence[Case]) -> dict[tuple[str, Case], float]:
-    """Seconds of the ways that only sleep, by way and case: all at once, as they take next to no core."""
-    work = [(way, case) for way in SLEEPING for case in cases]
-    with ProcessPoolExecutor(len(work), multiprocessing.get_context("fork")) as processes:
-        return dict(zip(work, processes.map(_slept, *zip(*work, strict=True)), strict=True))
-
-
 def _slept(way: str, case: Case) -> float:
+    """Seconds of a way that only sleeps, and takes next to no core."""
     fleet, n_items, faster, draw = case
     return SLEEPING[way](drawn(n_items, draw), FLEETS[fleet], 1 / faster)
 
 
 def compare(
-    fleet: str, n_items: int, faster: float, draw: int, asleep: Mapping[tuple[str, Case], float]
+    fleet: str, n_items: int, faster: float, draw: int, asleep: Mapping[tuple[str, Case], Future[float]]
 ) -> list[dict]:
     """One row for each way, on one draw of item times."""
     items, speeds, scale = drawn(n_items, draw), FLEETS[fleet], 1 / faster
@@ -106,7 +102,7 @@ def compare(
         if way == "Ray Data":
             wall_s = ray_data(items, speeds, edit, score)
         elif way in SLEEPING:
-            wall_s = asleep[way, (fleet, n_items, faster, draw)]
+            wall_s = asleep[way, (fleet, n_items, faster, draw)].result()
         else:
             wall_s = evenload_run(items, speeds, scale, "pull" if "pull" in way else "measured")
         rows.append(
