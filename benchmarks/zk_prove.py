@@ -118,6 +118,8 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
         return None
     files = [str(folder / name) for name in ("k.zkey", "witness.wtns", "p.json", "pub.json")]
     seconds = child_seconds(["node", "--max-old-space-size=8192", cli, "groth16", "prove", *files])
+    if seconds is None:
+        raise SystemExit("snarkjs made no proof")
     tool = [sys.executable, "-m", "evenload"]
     subprocess.run([*tool, "prove", files[0], files[1], "-o", str(folder)], check=True, capture_output=True)
     subprocess.run(
