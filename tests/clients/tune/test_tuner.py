@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.tune.probe_timer import Probe
+from evenload.clients.tune.choice import Probe
 from evenload.clients.tune.tuner import LIGHT_S, MOST_COMPILED, START_S
 from evenload.clients.values.strategy import Strategy
 

@@ -7,26 +7,21 @@ sample of a few steps would say that serial training is slower than it is.
 
 A strategy in this thread alone is timed by the thread's CPU time, as other programs may use the machine, too;
 one with several workers by the clock, and so are all strategies that are compared with it in the end.
-
-What several cores gain by the clock is weighed against the CPU time that they take: the strategy with the
-least product of the two is taken, so two cores have to save 30 % of the time that one takes. (Circuits and
-programs are compared by such products of energy and delay: Horowitz, Indermaur and Gonzalez, Low-power
-digital design, 1994.)
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
+from evenload.clients.tune.choice import MOST_CPU, TIE, Probe, Proof, believed, best_of, compare
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["Probe", "ProbeTimer"]
+__all__ = ["ProbeTimer"]
 
 # Shares are of the time that the job takes by the fastest strategy so far, if nothing else is said.
 SHARE = 0.018  # the budget for finding the fastest strategy
@@ -35,7 +30,7 @@ STEPS, MOST_STEPS = 3, 10  # of each client in a short sample: the least, and th
 SAMPLE_SHARE = 0.0002  # of the job's steps, in a short sample of more than STEPS
 ALONE_SHARE = 0.002  # of the job's steps, in a sample of clients one by one: whole ones, as far as it reaches
 MOST_ALONE = 4  # clients of such a sample, for each worker
-CONFIRM_SHARE = 0.008  # for comparing the fastest, whatever was spent before
+CONFIRM_SHARE = 0.006  # for comparing the fastest, whatever was spent before
 REPEATS, MOST_REPEATS = 2, 4  # of a short sample: the usual, and the most if the job is long
 REPEAT_SHARE = 0.001  # for all samples of one strategy, if there are more than REPEATS
 TURNS_SHARE = 0.0004  # for one sample of threads that fill their rows several times
@@ -45,32 +40,10 @@ SEARCH = 0.5  # of the budget, for the search of a chunk
 WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, when the fastest are compared; the most in a long job
 CLOSE = 1.3  # strategies within this factor of the fastest are compared with it again
 DISTURBED = 1.3  # times CLOSE, if a strategy was timed by the clock: other programs may have slowed it
-MOST_CLOSE = 4  # strategies that are compared again
-MOST_CPU = 1.08  # times serial training's CPU time, that a strategy on several cores may take ...
-MANY_TIMES = 3.0  # ... unless it is so many times as fast by the clock
-TIE = 1.02  # within this factor of the fastest, the one that was measured first is taken: it needs less
-DOUBT, DOUBT_LEFT = 1.15, 1.05  # times its samples costs what is not expected to be faster; if confirmed
-
-
-@dataclass(slots=True)
-class Probe:
-    """A measured strategy.
-
-    step_s   seconds per client and step
-    first_s  seconds before the first warm step: tracing, compiling, starting threads
-    cpu_s    CPU seconds per client and step, of all threads
-    """
-
-    strategy: Strategy
-    step_s: float
-    first_s: float
-    cpu_s: float
-    is_confirmed: bool = False
-
-    @property
-    def cost_s(self) -> float:
-        """Between the seconds by the clock and those of all cores: their geometric mean."""
-        return math.sqrt(self.step_s * self.cpu_s)
+MOST_CLOSE = 4  # strategies that are compared again, serial training among them
+FEWEST_TURNS, FEWEST_ROUNDS = 3, 2  # that are compared: fewer say little
+BY_FAR = 1.6  # times as good as serial training, a strategy is not compared with it again
+MOST_TURNS = 4  # of short samples in turns, beyond the first
 
 
 class ProbeTimer:
@@ -79,7 +52,7 @@ class ProbeTimer:
     rounds   rounds of these tasks that are to come: the job
     clock    gives seconds;  thread_clock  this thread's CPU seconds;  cpu_clock  those of all threads
     expects_fused  are fused steps expected to be faster, by the model's operations and sizes? Samples that
-             say so are doubted otherwise: serial training stays where nothing but a few of them is against it
+             say so are doubted otherwise: see ``choice``
     probes   the measured strategies, in order
     reasons  strategy or inner name -> why it was not measured, or not to the end
     """
@@ -110,31 +83,8 @@ class ProbeTimer:
     # --- cost and budget --------------------------------------------------------------------------
 
     def best(self) -> Probe:
-        """The strategy of least cost (of the confirmed if there are any); the first of nearly equal ones.
-
-        On a few cores none that takes more CPU time than serial training, whatever the clock says.
-        """
-        allowed = self._allowed()
-        probes = [p for p in allowed if p.is_confirmed] or allowed
-        least_s = min(map(self._believed_s, probes))
-        return next(p for p in probes if self._believed_s(p) <= TIE * least_s)
-
-    def _believed_s(self, probe: Probe) -> float:
-        """The probe's cost, more of it where samples contradict what is expected, most where they are few."""
-        if self._expects_fused or probe is self.probes[0]:
-            return probe.cost_s
-        return probe.cost_s * (DOUBT_LEFT if probe.is_confirmed else DOUBT)
-
-    def _allowed(self) -> list[Probe]:
-        """The measured strategies but for those on several cores that take too much CPU time."""
-        serial = self.probes[0]
-        return [
-            p
-            for p in self.probes
-            if p.strategy.outer == "inline"
-            or p.cpu_s <= MOST_CPU * serial.cpu_s
-            or MANY_TIMES * p.step_s <= serial.step_s
-        ]
+        """The strategy to take, by what was measured so far: see ``choice``."""
+        return best_of(self.probes, self._expects_fused)
 
     def faster_by_the_clock(self) -> dict[str, str]:
         """Strategies that take less time than the best, and what they take for it."""
@@ -153,9 +103,8 @@ class ProbeTimer:
         best = self.best()
         return {
             str(p.strategy): f"{best.cost_s / p.cost_s:.2f} times as fast, in too few samples to take it"
-            " against what the model's operations and sizes say"
-            for p in self._allowed()
-            if TIE * p.cost_s < best.cost_s and self._believed_s(p) > p.cost_s
+            for p in self.probes
+            if p is not best and TIE * p.cost_s < best.cost_s and p.cpu_s <= MOST_CPU * self.probes[0].cpu_s
         }
 
     def least_s(self) -> float:
@@ -176,6 +125,11 @@ class ProbeTimer:
         own_s = max(own_s, self._compiled_s) if is_sample else own_s
         return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - own_s)
 
+    def won_s(self) -> float:
+        """CPU seconds that the job is believed to take less than serially by a measured strategy, now."""
+        cpu_s = min(believed(p, self._expects_fused) * p.cpu_s for p in self.probes)
+        return self.job_steps * (self.probes[0].cpu_s - cpu_s) - self._spent_s
+
     def can_afford(
         self, strategy: Strategy, *, start_s: float = 0.0, gain: float = 0.0, share: float = 1.0
     ) -> bool:
@@ -188,7 +142,8 @@ class ProbeTimer:
         cost_s = start_s + self._sample_s(self._short(strategy, 1))
         cost_s += timed_s * (1 if timed_s > ENOUGH_S else REPEATS)
         left_s = self.left_s(share, is_sample=start_s == 0)
-        is_enough = cost_s <= max(left_s, gain * self.job_s() / SURE)
+        risked_s = min(gain * self.job_s() / SURE, self.won_s())
+        is_enough = cost_s <= max(left_s, risked_s)
         if not is_enough:
             job_s = f"all {self._rounds} rounds take {self.job_s():.2g} s"
             self.reasons[str(strategy)] = f"to start and measure it would take {cost_s:.2g} s, {job_s}"
@@ -246,42 +201,52 @@ class ProbeTimer:
             return (1 + REPEATS) * spent_s > max(SHARE * job_s, WORTH_S)
         return 2 * spent_s > self.left_s(is_sample=True)
 
-    def confirm(self, share: float = 1.0) -> None:
-        """Measure the fastest strategies again, in turns, so that other load slows all of them.
+    def confirm(self, is_last: bool = True) -> None:
+        """Measure the best strategies again, in turns with serial training, so that other load slows all.
 
-        By whole rounds if ``share`` of the budget pays for these: starting and ending clients then count as
-        they do in the job.
+        By whole rounds if the budget pays for these: starting and ending clients then count as they do in the
+        job. The last time CONFIRM_SHARE of the job may be spent, whatever was spent before.
         """
-        ranked = sorted(self._allowed(), key=lambda p: p.cost_s)
-        near = [p for p in ranked if p.cost_s <= self._close(p.strategy) * ranked[0].cost_s][:MOST_CLOSE]
-        for probe in self.probes:
-            probe.is_confirmed = False
-        until_s = self._spent_s + max(self.left_s(share, is_sample=True), CONFIRM_SHARE * self.job_s())
-        is_whole = self._spent_s + 2 * len(near) * self._sample_s(self.tasks) <= until_s
-
-        def turn_s() -> float:
-            return sum(self._sample_s(sample_of(probe)) for probe in near)
+        near = self._near()
+        own_s = CONFIRM_SHARE * self.job_s() if is_last else 0.0
+        until_s = self._spent_s + max(self.left_s(is_sample=True), own_s)
+        is_whole = self._spent_s + (1 + FEWEST_ROUNDS) * len(near) * self._sample_s(self.tasks) <= until_s
 
         def sample_of(probe: Probe) -> Sequence[ClientTask]:
             return self.tasks if is_whole else self._short(probe.strategy)
 
-        if len(near) == 1 or self._spent_s + 2 * turn_s() > until_s:
+        turn_s = sum(self._sample_s(sample_of(probe)) for probe in near)
+        if len(near) < 2 or self._spent_s + FEWEST_TURNS * turn_s > until_s:
             return
         clock = self._clock_for([probe.strategy for probe in near])
-        found = dict.fromkeys((str(probe.strategy) for probe in near), (math.inf, math.inf))
-        is_long = (1 + MOST_WHOLE) * turn_s() <= CONFIRM_SHARE * self.job_s()
-        for turn in range(1 + ((MOST_WHOLE if is_long else WHOLE_REPEATS) if is_whole else REPEATS)):
-            if turn > 1 and self._spent_s + turn_s() > until_s:
+        is_long = (1 + MOST_WHOLE) * turn_s <= CONFIRM_SHARE * self.job_s()
+        turns: list[list[tuple[float, float] | None]] = []
+        for turn in range(1 + ((MOST_WHOLE if is_long else WHOLE_REPEATS) if is_whole else MOST_TURNS)):
+            if turn > FEWEST_ROUNDS and self._spent_s + turn_s > until_s:
                 break
-            for probe in near:
-                tasks, name = sample_of(probe), str(probe.strategy)
-                taken = self._time(probe.strategy, tasks, clock)
-                if taken is not None and (turn or not is_whole):  # a whole round may bring new shapes
-                    n_steps = sum(t.batches.n_steps for t in tasks)
-                    found[name] = tuple(map(min, found[name], (one / n_steps for one in taken)))  # pyrefly: ignore
-        for probe in near:
-            probe.step_s, probe.cpu_s = found[str(probe.strategy)]
-            probe.is_confirmed = probe.step_s < math.inf
+            found = {}
+            for at in range(len(near))[:: -1 if turn % 2 else 1]:
+                found[at] = self._per_step(near[at].strategy, sample_of(near[at]), clock)
+            if turn or not is_whole:  # a whole round may bring new shapes
+                turns.append([found[at] for at in range(len(near))])
+        compare(near, turns, Proof.ROUNDS if is_whole else Proof.TURNS)
+
+    def _near(self) -> list[Probe]:
+        """The strategies that are compared again: what may be the best, after serial training.
+
+        Without serial training if all of them are better by far, as its rounds would take most of the time.
+        """
+        serial, least_s = self.probes[0], min(p.cost_s for p in self.probes)
+        ranked = sorted(self.probes[1:], key=lambda p: p.cost_s)
+        near = [p for p in ranked if p.cost_s <= self._close(p.strategy) * least_s][: MOST_CLOSE - 1]
+        is_far = near and all(BY_FAR * max(p.cost_s, p.cpu_s) <= serial.cost_s for p in near)
+        return near if is_far else [serial, *near]
+
+    def _per_step(
+        self, strategy: Strategy, tasks: Sequence[ClientTask], clock: Callable[[], float]
+    ) -> tuple[float, float] | None:
+        taken, n_steps = self._time(strategy, tasks, clock), sum(t.batches.n_steps for t in tasks)
+        return None if taken is None else (taken[0] / n_steps, taken[1] / n_steps)
 
     def _close(self, strategy: Strategy) -> float:
         """Factor within which the strategy is compared again: larger if it was timed by the clock."""

@@ -14,9 +14,10 @@ from evenload.clients.fused.memory import most_clients
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
+from evenload.clients.tune.choice import Probe
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.tune.expected_cost import MOST_BY_STARTS, compile_gain, even_chunk
-from evenload.clients.tune.probe_timer import SEARCH, WORTH_S, Probe, ProbeTimer
+from evenload.clients.tune.probe_timer import SEARCH, SURE, WORTH_S, ProbeTimer
 from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
@@ -81,7 +82,6 @@ class Tuner:
         else:
             timer.reasons["streams"] = missing
         self._try_threads()
-        timer.confirm(share=SEARCH)  # what is compiled follows from the best
         self._try_compiled()
         self._try_threads()
         self._try_processes()
@@ -178,11 +178,24 @@ class Tuner:
 
     def _try_compiled(self) -> None:
         """Compile the fastest eager chunk of each inner strategy, and search on from there."""
-        fused = [p for p in self.timer.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
-        kinds = _best_of_each_kind([p for p in fused if not p.strategy.is_compiled])
-        for at, found in enumerate(kinds):
+        kinds, timer = self._eager_kinds(), self.timer
+        if not kinds:
+            return
+        first = kinds[0].strategy
+        least = replace(first, inner=f"{first.inner}-compiled")
+        if MOST_BY_STARTS * timer.job_s() / SURE < COMPILE_S and not timer.can_afford(
+            least, start_s=COMPILE_S
+        ):
+            return
+        timer.confirm(is_last=False)  # what is compiled follows from the best
+        for at, found in enumerate(self._eager_kinds()):
             if not self._search_compiled(found, is_first=at == 0):
                 return
+
+    def _eager_kinds(self) -> list[Probe]:
+        """The fastest eager chunks of each inner strategy, in this thread or in streams."""
+        fused = [p for p in self.timer.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
+        return _best_of_each_kind([p for p in fused if not p.strategy.is_compiled])
 
     def _search_compiled(self, found: Probe, is_first: bool) -> bool:
         """Compile chunks, that of ``found`` first, which shows what compiling costs. Was any compiled?"""
