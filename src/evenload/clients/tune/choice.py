@@ -30,7 +30,7 @@ MANY_TIMES = 3.0  # ... unless it is so many times as fast by the clock
 
 
 class Proof(IntEnum):
-    """The proof of what a strategy takes: samples at another time than serial ones, or in turns with these."""
+    """The proof of what a strategy takes: samples apart from serial ones, in turns, or rounds in turns."""
 
     SAMPLES = 0
     TURNS = 1
