@@ -1,5 +1,6 @@
 """Keys, witnesses and proofs that snarkjs made for circuits of our own (tests/data/zk)."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,32 @@ CIRCUITS = ("multiplier", "public8", "boundary64", "boundary65", "dup_points")
 def circuit(request):
     """The folder of one circuit."""
     return DATA / request.param
+
+
+BLINDING = (123456789, 987654321)
+
+
+@cache
+def plain_proof(folder):
+    from evenload.gpu.llvm import rows
+    from evenload.zk import plain_groth16, read_witness, read_zkey
+
+    values = rows.to_integers(read_witness(folder / "witness.wtns"))
+    return plain_groth16.prove(read_zkey(folder / "circuit.zkey"), values, BLINDING)
+
+
+@pytest.fixture
+def oracle_proof(circuit, monkeypatch):
+    """The oracle's proof of the circuit, with the blinding that the worker draws in this test, too.
+
+    It is made once for all kernels that are compared with it.
+    """
+    slow = plain_proof(circuit)
+    from evenload.zk import worker
+
+    draws = iter(BLINDING)
+    monkeypatch.setattr(worker.secrets, "randbelow", lambda _: next(draws))
+    return slow
 
 
 @pytest.fixture
