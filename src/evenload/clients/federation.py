@@ -28,7 +28,7 @@ from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, TrainingPlan
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, reason_of
 
 __all__ = ["FederatedResult", "Round", "federate"]
 
@@ -275,7 +275,9 @@ class _Checkpoint:
             with plain_file(self.path) as file:
                 page = torch.load(file, weights_only=True)
         except Exception as error:
-            raise FormatError(f"{self.path} is not a checkpoint: {type(error).__name__}: {error}") from error
+            raise FormatError(
+                f"{self.path} is not a checkpoint: {type(error).__name__}: {reason_of(error)}"
+            ) from error
         if not isinstance(page, dict) or page.get("format") != FORMAT:
             raise FormatError(f"{self.path} is not a checkpoint of this version")
         if page["mark"] != self.made_with:

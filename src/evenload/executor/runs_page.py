@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evenload._live_page import LivePage, is_left_to_command
 from evenload.devices import DevicePool, current_device
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, reason_of
 from evenload.events import Event, EventFile, EventLog, RunFinished, RunStarted
 from evenload.executor.finished_runs import FinishedRuns
 from evenload.settings import resolve
@@ -44,7 +44,7 @@ class RunsPage:
             except EvenloadError as error:
                 note("warning", f"there is no live page: {error.message}; {error.hint}")
             except Exception as error:  # a program that is only watched goes on
-                note("warning", f"there is no live page: {error}")
+                note("warning", f"there is no live page: {reason_of(error, with_path=True)}")
 
     def close(self, finished: FinishedRuns) -> None:
         """Show how the last of the ``finished`` runs ended, and close."""

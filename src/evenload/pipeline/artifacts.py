@@ -84,7 +84,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         raise
     except Exception as error:  # the library has an exception of its own
         raise FormatError(
-            f"{path} holds no tensors that can be read: {error}", hint="make it again"
+            f"{path} holds no tensors that can be read: {reason_of(error)}", hint="make it again"
         ) from error
 
 

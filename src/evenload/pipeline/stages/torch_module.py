@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, reason_of
 from evenload.pipeline.artifacts import read_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import torch_on
@@ -91,5 +91,5 @@ def _read_weights(torch: Any, path: Any) -> Any:
         raise ConfigError(f"there is no file {path}", hint="correct params.weights") from None
     except Exception as error:
         raise FormatError(
-            f"{path} holds no weights that can be read: {error}", hint="save or copy it again"
+            f"{path} holds no weights that can be read: {reason_of(error)}", hint="save or copy it again"
         ) from error

@@ -21,7 +21,7 @@ from typing import Any
 
 from evenload._arguments import refuse_drive
 from evenload._private_files import open_plain
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
 
@@ -142,7 +142,7 @@ def _refuse_foreign(path: Path, present: set[str]) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot write to {path}: {error}", hint="give another run folder with -o")
+    return ConfigError(f"cannot write to {path}: {reason_of(error)}", hint="give another run folder with -o")
 
 
 def _is_partial(name: str) -> bool:
