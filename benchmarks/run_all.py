@@ -85,10 +85,10 @@ BENCHMARKS = (
     Benchmark("clients_convolutions.py", 0.2, ("clients_convolutions",)),
     Benchmark("clients_digits.py", 0.4, ("clients_digits",)),
     Benchmark("clients_first_rounds.py --rounds 1 5 100 --repeats 1", 2.8, ("clients_first_rounds",)),
-    Benchmark(f"{STRATEGIES} LeNet-5 GRU transformer --clients 20 --rounds 1000 --repeats 2", 2.5,
+    Benchmark(f"{STRATEGIES} LeNet-5 GRU transformer --clients 20 --rounds 1000 --repeats 1", 1.7,
               ("clients_larger",)),
     Benchmark(f"{STRATEGIES} LeNet-5 --clients 100 --repeats 1 --name clients_larger_100"
-              f" --strategies {HUNDRED}", 1.5, ("clients_larger_100",)),
+              f" --strategies {HUNDRED}", 1.1, ("clients_larger_100",)),
     Benchmark("clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON --repeats 2", 3, ("clients_peers",),
               needs="interpreters with Flower, pfl and JAX in place of PYTHON"),
     Benchmark("clients_profile.py", 0.3, ("clients_profile",)),
