@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples_count import ALL
 
 from evenload.errors import ConfigError
 from evenload.moe import DeviceCloner
@@ -40,11 +39,12 @@ def run(*arguments, **environment):
     return done.stdout
 
 
-def test_the_kernel_equals_its_twin_in_the_interpreter():
+@pytest.mark.parametrize("n_random", ["5", pytest.param("12", marks=pytest.mark.slow)])
+def test_the_kernel_equals_its_twin_in_the_interpreter(n_random):
     here = Path(__file__)
     paths = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
     script = here.with_name("interpret_clone_kernel.py")
-    assert "all equal" in run(str(script), "1", "12" if ALL else "5", TRITON_INTERPRET="1", PYTHONPATH=paths)
+    assert "all equal" in run(str(script), "1", n_random, TRITON_INTERPRET="1", PYTHONPATH=paths)
 
 
 def test_a_cpu_is_refused_without_the_interpreter():
