@@ -60,6 +60,25 @@ def test_writing_into_a_state_changes_that_state_alone(strategy, written, job):
         assert all(map(is_same, again, before))
 
 
+@pytest.mark.parametrize("strategy", ["serial", "fused:3", "auto"])
+def test_no_tensor_that_a_trainer_hands_out_shares_memory_with_its_own_or_another(strategy, job):
+    """``start`` twice, states, and what is reduced: whoever writes into one changes that one alone."""
+    model, data, recipe = job
+    with Trainer(model, strategy=strategy) as trainer:
+        handed = [trainer.start, trainer.start, *trainer.train(data, recipe).states]
+        handed += [trainer.train(data, recipe, reduce="mean").reduced for _ in range(2)]
+        handed += [model.state_dict(), trainer.model.state_dict()]
+        before = copied(handed)
+        again = trainer.train(data, recipe).states
+        for at, state in enumerate(handed[:-2]):
+            for t in state.values():
+                t.fill_(float(at) + 100)
+            after = handed[at + 1 :]
+            assert all(map(is_same, after, before[at + 1 :]))
+            assert all(bool((t == at + 100).all()) for t in state.values())
+        assert all(map(is_same, trainer.train(data, recipe).states, again))
+
+
 @pytest.mark.parametrize("reduce", [None, "mean"])
 def test_a_sum_in_place_is_the_sum(reduce, job):
     """As servers write it: the first state is added to."""

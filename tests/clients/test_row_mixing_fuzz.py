@@ -16,8 +16,9 @@ D, CLASSES = 6, 3
 class Layer(nn.Module):
     """One layer by name, with a gate that is zero at first where ``gated``."""
 
-    def __init__(self, how, gated):
+    def __init__(self, how, gated, asked=0):
         super().__init__()
+        self.asked = asked
         self.how, self.line, self.norm = how, nn.Linear(D, D), nn.LayerNorm(D)
         self.gate = nn.Parameter(torch.zeros(())) if gated else None
         self.heads = nn.MultiheadAttention(1, 1, dropout=0.2, batch_first=True)
@@ -51,6 +52,15 @@ def calls(layer, h):
     return h * (1 + 0.1 * (layer.calls % 3))
 
 
+def by_number(layer, h):
+    """A branch on the number of rows, as models have it for a batch of one, or for large ones."""
+    sizes = (h.shape[0], len(h), h.size(0))
+    n, what = sizes[layer.asked % 3], layer.asked
+    is_met = (n > what, n == what, n % 2 == what % 2, n <= what, n == 1)[layer.asked % 5]
+    changed = (h * 1.5, h.detach(), h - h.mean(0), h + layer.line(h), h.flip(1))[(layer.asked // 5) % 5]
+    return changed if is_met else torch.tanh(layer.line(h))
+
+
 def seen(layer, h):
     layer.seen.append(float(len(h)))
     return h + 0.01 * sum(layer.seen)
@@ -71,6 +81,7 @@ LAYERS = {
     "flipped": lambda m, h: h + 0.5 * h.flip(0),
     "largest": lambda m, h: h - 0.3 * h.amax(0),
     "attention over rows": lambda m, h: torch.softmax(h @ h.T / 3, -1) @ h,
+    "by number": by_number,
     "number of rows": lambda m, h: h * (1 + h.shape[0] / 4),
     "ema": ema,
     "ema anew": ema_anew,
@@ -103,6 +114,10 @@ LOSSES = {
     "by frequency": lambda out, y: (
         F.cross_entropy(out, y, reduction="none") * (1 + (y[:, None] == y).to(out.dtype).mean(1))
     ),
+    "of five and more": lambda out, y: (
+        F.cross_entropy(out, y, reduction="none") * (2 if out.size(0) > 4 else 1)
+    ),
+    "of three": lambda out, y: F.cross_entropy(out, y, reduction="none") * (1 + (len(y) == 3)),
     "by number": lambda out, y: F.cross_entropy(out, y, reduction="none") * len(y),
 }
 
@@ -139,6 +154,63 @@ def a_program(seed):
         size = max(1.0, *(float(t.abs().max()) for t in a.state.values()))
         worst = max(worst, difference(a.state, b.state) / size if a.status == "ok" else 0.0)
     return worst, what
+
+
+def a_branching_program(seed):
+    """The largest difference from serial of a model or loss that acts on the number of rows."""
+    draw = random.Random(seed)
+    batch, asked = draw.choice([4, 8, 16]), draw.randint(1, 60)
+    sizes = draw.choice(
+        [
+            [draw.randint(1, 3 * batch) for _ in range(draw.randint(2, 6))],
+            list(range(1, 2 * batch)),  # every number of rows that can be
+            [batch * draw.randint(1, 3) for _ in range(4)],  # full batches alone
+        ]
+    )
+    g = torch.Generator().manual_seed(seed)
+    data = [
+        (torch.randn(n, D, generator=g).double(), torch.randint(0, CLASSES, (n,), generator=g)) for n in sizes
+    ]
+
+    def net():
+        return nn.Sequential(Layer("by number", False, asked), nn.Linear(D, CLASSES)).double()
+
+    loss = draw.choice(["plain", "plain", "of five and more", "of three"])
+    recipe = Recipe(optimizer=SGD(0.05), loss=LOSSES[loss], batch_size=batch)
+    serial = train(net, data, recipe, strategy="serial", seed=seed)
+    strategy, rounds = draw.choice([("fused:4", 1), ("auto", 1), ("auto", 10_000)])
+    ours = train(net, data, recipe, strategy=strategy, rounds=rounds, seed=seed)
+    what = f"seed {seed}: asked {asked}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
+    return max(difference(a.state, b.state) for a, b in zip(serial, ours, strict=True)), what
+
+
+def test_no_number_of_rows_is_left_out():
+    """A model that acts on one number of rows alone, among clients of all numbers."""
+    data = [(torch.randn(n, D), torch.randint(0, CLASSES, (n,))) for n in range(1, 17)]
+    recipe = Recipe(optimizer=SGD(0.05), batch_size=16)
+
+    class OfSeven(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2.0 if x.shape[0] == 7 else 1.0)
+
+    torch.manual_seed(0)
+    model = OfSeven(D, CLASSES)
+    serial = train(model, data, recipe, strategy="serial")
+    ours = train(model, data, recipe, strategy="fused:4")
+    assert max(difference(a.state, b.state) for a, b in zip(serial, ours, strict=True)) < 1e-6
+    assert "7 rows" in ours.plan.why
+
+
+def test_a_few_models_that_act_on_the_number_of_rows_give_the_serial_result():
+    assert not [what for far, what in map(a_branching_program, range(10)) if not far <= 1e-9]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(4))
+def test_hundreds_of_models_that_act_on_the_number_of_rows_give_the_serial_result(part):
+    seeds = range(1000 + 100 * part, 1100 + 100 * part)
+    assert not [what for far, what in map(a_branching_program, seeds) if not far <= 1e-9]
 
 
 @pytest.mark.parametrize("start", [0, 12])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from evenload.clients import SGD, Recipe, federate, train
+from evenload.clients import SGD, Recipe, Trainer, federate, train
 from evenload.clients.job import read_job
 from evenload.clients.spread.equivalence_check import difference
 from evenload.errors import ConfigError, SpecError
@@ -42,6 +42,22 @@ def test_a_plan_without_clients_says_why_there_are_none():
     run = train(nn.Linear(5, 3), [(x, y + 9), (x, y + 9)], RECIPE, on_error="return")
     assert run.plan.why.startswith("there was no client to train: client 0: ConfigError: label")
     assert "(and 1 more)" in run.plan.explain()
+
+
+class Fails(nn.Linear):
+    def forward(self, x):
+        raise RuntimeError("no such layer")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "measured", "fused:2", "serial", "threads*2/eager"])
+def test_a_plan_of_clients_that_all_failed_says_so_and_not_what_was_fastest(strategy):
+    with Trainer(Fails(5, 3), strategy=strategy, rounds=10_000) as trainer:
+        run = trainer.train([pair(seed=i) for i in range(3)], RECIPE, on_error="return")
+    told = run.plan.explain()
+    assert told.startswith("no client was trained")
+    assert "client 0: RuntimeError: no such layer (and 2 more)" in told
+    assert "fastest" not in told
+    assert "bitwise" not in told
 
 
 @pytest.mark.parametrize("loss", ["mse", "l1"])

@@ -132,7 +132,7 @@ class _Trainers:
         self._model, self._dataset, self._stack = model, dataset, stack
         self._options = {"strategy": strategy, "devices": devices, "seed": seed}
         self._trainers: dict[tuple, Trainer] = {}
-        self._starts: dict[tuple[tuple, int], Mapping[str, Tensor]] = {}
+        self._starts: dict[tuple[tuple, int | None], Mapping[str, Tensor]] = {}
 
     def sweep(
         self, trials: list[Trial], halving: int | None, judge: Callable[..., TrialResult]
@@ -174,9 +174,10 @@ class _Trainers:
         return self._trainers[key]
 
     def _start(self, trial: Trial) -> Mapping[str, Tensor]:
-        if isinstance(self._model, nn.Module):
-            return self._trainer(trial).start
-        key = trial.arguments_key, trial.seed
+        is_made = not isinstance(self._model, nn.Module)
+        key = trial.arguments_key, trial.seed if is_made else None
+        if key not in self._starts and not is_made:
+            self._starts[key] = self._trainer(trial).start  # one for all trials: they share what is frozen
         if key not in self._starts:
             made = template_of(self._make(trial), trial.seed)
             self._starts[key] = {n: t.detach() for n, t in made.state_dict().items()}

@@ -1,4 +1,8 @@
-"""Which short batches of one model's clients may be padded in a fused step; what was probed is remembered."""
+"""Which short batches of one model's clients may be padded in a fused step; what was probed is remembered.
+
+Every number of rows that occurs is probed: a model may act on one (``if x.shape[0] == 7``), and what is shown
+for other numbers says nothing of it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +15,8 @@ from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
 from evenload.clients.values.data import map_batch
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["PaddingChecks", "n_probed", "short_batches"]
+__all__ = ["PaddingChecks", "short_batches"]
 
-# Numbers of rows that are probed, the least and the most first. With more clients' steps to come, more of
-# them: a probe takes about as long as four steps.
-FEWEST, MOST, STEPS_PER_PROBE = 6, 32, 30
 EXAMPLES, CLIENTS = 16, 8  # of so many clients, whose numbers show what padding may be
 
 
@@ -45,14 +46,11 @@ class PaddingChecks:
         if key not in self._kinds:
             self._kinds[key] = _Kind(self._probe(tasks))
         kind = self._kinds[key]
-        if not kind.verdicts.keys() >= short.keys():
-            most = n_probed([task.batches.n_steps for task in tasks])
-            for n in _spread(sorted(short.keys() - kind.verdicts.keys())):
-                if len(kind.verdicts) >= most:
-                    break
-                kind.verdicts[n] = _verdict(kind.probe, short[n])
-        verdicts = [kind.verdicts[n] for n in short if n in kind.verdicts]
-        return next((v.mixes for v in verdicts if v.mixes), None)
+        for n in sorted(short.keys() - kind.verdicts.keys()):
+            kind.verdicts[n] = _verdict(kind.probe, short[n])
+            if kind.verdicts[n].mixes:  # one is enough
+                break
+        return next((v.mixes for v in kind.verdicts.values() if v.mixes), None)
 
     def failing(self, task: ClientTask) -> Mapping[int, str]:
         """Numbers of rows that fail in serial training, among tasks like this one, and how."""
@@ -64,11 +62,6 @@ class PaddingChecks:
         xs, ys = zip(*shown, strict=True)
         x = map_batch(lambda *t: torch.cat(t), *xs)
         return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
-
-
-def n_probed(n_steps: Sequence[int]) -> int:
-    """How many sizes of batches are probed at most, for clients of so many steps."""
-    return max(FEWEST, min(MOST, sum(n_steps) // STEPS_PER_PROBE))
 
 
 def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
@@ -88,16 +81,3 @@ def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:
     step = int(batches.counts.argmin())
     x, y = task.rows.at(batches.rows[step, : batches.counts[step]])
     return probe.verdict(x, y, int(batches.draws[step]), batches.rows.shape[1])
-
-
-def _spread(numbers: list[int]) -> list[int]:
-    """The first and the last, then the middle ones of what lies between, and so on."""
-    if len(numbers) < 3:
-        return numbers
-    ranked, gaps = [0, len(numbers) - 1], [(0, len(numbers) - 1)]
-    for low, high in gaps:
-        if high - low > 1:
-            middle = (low + high) // 2
-            ranked.append(middle)
-            gaps += [(low, middle), (middle, high)]
-    return [numbers[i] for i in ranked]

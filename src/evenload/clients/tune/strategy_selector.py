@@ -14,7 +14,7 @@ from evenload.clients.spread.streams import why_no_streams
 from evenload.clients.step.model_traits import ModelTraits, form_of
 from evenload.clients.tune.engine_checks import EngineChecks, typical_task
 from evenload.clients.tune.expected_cost import FEWEST_STEPS, Expectation, WorkSize, expect
-from evenload.clients.tune.padding_checks import n_probed, short_batches
+from evenload.clients.tune.padding_checks import short_batches
 from evenload.clients.tune.step_work import count_work
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
@@ -157,7 +157,7 @@ class StrategySelector:
                 n_clients=len(tasks),
                 n_steps=sum(n_steps),
                 rounds=self._rounds,
-                n_short=min(n_probed(n_steps), len(short_batches(tasks))),
+                n_short=len(short_batches(tasks)),
                 start_s=LOADING_S if is_loading else 0.0,
                 is_even=len(set(n_steps)) == 1,
                 is_fusable=traits is not None and traits.refusal is None and not has_rules(model),

@@ -87,8 +87,8 @@ class Trainer:
 
     @property
     def start(self) -> dict[str, Tensor]:
-        """The state that clients start from unless told otherwise."""
-        return dict(self._start)
+        """A copy of the state that clients start from unless told otherwise."""
+        return {name: t.clone() for name, t in self._start.items()}
 
     def train(
         self,
@@ -125,18 +125,22 @@ class Trainer:
         order = {client: at for at, client in enumerate(inputs.ids)}
         plan: TrainingPlan | None = None
         reasons: dict[str, str] = {}
-        has_trained = False
+        has_tasks = has_trained = False
         for part in _windows(inputs):
             loaded = load_tasks(self._reader, part, self._seed, options.round)
             if loaded.tasks or plan is None:
                 plan = self._selector.plan(loaded.tasks)
-            has_trained = has_trained or bool(loaded.tasks)
+            has_tasks = has_tasks or bool(loaded.tasks)
             for batch in self._train_loaded(plan, loaded, options.round, reasons):
+                has_trained = has_trained or any(r.status != "failed" and len(r.losses) for r in batch)
                 for result in reducer.take(batch) if reducer else batch:
                     results[order[result.client]] = result
         plan = plan or self._selector.plan([])
-        if results and not has_trained:
-            plan = dataclasses.replace(plan, why=f"{plan.why}: {_causes(list(results.values()))}")
+        causes = _causes([results[at] for at in sorted(results)]) if results else ""
+        if results and not has_tasks:
+            plan = dataclasses.replace(plan, why=f"{plan.why}: {causes}")
+        elif causes and not has_trained:
+            plan = dataclasses.replace(plan, failure=causes)
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
@@ -272,7 +276,7 @@ def _windows(inputs: ClientInputs) -> Iterator[ClientInputs]:
 
 def _causes(results: Sequence[ClientResult]) -> str:
     """Why none of these clients was trained: the first one's reason, and how many others there are."""
-    first = results[0]
+    first = next((result for result in results if result.error is not None), results[0])
     error = _first_line(first.error) if first.error is not None else "it has no rows"
     more = f" (and {len(results) - 1} more)" if len(results) > 1 else ""
     return f"client {first.client}: {error}{more}"

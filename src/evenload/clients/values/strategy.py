@@ -147,6 +147,7 @@ class TrainingPlan:
     probes    rows of the tuner's table, if it ran
     solo      client id -> why it was trained by itself beside a fused chunk
     check     largest difference of the checked clients from serial, None if nothing was checked
+    failure   why no client could be trained, None if one could: the choice and its times then say nothing
     """
 
     strategy: Strategy
@@ -155,9 +156,12 @@ class TrainingPlan:
     probes: tuple[Mapping[str, Any], ...] = ()
     solo: Mapping[int, str] = field(default_factory=dict)
     check: float | None = None
+    failure: str | None = None
 
     def explain(self) -> str:
         """The plan as text: a line for the choice, the table of probes, a line per refusal."""
+        if self.failure is not None:
+            return f"no client was trained, by {self.strategy}: {self.failure}"
         lines = [f"{self.strategy}: {self.why} (grade: {self.strategy.grade}, {GRADES[self.strategy.grade]})"]
         if self.check is not None:
             lines.append(f"checked against serial: largest difference {self.check:.1e}")
