@@ -26,6 +26,7 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
+from evenload.pipeline.job.builtin_stages import imports_of
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
@@ -169,7 +170,8 @@ class Pipeline:
         _check_names(policy, backend or "process")
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
-        return Fleet(use, settings, follows=follows)
+        ours = (stage.kind for stage in self.spec.stages if stage.python is None)
+        return Fleet(use, settings, follows=follows, imports=imports_of(ours))
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
         from evenload.pipeline.store.reuse_preview import preview_reuse

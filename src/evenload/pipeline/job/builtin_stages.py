@@ -1,12 +1,12 @@
 """The stages that ship with evenload, by the ``kind`` that a job file names. A table of strings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.errors import UnknownName
 
-__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage"]
+__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage", "imports_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class BuiltinStage:
     columns     its ``params`` that name values it takes, with their defaults
     templates   its ``params`` in which ``{name}`` stands for a value, with the names in their defaults
     code        its ``params`` that name a class or function
+    imports     modules that it imports as it is loaded, and that take long
     """
 
     target: str
@@ -31,19 +32,27 @@ class BuiltinStage:
     columns: Mapping[str, Any] = field(default_factory=dict)
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     code: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 _STAGES = "evenload.pipeline.stages"
+_TRANSFORMERS = ("torch", "transformers.modeling_utils")
+_DIFFUSERS = (*_TRANSFORMERS, "diffusers.pipelines.pipeline_utils")
 _IMAGE, _EDIT = {"image": "path"}, {"image": "path", "instruction": "instruction"}
 BUILTIN_STAGES = {
     "image_edit": BuiltinStage(
-        f"{_STAGES}.image_edit:ImageEdit", is_diffusion=True, outputs=("edited",), columns=_EDIT
+        f"{_STAGES}.image_edit:ImageEdit",
+        is_diffusion=True,
+        outputs=("edited",),
+        columns=_EDIT,
+        imports=_DIFFUSERS,
     ),
     "image_edit_encode": BuiltinStage(
         f"{_STAGES}.image_edit:Encode",
         components=("text_encoder", "tokenizer", "processor"),
         outputs=("embeds",),
         columns=_EDIT,
+        imports=_DIFFUSERS,
     ),
     "image_edit_denoise": BuiltinStage(
         f"{_STAGES}.image_edit:Denoise",
@@ -52,35 +61,48 @@ BUILTIN_STAGES = {
         outputs=("latents",),
         reads=("embeds",),
         columns=_IMAGE,
+        imports=_DIFFUSERS,
     ),
     "image_edit_decode": BuiltinStage(
-        f"{_STAGES}.image_edit:Decode", components=("vae",), outputs=("edited",), reads=("latents",)
+        f"{_STAGES}.image_edit:Decode",
+        components=("vae",),
+        outputs=("edited",),
+        reads=("latents",),
+        imports=_DIFFUSERS,
     ),
     "image_to_image": BuiltinStage(
         f"{_STAGES}.diffusion:ImageToImage",
         is_diffusion=True,
         outputs=("picture",),
         columns={"image": "path", "prompt": "prompt"},
+        imports=_DIFFUSERS,
     ),
     "text_to_image": BuiltinStage(
         f"{_STAGES}.diffusion:TextToImage",
         is_diffusion=True,
         outputs=("picture",),
         columns={"prompt": "prompt"},
+        imports=_DIFFUSERS,
     ),
     "vlm_score": BuiltinStage(
         f"{_STAGES}.vlm_score:VlmScore",
         outputs=("score",),
         columns={"images": ("path", "edited")},
         templates={"question": ("instruction",)},
+        imports=_TRANSFORMERS,
     ),
     "clip_score": BuiltinStage(
         f"{_STAGES}.clip_score:ClipScore",
         outputs=("similarity",),
         columns={"image": "edited", "text": None, "other": None},
+        imports=_TRANSFORMERS,
     ),
     "torch_module": BuiltinStage(
-        f"{_STAGES}.torch_module:TorchModule", needs_model=False, columns={"input": "path"}, code=("module",)
+        f"{_STAGES}.torch_module:TorchModule",
+        needs_model=False,
+        columns={"input": "path"},
+        code=("module",),
+        imports=("torch",),
     ),
     "function": BuiltinStage(f"{_STAGES}.function:Function", needs_model=False, code=("function",)),
     "openai": BuiltinStage(
@@ -91,6 +113,12 @@ BUILTIN_STAGES = {
     ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }
+
+
+def imports_of(kinds: Iterable[str | None]) -> tuple[str, ...]:
+    """Return what stages of these kinds import that takes long; a kind that is none of these adds nothing."""
+    known = (BUILTIN_STAGES[kind] for kind in kinds if kind in BUILTIN_STAGES)
+    return tuple(dict.fromkeys(name for stage in known for name in stage.imports))
 
 
 def find_builtin_stage(name: str) -> BuiltinStage:

@@ -1,17 +1,23 @@
 """The base of all sections of a job file, and types they share. Needs pydantic (extra ``yaml``)."""
 
-from collections.abc import Sequence
-from typing import Annotated
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema
 
 from evenload.errors import EvenloadError
 from evenload.pipeline.job.memory_sizes import parse_size, size_text
@@ -45,7 +51,27 @@ class Faults(ValueError):
 class Section(BaseModel):
     """A section of the job file: unknown keys are refused, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe each key by the text below its field; pydantic would read all sources in each program."""
+        schema = handler(core)
+        keys = handler.resolve_ref_schema(schema).get("properties", {})
+        for owner in cls.__mro__:
+            if owner is not Section and issubclass(owner, Section):
+                for name, text in _field_texts(owner):
+                    keys[name].setdefault("description", text)
+        return schema
+
+
+def _field_texts(section: type) -> Iterator[tuple[str, str]]:
+    """Yield each field of a class that has a text below it, with that text."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+            yield field.target.id, inspect.cleandoc(str(below.value.value))
 
 
 def one_line(error: EvenloadError) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload.devices import DevicePool
-from evenload.executor.backends import Backend, BackendSettings, Machines, make_backend
+from evenload.executor.backends import Backend, BackendSettings, Machines, WorkerOptions, make_backend
 from evenload.executor.loop.roster import check_follow
 from evenload.pipeline.planning.job_plan import free_host_bytes
 
@@ -21,21 +21,30 @@ class Fleet:
     use      which devices, as ``--devices`` says it
     backend  its name or its settings; ``name`` is how it is called
     follows  take in what ``use`` means of machines that join while the run is under way
+    imports  what its workers will import that takes long; done once for all, where they are forked
     pool     the devices, from ``__enter__`` on
     """
 
     pool: DevicePool
 
-    def __init__(self, use: Any, backend: str | BackendSettings, *, follows: bool = False):
+    def __init__(
+        self,
+        use: Any,
+        backend: str | BackendSettings,
+        *,
+        follows: bool = False,
+        imports: tuple[str, ...] = (),
+    ):
         self.use, self.name, self.follows = use, str(backend), follows
         self._settings = backend
+        self._options = WorkerOptions(imports=imports)
         self._backend: Backend | None = None
         self._machines: Machines | None = None
         self._reached: Backend | None = None  # while it is another's to close
 
     def __enter__(self) -> Self:
         """Ask for the devices. Raises what making the backend and selecting devices raise."""
-        self._backend = make_backend(self._settings)
+        self._backend = make_backend(self._settings, self._options)
         try:
             if self.follows:
                 check_follow(self.use, self._backend)
