@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -16,7 +16,7 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 
 test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
 	$(MAKE) style
-	$(MAKE) --jobs 3 suite types site
+	$(MAKE) --jobs 3 suite layers types site
 
 suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
@@ -45,11 +45,13 @@ test-flower:  ## Flower's apps on our executor, in an environment of their own
 	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
 
-lint: $(STAMP)dev style types
+lint: $(STAMP)dev style layers types
 
 style: $(STAMP)dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+layers: $(STAMP)dev
 	$(BIN)/lint-imports
 
 types: $(STAMP)dev

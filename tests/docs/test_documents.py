@@ -15,11 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from forked_programs import Programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -77,39 +79,62 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page: Path, folder: Path) -> None:
+def test_page_runs(page: Path, folder: Path, programs: Programs) -> None:
     blocks = blocks_of(page)
     for block in blocks:
         if block.language == "yaml":
             name = block.body.splitlines()[0][2:].strip()
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(block.body)
-    run_in_order([b for b in blocks if b.language != "yaml"], page, folder)
+    run_in_order([b for b in blocks if b.language != "yaml"], page, folder, programs)
 
 
-def run_in_order(blocks: list[Block], page: Path, folder: Path) -> None:
+def run_in_order(blocks: list[Block], page: Path, folder: Path, programs: Programs) -> None:
     """Shell blocks run one by one; all Python blocks are one program, which waits while shell blocks run."""
     after_shell = {b.line for a, b in pairwise(blocks) if a.language == "sh"}
-    with Script([b for b in blocks if b.language == "python"], after_shell, page, folder) as script:
+    python = [b for b in blocks if b.language == "python"]
+    with Script(python, after_shell, page, folder, programs) as script:
         for block in blocks:
             printed = run_shell(block, page, folder) if block.language == "sh" else script.run(block)
             compare(block, printed, page)
 
 
+SLOW_IMPORTS = {
+    r"\btorch\b": ("torch", "torch._dynamo"),
+    r"\btransformers\b|ImageEdit": ("transformers.modeling_utils", "diffusers.pipelines.pipeline_utils"),
+}
+"""What a page needs that takes seconds to import, by words in its program."""
+
+
+def slow_imports(program: str) -> list[str]:
+    return [one for word, names in SLOW_IMPORTS.items() if re.search(word, program) for one in names]
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    with Programs(environment()) as programs:
+        yield programs
+
+
 class Script:
     """A page's Python blocks, run as one program that waits for a line before those at ``pauses``."""
 
-    def __init__(self, blocks: list[Block], pauses: set[int], page: Path, folder: Path):
+    def __init__(self, blocks: list[Block], pauses: set[int], page: Path, folder: Path, programs: Programs):
         self._page = page.relative_to(ROOT)
         self._pauses = pauses
         path = folder / f"{page.stem.replace('-', '_')}_blocks.py"
         path.write_text("\n".join(map(self._piece, blocks)))
         # Not a pipe, which would be full while we read the other.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the program
-        self._program = subprocess.Popen(
-            [sys.executable, path.name], cwd=folder, env=environment(), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-        )  # fmt: skip
+        their_in, our_in = os.pipe()
+        our_out, their_out = os.pipe()
+        self._stdin, self._stdout = open(our_in, "w"), open(our_out)  # noqa: SIM115  so these
+        try:
+            imports = slow_imports(path.read_text())
+            self._program = programs.start(path, imports, their_in, their_out, self._errors.fileno())
+        finally:
+            os.close(their_in)
+            os.close(their_out)
 
     def _piece(self, block: Block) -> str:
         wait = "input()\n" if block.line in self._pauses else ""
@@ -122,24 +147,27 @@ class Script:
         """Let the program go on to the end of ``block``, and return what it prints there."""
         if block.line in self._pauses:
             with contextlib.suppress(BrokenPipeError):  # it has ended; why is seen below
-                self._program.stdin.write("\n")
-                self._program.stdin.flush()
+                self._stdin.write("\n")
+                self._stdin.flush()
         printed = []
-        for line in self._program.stdout:
+        for line in self._stdout:
             if line == MARK.format(block.line) + "\n":
                 return "".join(printed)
             printed.append(line)
-        self._program.wait(timeout=1100)
+        self._program.wait()
         self._errors.seek(0)
         raise AssertionError(f"{self._page}:{block.line} failed\n{''.join(printed)}\n{self._errors.read()}")
 
     def __exit__(self, kind: object, *_: object) -> None:
-        with self._errors, self._program as program:
+        with self._errors, self._stdout:
+            with contextlib.suppress(BrokenPipeError):
+                self._stdin.close()
             if kind is not None:
-                program.kill()
-            program.communicate(timeout=1100)
+                self._program.kill()
+            self._stdout.read()
+            exit_code = self._program.wait()
             self._errors.seek(0)
-            assert kind or program.returncode == 0, f"{self._page}: its script fails\n{self._errors.read()}"
+            assert kind or exit_code == 0, f"{self._page}: its script fails\n{self._errors.read()}"
 
 
 @functools.cache
