@@ -69,8 +69,9 @@ def _field_texts(section: type) -> Iterator[tuple[str, str]]:
     """Yield each field of a class that has a text below it, with that text."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             yield field.target.id, inspect.cleandoc(str(below.value.value))
 
 
