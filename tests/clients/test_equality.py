@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from evenload.clients import SGD, Adam, AdamW, Cosine, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
@@ -117,6 +118,17 @@ TERMS = {
 }
 
 
+class Gated(models.Mlp):
+    """With a parameter that is one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.tensor(0.8))
+
+    def forward(self, x):
+        return self.gate * super().forward(x)
+
+
 @pytest.mark.parametrize("term", TERMS)
 def test_every_term_of_a_recipe_is_the_same_fused(term):
     recipe = Recipe(**{"optimizer": OPTIMIZERS["nesterov"], **STEPS, **TERMS[term]})
@@ -124,8 +136,8 @@ def test_every_term_of_a_recipe_is_the_same_fused(term):
     if term == "mse":
         recipe = Recipe(optimizer=SGD(0.1), loss="mse", **STEPS)
         data = [(x, torch.stack([y, -y, y * 2, y * 0], 1).double()) for x, y in data]
-    runs = [train(models.Mlp, data, recipe, strategy=s, seed=1) for s in ("serial", "fused:4")]
-    assert runs[1].plan.strategy.inner == "fused"
+    runs = [train(Gated, data, recipe, strategy=s, seed=1) for s in ("serial", "fused:4")]
+    assert runs[1].plan.strategy.inner == "fused", runs[1].plan.explain()
     assert worst(*runs) <= 1e-6
     assert difference(runs[0][0].state, runs[0][1].state) > 1e-3  # clients do differ
 

@@ -265,7 +265,9 @@ class StackedStep:
         if self._form.correction:
             grads = {name: g + clients.correction[name] for name, g in grads.items()}
         if self._recipe.clip is not None:
-            norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
+            # Of a single number, [K] has no axis 1 to begin at.
+            flat = [g.unsqueeze(-1).flatten(1) for g in grads.values()]
+            norms = torch.stack([g.norm(dim=1) for g in flat]).norm(dim=0)
             scale = (s["clip"] / (norms + 1e-6)).clamp(max=1.0)
             grads = {name: g * _along(scale, g) for name, g in grads.items()}
         return grads

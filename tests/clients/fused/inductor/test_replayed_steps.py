@@ -1,6 +1,8 @@
 """Many steps in one call are those steps one by one; what cannot be recorded is not."""
 
+import copy
 import dataclasses
+import random
 import types
 
 import pytest
@@ -105,6 +107,52 @@ def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(step):
     for name, t in clients.params.items():
         assert torch.equal(t[0], whole.params[name][0])
         assert torch.equal(t[1:], before[name][1:])
+
+
+def shifted(t, by):
+    """The same numbers elsewhere: ``by`` numbers into memory of their own."""
+    return torch.cat([t.new_zeros(by), t.flatten()])[by:].view_as(t)
+
+
+def random_inputs(draw):
+    """Clients and inputs of a few steps, some dead or about to die, somewhere in memory."""
+    clients, n_steps = made_clients(), draw.randint(1, 6)
+    g = torch.Generator().manual_seed(draw.randrange(1 << 30))
+    x, y = (
+        torch.randn(n_steps, K, ROWS, 21, generator=g),
+        torch.randint(0, 5, (n_steps, K, ROWS), generator=g),
+    )
+    counts = torch.randint(1, ROWS + 1, (n_steps, K, 1), generator=g)
+    w = (torch.arange(ROWS) < counts) / counts
+    for _ in range(draw.choice([0, 0, 1, 2])):
+        x[draw.randrange(n_steps), draw.randrange(K), 0, draw.randrange(21)] = draw.choice(
+            [torch.nan, torch.inf]
+        )
+    clients.alive[:] = torch.rand(K, generator=g) < 0.8
+    rates = [{"minus_lr": -torch.rand(K, generator=g)} for _ in range(draw.choice([1, n_steps]))]
+    draws = torch.zeros(n_steps, K, dtype=torch.int64)
+    return (
+        clients,
+        [shifted(t, draw.randint(0, 9)) for t in (draws, x, y, w)],
+        rates * (n_steps // len(rates)),
+    )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_steps_of_random_inputs_are_the_steps_one_by_one(step, part):
+    draw = random.Random(part)
+    for _ in range(12):
+        ours, given, scalars = random_inputs(draw)
+        theirs = copy.deepcopy(ours)
+        was_alive = ours.alive.clone()
+        out, expected = step.steps(ours, *given, scalars), one_by_one(step, theirs, *given, scalars)
+        assert out.losses.shape == (len(scalars), K)
+        assert torch.equal(ours.alive, theirs.alive)
+        found, wanted = tensors(ours, out), tensors(theirs, expected)
+        for name, t in wanted.items():
+            torch.testing.assert_close(found[name], t, rtol=1e-4, atol=1e-5, equal_nan=True)
+        for name, t in made_clients().params.items():  # what was dead is as it was
+            assert torch.equal(ours.params[name][~was_alive], t[~was_alive])
 
 
 def test_what_a_kernel_refuses_is_an_error(step):
