@@ -74,9 +74,10 @@ class ForkedProgram:
         assert told, "the process that programs are forked from has ended"
         return told
 
-    def wait(self) -> int:
-        """Return the exit code, negative for a signal."""
+    def wait(self, timeout: float) -> int:
+        """Return the exit code, negative for a signal. Raises TimeoutError after so many seconds."""
         if self._exit_code is None:
+            self._requests.settimeout(timeout)
             self._exit_code = json.loads(self._told())
         return self._exit_code
 

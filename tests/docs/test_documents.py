@@ -154,7 +154,7 @@ class Script:
             if line == MARK.format(block.line) + "\n":
                 return "".join(printed)
             printed.append(line)
-        self._program.wait()
+        self._program.wait(timeout=1100)
         self._errors.seek(0)
         raise AssertionError(f"{self._page}:{block.line} failed\n{''.join(printed)}\n{self._errors.read()}")
 
@@ -165,7 +165,7 @@ class Script:
             if kind is not None:
                 self._program.kill()
             self._stdout.read()
-            exit_code = self._program.wait()
+            exit_code = self._program.wait(timeout=1100)
             self._errors.seek(0)
             assert kind or exit_code == 0, f"{self._page}: its script fails\n{self._errors.read()}"
 

@@ -36,7 +36,8 @@ def told(path: Path, programs: Programs | None, text: bytes = b"") -> tuple[int,
             code = subprocess.run(command, cwd=path.parent, stdin=stdin, stdout=out, stderr=err, check=False)
             exit_code = code.returncode
         else:
-            exit_code = programs.start(path, ["fractions"], stdin.fileno(), out.fileno(), err.fileno()).wait()
+            program = programs.start(path, ["fractions"], stdin.fileno(), out.fileno(), err.fileno())
+            exit_code = program.wait(timeout=500)
     return exit_code, streams[1].read_bytes(), streams[2].read_bytes()
 
 
@@ -66,7 +67,7 @@ def test_one_that_is_killed_ends_and_the_next_one_runs(tmp_path: Path) -> None:
     with Programs(os.environ) as programs, (tmp_path / "out").open("wb") as out:
         program = programs.start(path, [], waits, out.fileno(), out.fileno())
         program.kill()
-        assert program.wait() == -signal.SIGKILL
+        assert program.wait(timeout=500) == -signal.SIGKILL
         path.write_text("")
         assert told(path, programs)[0] == 0
     os.close(waits)

@@ -44,7 +44,7 @@ def test_rows(context, name, kind):
 def test_messages(context, name):
     from evenload.merkle import Scheme
 
-    scheme = Scheme(name, person=b"p") if name == "blake2s" else Scheme(name)
+    scheme = Scheme("rfc6962-blake2s", person=b"p") if name == "blake2s" else Scheme(name)
     rule, n = RULES[name], 5
     for width in (1, 55, 64, 200):
         rows = np.random.default_rng(width).integers(0, 256, (n, width), dtype=np.uint8)
