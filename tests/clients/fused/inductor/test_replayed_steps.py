@@ -178,7 +178,7 @@ def test_other_arguments_are_stepped_one_by_one(step):
 # --- what is recorded ---------------------------------------------------------------------------------
 
 
-def written(body, **names):
+def written(body, unpacked="    a, b = args\n", **names):
     """A function as the compiler writes it."""
     own = {
         "torch": torch,
@@ -187,7 +187,7 @@ def written(body, **names):
         "extern_kernels": types.SimpleNamespace(bmm=torch.bmm),
         **names,
     }
-    exec("def call(self, args):\n    a, b = args\n    args.clear()\n" + body, own)
+    exec("def call(self, args):\n" + unpacked + "    args.clear()\n" + body, own)
     return own["call"]
 
 
@@ -204,6 +204,18 @@ def test_a_product_is_recorded_with_its_memory():
     assert (product.left.memory, product.right.memory, product.into.memory) == (0, 1, 2)
     assert (product.right.shape, product.right.stride, product.adds) == ((2, 4, 3), (12, 1, 4), False)
     assert (recording.buffers, recording.outputs) == ((72,), (product.into,))
+
+
+def test_an_argument_without_bytes_is_no_obstacle_and_shared_memory_is():
+    unpacked = "    a, b = args[:2]\n"
+    function = written(MULTIPLIED + "    return (c, )\n", unpacked)
+    recording = record(function, [*FACTORS, torch.zeros(2, 3, 0), torch.zeros(2, 0)])
+    assert recording is not None
+    (product,) = recording.calls
+    assert isinstance(product, Product)
+    assert product.into.memory == recording.n_arguments == 4
+    assert record(function, [FACTORS[0], FACTORS[0]]) is None
+    assert record(written("    return (b, )\n", unpacked), [FACTORS[0], torch.zeros(2, 0)]) is None
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,11 @@ def record(function: Any, arguments: Sequence[Tensor]) -> Recording | None:
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType) or not _knows_all(function):
         return None
-    memories = _Memories(arguments)
-    own = {name: memories.kernel(function.__globals__[name]) for name in _kernels(function)}
-    changed = {MAKE: memories.make, LIBRARY: _Library(memories)}
-    copy = types.FunctionType(function.__code__, {**function.__globals__, **own, **changed})
     try:
+        memories = _Memories(arguments)
+        own = {name: memories.kernel(function.__globals__[name]) for name in _kernels(function)}
+        changed = {MAKE: memories.make, LIBRARY: _Library(memories)}
+        copy = types.FunctionType(function.__code__, {**function.__globals__, **own, **changed})
         with torch.no_grad():
             receiver = [None] * (function.__code__.co_argcount - 1)
             outputs = [memories.span(t) for t in copy(*receiver, [*arguments])]
@@ -146,9 +146,10 @@ class _Memories:
 
     def _add(self, t: Tensor) -> None:
         storage = t.untyped_storage()
-        if not storage.nbytes() or storage.data_ptr() in self._numbers:
-            raise _UnknownError
-        self._numbers[storage.data_ptr()] = len(self._begins)
+        if storage.nbytes():  # what has no bytes, as targets that a batch is without, no call works on
+            if storage.data_ptr() in self._numbers:
+                raise _UnknownError
+            self._numbers[storage.data_ptr()] = len(self._begins)
         self._begins.append(t.data_ptr())
         self._kept.append(t)
 
