@@ -97,7 +97,7 @@ class NoisyMachine:
     def __init__(self, model, traits, costs: TrueCosts, n_clients: int, draw: random.Random):
         self.model, self.threads, self._traits = model, 1, traits
         self.costs, self._n, self._draw = costs, n_clients, draw
-        self.now = self.spent_s = 0.0
+        self.now = self.spent_s = self.compiled_s = 0.0
         self._factor, self._until, self._warm, self._graphs = 1.0, 0.0, set(), set()
 
     def clock(self) -> float:
@@ -115,6 +115,7 @@ class NoisyMachine:
         if strategy.is_compiled and (strategy.inner, strategy.rows) not in self._graphs:
             self._graphs.add((strategy.inner, strategy.rows))
             cpu_s += self.costs.compile_s
+            self.compiled_s += self.costs.compile_s
         self._pass(strategy, cpu_s)
         yield []
 

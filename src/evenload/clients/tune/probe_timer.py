@@ -36,6 +36,7 @@ REPEAT_SHARE = 0.001  # for all samples of one strategy, if there are more than 
 TURNS_SHARE = 0.0004  # for one sample of threads that fill their rows several times
 ENOUGH_S = 0.03  # a sample of so many seconds is repeated in a long job only
 SURE = 3.0  # a strategy that exceeds the budget must be expected to save so many times its cost
+RISK = 0.08  # of the job, that compiling may take before anything has been won
 SEARCH = 0.5  # of the budget, for the search of a chunk
 WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, when the fastest are compared; the most in a long job
 CLOSE = 1.3  # strategies within this factor of the fastest are compared with it again
@@ -125,10 +126,12 @@ class ProbeTimer:
         own_s = max(own_s, self._compiled_s) if is_sample else own_s
         return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - own_s)
 
-    def won_s(self) -> float:
-        """CPU seconds that the job is believed to take less than serially by a measured strategy, now."""
+    def risk_s(self) -> float:
+        """CPU seconds that compiling may take in vain: what is believed to be won, or RISK of the job."""
+        serial_s = self.probes[0].cpu_s
         cpu_s = min(believed(p, self._expects_fused) * p.cpu_s for p in self.probes)
-        return self.job_steps * (self.probes[0].cpu_s - cpu_s) - self._spent_s
+        won_s = self.job_steps * (serial_s - cpu_s) - self._spent_s
+        return max(won_s, RISK * self.job_steps * serial_s - self._compiled_s)
 
     def can_afford(
         self, strategy: Strategy, *, start_s: float = 0.0, gain: float = 0.0, share: float = 1.0
@@ -142,7 +145,7 @@ class ProbeTimer:
         cost_s = start_s + self._sample_s(self._short(strategy, 1))
         cost_s += timed_s * (1 if timed_s > ENOUGH_S else REPEATS)
         left_s = self.left_s(share, is_sample=start_s == 0)
-        risked_s = min(gain * self.job_s() / SURE, self.won_s())
+        risked_s = min(gain * self.job_s() / SURE, self.risk_s())
         is_enough = cost_s <= max(left_s, risked_s)
         if not is_enough:
             job_s = f"all {self._rounds} rounds take {self.job_s():.2g} s"
