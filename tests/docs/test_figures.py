@@ -24,8 +24,7 @@ NOT_MEASURED = {
 # Results from before what else ran was noted: `python benchmarks/run_all.py --stale` measures them again.
 # Nothing may be added here.
 NOT_NOTED = {
-    *("clients_batch8", "clients_cold_warm", "clients_digits", "clients_larger"),
-    *("clients_larger_100", "clients_small", "executor_faults"),
+    *("clients_cold_warm", "clients_digits", "clients_larger", "clients_larger_100", "executor_faults"),
     *("executor_ray", "merkle"),
     *("merkle_devices", "moe_placement_nodes", "moe_placement_policy", "moe_placement_search"),
     *("pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
