@@ -7,7 +7,7 @@ graph of its own, compiled once; nothing is left to recompile, and nothing to fa
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from evenload.clients.fused.speedups import CompilerOptions, Finish, Replay, Speedups, find_speedups
-from evenload.clients.step.fuse import StackedClients, StepFn, StepOutput, Tensors
-from evenload.clients.values.data import Batch, leaves_of, unflattened
+from evenload.clients.step.fuse import StackedClients, StepFn, StepInputs, StepOutput, Tensors
+from evenload.clients.values.data import Batch, leaves_of
 
 __all__ = ["CompiledStep", "compile_step", "run_steps"]
 
@@ -76,57 +76,29 @@ class CompiledStep:
             self._finish(given, out[1 + len(self._names) :])
         return self._output(out)
 
-    def steps(
-        self,
-        clients: StackedClients,
-        draws: Tensor,
-        x: Batch,
-        y: Tensor,
-        w: Tensor,
-        scalars: Sequence[Tensors],
-    ) -> StepOutput | None:
+    def steps(self, clients: StackedClients, inputs: StepInputs) -> StepOutput | None:
         """Several steps in one call, as ``run_steps`` takes them; None if there is no way to do it."""
-        if self._replay is None:
+        if self._replay is None or not self._replay.fits(_arguments(clients, *inputs.first())):
             return None
-        stacked = [draws, *leaves_of(x), y, w]
-        given = [*clients.flat(), *(t[0] for t in stacked), *scalars[0].values()]
-        if not self._replay.fits(given):
-            return None
+        draws, x, y, w, scalars = inputs
         rows = [[line[name] for line in scalars] for name in scalars[0]]
-        return self._output(self._replay.run(clients.flat(), [*stacked, *rows], len(scalars)))
+        stacked = [draws, *leaves_of(x), y, w, *rows]
+        return self._output(self._replay.run(clients.flat(), stacked, len(scalars)))
 
     def _output(self, out: Sequence[Tensor]) -> StepOutput:
         return StepOutput(out[0], dict(zip(self._names, out[1:], strict=False)) if self._names else {})
 
 
-def run_steps(
-    step: StepFn,
-    clients: StackedClients,
-    draws: Tensor,
-    x: Batch,
-    y: Tensor,
-    w: Tensor,
-    scalars: Sequence[Tensors],
-) -> StepOutput:
-    """Take ``step`` several times, with a row of every tensor and one of ``scalars`` for each time.
+def run_steps(step: StepFn, clients: StackedClients, inputs: StepInputs) -> StepOutput:
+    """Take ``step`` for each row of the inputs, in one call if there is a way.
 
     Returns losses and metrics [steps, K].
     """
-    if isinstance(step, CompiledStep) and (out := step.steps(clients, draws, x, y, w, scalars)) is not None:
+    if isinstance(step, CompiledStep) and (out := step.steps(clients, inputs)) is not None:
         return out
-    each = zip(draws.unbind(0), _each(x), y.unbind(0), w.unbind(0), scalars, strict=True)
-    outs = [step(clients, *inputs) for inputs in each]
+    outs = [step(clients, *given) for given in inputs.each()]
     losses = torch.stack([out.losses for out in outs])
     return StepOutput(losses, {n: torch.stack([o.metrics[n] for o in outs]) for n in outs[0].metrics})
-
-
-def _each(x: Batch) -> Iterator[Batch]:
-    """The batches in a batch of batches."""
-    if isinstance(x, Tensor):
-        yield from x.unbind(0)
-        return
-    for leaves in zip(*(t.unbind(0) for t in leaves_of(x)), strict=True):
-        yield unflattened(x, leaves)
 
 
 def _arguments(

@@ -5,20 +5,19 @@ one makes it, and others that need it wait. An eager step works on a module that
 each engine has its own.
 """
 
-import operator
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from evenload.clients.fused.compiled import compile_step, run_steps
 from evenload.clients.fused.rules import has_own_gradients, with_rules
 from evenload.clients.fused.slots import SlotRun
-from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepOutput, Tensors
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepInputs, StepOutput
 from evenload.clients.step.model_traits import ModelTraits
-from evenload.clients.values.data import Batch, leaves_of, map_batch
+from evenload.clients.values.data import leaves_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
@@ -91,21 +90,9 @@ class FusedEngine:
         self.client_steps += run.client_steps
         self.row_steps += run.row_steps
 
-    def _run_steps(
-        self,
-        clients: StackedClients,
-        draws: Tensor,
-        x: Batch,
-        y: Tensor,
-        w: Tensor,
-        scalars: Sequence[Tensors],
-    ) -> StepOutput:
-        step = (
-            self._eager_step()
-            if not self._is_compiled
-            else self._compiled_step(clients, draws, x, y, w, scalars)
-        )
-        return run_steps(step, clients, draws, x, y, w, scalars)
+    def _run_steps(self, clients: StackedClients, inputs: StepInputs) -> StepOutput:
+        step = self._compiled_step(clients, inputs) if self._is_compiled else self._eager_step()
+        return run_steps(step, clients, inputs)
 
     def _eager_step(self) -> StackedStep:
         if self._eager is None:
@@ -113,24 +100,16 @@ class FusedEngine:
             self._eager = StackedStep(self._model, self._recipe, self.form, is_inside).move(self._device)
         return self._eager
 
-    def _compiled_step(
-        self,
-        clients: StackedClients,
-        draws: Tensor,
-        x: Batch,
-        y: Tensor,
-        w: Tensor,
-        scalars: Sequence[Tensors],
-    ) -> StepFn:
+    def _compiled_step(self, clients: StackedClients, inputs: StepInputs) -> StepFn:
         """The compiled step for the first of these steps; the others are of the same kind."""
-        leaves = tuple((t.shape[1:], t.dtype) for t in (*leaves_of(x), y))
+        x = inputs.x
+        leaves = tuple((t.shape[1:], t.dtype) for t in (*leaves_of(x), inputs.y))
         shape = (clients.alive.shape[0], tuple(x) if isinstance(x, dict) else None, leaves)
         if shape not in self._steps:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                first = map_batch(operator.itemgetter(0), x)
-                return compile_step(traced, clients, draws[0], first, y[0], w[0], scalars[0])
+                return compile_step(traced, clients, *inputs.first())
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
         return self._steps[shape]

@@ -20,8 +20,7 @@ from torch import Tensor
 from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.fused.scalars import Scalars
 from evenload.clients.fused.steps import StepTable
-from evenload.clients.step.fuse import StackedClients, StepForm, StepOutput, Tensors
-from evenload.clients.values.data import Batch
+from evenload.clients.step.fuse import StackedClients, StepForm, StepInputs, StepOutput
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.clients.values.task import ClientTask
 
@@ -30,9 +29,6 @@ __all__ = ["SlotRun"]
 GATHER_BYTES = 2 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
 SIDE_BY_SIDE_BYTES = 1 << 20  # states up to this size are copied faster as one tensor than one by one
 FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list
-
-
-StepsFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Sequence[Tensors]], StepOutput]
 
 
 @dataclass(slots=True)
@@ -65,7 +61,7 @@ class SlotRun:
         tasks: Sequence[ClientTask],
         queue: deque[ClientTask],
         form: StepForm,
-        run_steps: StepsFn,
+        run_steps: Callable[[StackedClients, StepInputs], StepOutput],
         names: dict[str, str],
         sizes: Sequence[int],
         device: str = "cpu",
@@ -191,7 +187,8 @@ class SlotRun:
         for at in range(0, length, size):
             part = slice(at, at + size)
             x, y = self._pool.gather(rows[part])
-            outs.append(self._run_steps(clients, draws[part], x, y, weights[part], scalars[part]))
+            inputs = StepInputs(draws[part], x, y, weights[part], scalars[part])
+            outs.append(self._run_steps(clients, inputs))
         self.client_steps += live * length
         self.row_steps += q * length
         self._note(lines, outs)

@@ -9,9 +9,9 @@ A client whose loss is not finite is left as it was before the step, and is not 
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,12 @@ from evenload.clients.step.dropout import KEY, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
 from evenload.clients.step.objective import BatchLoss
-from evenload.clients.values.data import Batch
+from evenload.clients.values.data import Batch, leaves_of, map_batch, unflattened
 from evenload.clients.values.losses import metrics_of
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput", "Tensors"]
+__all__ = ["StackedClients", "StackedStep", "StepForm", "StepInputs", "StepOutput", "Tensors"]
 
 Tensors = Mapping[str, Tensor]
 
@@ -288,6 +288,29 @@ class _Call(nn.Module):
 
 
 StepFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Tensors], StepOutput]
+
+
+StepArguments = tuple[Tensor, Batch, Tensor, Tensor, Tensors]
+
+
+class StepInputs(NamedTuple):
+    """The inputs of several steps, with a row of each for every step; ``scalars``: the numbers of each."""
+
+    draws: Tensor
+    x: Batch
+    y: Tensor
+    w: Tensor
+    scalars: Sequence[Tensors]
+
+    def first(self) -> StepArguments:
+        return self.draws[0], map_batch(lambda t: t[0], self.x), self.y[0], self.w[0], self.scalars[0]
+
+    def each(self) -> Iterator[StepArguments]:
+        """The inputs of each step, as a ``StepFn`` takes them after the clients."""
+        leaves = zip(*(t.unbind(0) for t in leaves_of(self.x)), strict=True)
+        batches = [unflattened(self.x, line) for line in leaves]
+        draws, ys, ws = (t.unbind(0) for t in (self.draws, self.y, self.w))
+        yield from zip(draws, batches, ys, ws, self.scalars, strict=True)
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:

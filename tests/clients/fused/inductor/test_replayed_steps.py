@@ -18,7 +18,7 @@ from evenload.clients.fused.inductor.direct_call import DirectCall
 from evenload.clients.fused.inductor.recording import Product, record
 from evenload.clients.fused.inductor.replay import make_replay
 from evenload.clients.fused.inductor.replayed_steps import replayed_steps
-from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm, StepInputs
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
@@ -65,7 +65,7 @@ def step():
 
 
 def one_by_one(step, clients, *given):
-    return run_steps(lambda *arguments: step(*arguments), clients, *given)
+    return run_steps(lambda *arguments: step(*arguments), clients, StepInputs(*given))
 
 
 def tensors(clients, out):
@@ -74,7 +74,7 @@ def tensors(clients, out):
 
 def test_steps_in_one_call_are_the_steps_one_by_one(step):
     ours, theirs = made_clients(), made_clients()
-    out = step.steps(ours, *inputs())
+    out = step.steps(ours, StepInputs(*inputs()))
     expected = one_by_one(step, theirs, *inputs())
     assert out.losses.shape == out.metrics["accuracy"].shape == (STEPS, K)
     for name, t in tensors(theirs, expected).items():
@@ -89,19 +89,19 @@ def test_one_rate_for_all_steps_is_one_tensor(step):
         [{"minus_lr": t} for t in ts]
         for ts in ([scalars[0]["minus_lr"].clone() for _ in range(STEPS)], [scalars[0]["minus_lr"]] * STEPS)
     )
-    outs = [step.steps(made_clients(), draws, x, y, w, lines).losses for lines in (copies, same)]
+    outs = [step.steps(made_clients(), StepInputs(draws, x, y, w, lines)).losses for lines in (copies, same)]
     assert torch.equal(*outs)
 
 
 def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(step):
     whole, clients = made_clients(), made_clients()
     draws, x, y, w, scalars = inputs()
-    good = step.steps(whole, draws, x, y, w, scalars)
+    good = step.steps(whole, StepInputs(draws, x, y, w, scalars))
     before = {name: t.clone() for name, t in clients.params.items()}
     clients.alive[1] = False
     x = x.clone()
     x[0, 2, 0, 0] = torch.nan
-    out = step.steps(clients, draws, x, y, w, scalars)
+    out = step.steps(clients, StepInputs(draws, x, y, w, scalars))
     assert clients.alive.tolist() == [True, False, False]
     assert torch.equal(out.losses[:, 0], good.losses[:, 0])
     for name, t in clients.params.items():
@@ -145,7 +145,10 @@ def test_steps_of_random_inputs_are_the_steps_one_by_one(step, part):
         ours, given, scalars = random_inputs(draw)
         theirs = copy.deepcopy(ours)
         was_alive = ours.alive.clone()
-        out, expected = step.steps(ours, *given, scalars), one_by_one(step, theirs, *given, scalars)
+        out, expected = (
+            step.steps(ours, StepInputs(*given, scalars)),
+            one_by_one(step, theirs, *given, scalars),
+        )
         assert out.losses.shape == (len(scalars), K)
         assert torch.equal(ours.alive, theirs.alive)
         found, wanted = tensors(ours, out), tensors(theirs, expected)
@@ -158,18 +161,18 @@ def test_steps_of_random_inputs_are_the_steps_one_by_one(step, part):
 def test_what_a_kernel_refuses_is_an_error(step):
     draws, x, y, w, scalars = inputs()
     with pytest.raises(RuntimeError, match="out of bounds"):
-        step.steps(made_clients(), draws, x, y + 5, w, scalars)
+        step.steps(made_clients(), StepInputs(draws, x, y + 5, w, scalars))
 
 
 def test_other_arguments_are_stepped_one_by_one(step):
     draws, x, y, w, scalars = inputs()
-    expected = step.steps(made_clients(), draws, x, y, w, scalars)
+    expected = step.steps(made_clients(), StepInputs(draws, x, y, w, scalars))
     apart = x.transpose(-1, -2).contiguous().transpose(-1, -2)
-    assert step.steps(made_clients(), draws, apart, y, w, scalars) is None
+    assert step.steps(made_clients(), StepInputs(draws, apart, y, w, scalars)) is None
     torch.set_num_threads(2)
     try:
-        assert step.steps(made_clients(), draws, x, y, w, scalars) is None
-        out = run_steps(step, made_clients(), draws, x, y, w, scalars)
+        assert step.steps(made_clients(), StepInputs(draws, x, y, w, scalars)) is None
+        out = run_steps(step, made_clients(), StepInputs(draws, x, y, w, scalars))
     finally:
         torch.set_num_threads(1)
     torch.testing.assert_close(out.losses, expected.losses, rtol=0, atol=1e-6)
