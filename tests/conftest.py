@@ -252,6 +252,7 @@ def cluster_of_this_machine() -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     patch.setattr(ray_backend, "START_S", 200.0)  # actors start slowly where others work beside them
     patch.setattr(ray_backend, "KILL_S", 100.0)
+    patch.setenv("RAY_TMPDIR", folder)  # a temp_dir leaves the address in /tmp/ray
     patch.setenv("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "200")
     _make_ray_patient(patch)
     options: dict[str, Any] = {
@@ -259,7 +260,6 @@ def cluster_of_this_machine() -> Iterator[Any]:
         "num_gpus": 2,  # in Ray's books, whatever there is
         "include_dashboard": False,
         "object_store_memory": 512 * 2**20,
-        "temp_dir": folder,
         "no_monitor": True,  # of the autoscaler, and of the logs: no test reads what they write
         "include_log_monitor": False,
     }
