@@ -105,6 +105,12 @@ def first_rounds(pages: list[StateRow]) -> str:
     return table(columns, pages[0]["rows"], 4)
 
 
+def profile(pages: list[StateRow]) -> str:
+    columns = {"part": words("part"), "µs": figure("us", 0)}
+    columns["share"] = lambda row: f"{100 * row['share']:.0f} %"
+    return table(columns, pages[0]["rows"], 1)
+
+
 def peers(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "peer", "note")}
     columns["clock, ms"] = figure("clock, ms", 1)
@@ -154,4 +160,5 @@ TABLES: Mapping[str, Any] = {
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
     "clients_first_rounds": first_rounds,
+    "clients_profile": profile,
 }

@@ -21,15 +21,6 @@ NOT_MEASURED = {
     "how-to/generate.md": "| `engine=` | what writes",  # defaults
     "how-to/moe-in-engines.md": "| engine | tested with",  # versions
 }
-# Results from before what else ran was noted: `python benchmarks/run_all.py --stale` measures them again.
-# Nothing may be added here.
-NOT_NOTED = {
-    *("clients_cold_warm", "clients_digits", "clients_larger", "clients_larger_100", "executor_faults"),
-    *("executor_ray", "merkle"),
-    *("merkle_devices", "moe_placement_nodes", "moe_placement_policy", "moe_placement_search"),
-    *("pipeline_prediction", "pipeline_run", "zk_batch", "zk_kernels_ifma52", "zk_prove"),
-    *("zk_prove_1M", "zk_wgsl"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +81,7 @@ def test_no_table_is_made_of_what_was_measured_while_others_ran(made):
         for name in docs_tables.sources(page, table)
     }
     quiet = {name: result_files.is_quiet(result_files.read(name)) for name in names}
-    assert [name for name, known in quiet.items() if known is False] == []
-    assert {name for name, known in quiet.items() if known is None} == NOT_NOTED & names
-    assert names >= NOT_NOTED, "measured again: take them out"
+    assert [name for name, known in quiet.items() if not known] == []
 
 
 def test_a_mark_without_a_table_is_an_error(made):
