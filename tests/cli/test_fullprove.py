@@ -1,21 +1,18 @@
 """``evenload fullprove``, as a user types it."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from node_calls import Node, has
 
 from evenload.cli import cli
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 pytest.importorskip("wasmtime", reason="the circom extra is not installed")
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data" / "zk" / "public8"
-CIRCOM = ROOT / "node_modules" / "circom2" / "cli.js"
+DATA = Path(__file__).parents[1] / "data" / "zk" / "public8"
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +26,10 @@ def run(*arguments):
 
 @pytest.fixture
 def circuit(tmp_path):
-    if not CIRCOM.exists() or not shutil.which("node"):
+    if not has("circom2"):
         pytest.skip("no circom, so witnesses of its circuits are not calculated")
-    command = [
-        "node",
-        "--liftoff-only",
-        str(CIRCOM),
-        str(DATA / "public8.circom"),
-        "--wasm",
-        "-o",
-        str(tmp_path),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=550)
+    with Node() as node:
+        node("circom", str(DATA / "public8.circom"), "--wasm", "-o", str(tmp_path))
     return tmp_path / "public8_js" / "public8.wasm"
 
 

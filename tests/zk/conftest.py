@@ -4,9 +4,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from node_calls import Node
 
 DATA = Path(__file__).parent.parent / "data" / "zk"
 CIRCUITS = ("multiplier", "public8", "boundary64", "boundary65", "dup_points")
+
+
+@pytest.fixture(scope="module")
+def node():
+    """Programs of npm: ``node(name, *arguments)``."""
+    with Node() as node:
+        yield node
 
 
 @pytest.fixture(params=CIRCUITS)

@@ -1,18 +1,15 @@
 """An outside check: snarkjs accepts our proofs, our set-up's keys prove there, and we accept what it proves.
 
-Needs node and snarkjs: EVENLOAD_SNARKJS=cli.cjs, in ./node_modules (where scripts/setup.py puts it), or on
-the path.
+Needs node and snarkjs in ./node_modules, where scripts/setup.py puts it.
 """
 
 import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from node_calls import ROOT, has
 
 from evenload.zk import Proof, Prover, verify, write_witness, write_zkey
 from evenload.zk.circuits import poseidon_inclusion
@@ -22,18 +19,6 @@ from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.r1cs import write_r1cs
 from evenload.zk.formats.witness import witness_from_integers
 from evenload.zk.groth16 import public_from_json, public_to_json
-
-ROOT = Path(__file__).parents[2]
-INSTALLED = ROOT / "node_modules" / "snarkjs" / "build" / "cli.cjs"
-
-
-def command():
-    if chosen := os.environ.get("EVENLOAD_SNARKJS"):
-        return ["node", chosen]
-    if INSTALLED.exists() and shutil.which("node"):
-        return ["node", str(INSTALLED)]
-    found = shutil.which("snarkjs")
-    return [found] if found else None
 
 
 def sentence():
@@ -45,11 +30,13 @@ def sentence():
     return setup.SNARKJS.without
 
 
-pytestmark = pytest.mark.skipif(command() is None, reason=sentence())
+pytestmark = pytest.mark.skipif(not has("snarkjs"), reason=sentence())
 
 
 def snarkjs(*arguments):
-    done = subprocess.run([*command(), *map(str, arguments)], capture_output=True, text=True, timeout=550)
+    """Its command, as a user types it."""
+    command = ["node", str(ROOT / "node_modules" / "snarkjs" / "build" / "cli.cjs"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,34 +47,30 @@ def backend(request):
     return request.getfixturevalue("gpu") if request.param == "wgsl" else "cpu"  # skips without an adapter
 
 
-def test_it_verifies_our_proofs_from_both_back_ends(circuit, backend, tmp_path):
+def test_it_verifies_our_proofs_from_both_back_ends(circuit, backend, node):
     with Prover(circuit / "circuit.zkey", backend) as prover:
         done = prover.prove(circuit / "witness.wtns")
         assert prover.stats.n_redone == 0
-    (tmp_path / "proof.json").write_text(done.proof.to_json())
-    (tmp_path / "public.json").write_text(public_to_json(done.public))
-    said = snarkjs(
-        "groth16", "verify", circuit / "vkey.json", tmp_path / "public.json", tmp_path / "proof.json"
-    )
-    assert "OK!" in said
+    texts = (circuit / "vkey.json").read_text(), public_to_json(done.public), done.proof.to_json()
+    assert node("snarkjs", "groth16.verify", *map(json.loads, texts)) is True
 
 
-def test_it_proves_with_keys_and_circuits_of_ours(tmp_path):
+def test_it_proves_with_keys_and_circuits_of_ours(tmp_path, node):
     circuit = poseidon_inclusion(2)
     inputs, root = inclusion_inputs(5, [6, 7], 2)
     r1cs = circuit.r1cs()
     key = dev_setup(r1cs, seed="snarkjs")
-    paths = {name: tmp_path / name for name in ("c.r1cs", "w.wtns", "k.zkey", "v.json", "p.json", "pub.json")}
-    write_r1cs(paths["c.r1cs"], r1cs)
-    write_witness(paths["w.wtns"], witness_from_integers(circuit.solve(inputs)))
-    write_zkey(paths["k.zkey"], key)
-    snarkjs("wtns", "check", paths["c.r1cs"], paths["w.wtns"])
-    snarkjs("groth16", "prove", paths["k.zkey"], paths["w.wtns"], paths["p.json"], paths["pub.json"])
-    public = public_from_json(paths["pub.json"].read_text())
+    constraints, witness, zkey = [str(tmp_path / name) for name in ("c.r1cs", "w.wtns", "k.zkey")]
+    write_r1cs(constraints, r1cs)
+    write_witness(witness, witness_from_integers(circuit.solve(inputs)))
+    write_zkey(zkey, key)
+    assert node("snarkjs", "wtns.check", constraints, witness) is True
+    made = node("snarkjs", "groth16.prove", zkey, witness)
+    public = public_from_json(json.dumps(made["publicSignals"]))
     assert public == [root]
-    assert verify(key.verification_key, public, Proof.from_json(paths["p.json"].read_text()))
-    snarkjs("zkey", "export", "verificationkey", paths["k.zkey"], paths["v.json"])
-    assert json.loads(paths["v.json"].read_text()) == json.loads(key.verification_key.to_json())
+    assert verify(key.verification_key, public, Proof.from_json(json.dumps(made["proof"])))
+    exported = node("snarkjs", "zKey.exportVerificationKey", zkey)
+    assert exported == json.loads(key.verification_key.to_json())
 
 
 def test_it_writes_no_public_input_as_we_do(tmp_path):

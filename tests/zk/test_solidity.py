@@ -1,12 +1,10 @@
 """The contract, compiled by solc and run by an EVM, says of each proof what ``verify`` says."""
 
 import dataclasses
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from node_calls import has
 
 from evenload.errors import ConfigError
 from evenload.gpu.field import FQ, FR
@@ -15,25 +13,16 @@ from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import public_from_json
 from evenload.zk.solidity import verifier_contract
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests/data/zk"
+DATA = Path(__file__).parents[1] / "data" / "zk"
 
 
 @pytest.fixture(scope="module")
-def run():
-    if not shutil.which("node") or not all(
-        (ROOT / "node_modules" / package).exists() for package in ("solc", "@ethereumjs/evm")
-    ):
+def run(node):
+    if not has("solc", "@ethereumjs/evm"):
         pytest.skip("no solc or EVM of npm (python scripts/setup.py dev)")
 
     def run(source, calls, name="Groth16Verifier"):
-        given = json.dumps({"source": source, "name": name, "calls": calls})
-        command = ["node", str(Path(__file__).with_name("evm.js"))]
-        done = subprocess.run(
-            command, input=given, capture_output=True, text=True, cwd=ROOT, check=False, timeout=250
-        )
-        assert done.returncode == 0, done.stderr
-        page = json.loads(done.stdout)
+        page = node("contract", source, name, calls)
         assert page["faults"] == []
         return page
 
