@@ -42,7 +42,7 @@ class InlineBackend:
         self._progress = ProgressCell()
 
     def devices(self, spec: Spec) -> DevicePool:
-        return DevicePool.discover().select(spec)
+        return DevicePool.find(spec)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         self._workers[worker] = _InlineWorker(device, pool)

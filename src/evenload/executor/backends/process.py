@@ -80,7 +80,7 @@ class ProcessBackend:
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
 
     def devices(self, spec: Spec) -> DevicePool:
-        return DevicePool.discover().select(spec)
+        return DevicePool.find(spec)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         child = Child(
