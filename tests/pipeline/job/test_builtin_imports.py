@@ -11,6 +11,7 @@ import pytest
 from evenload.executor.worker.fork_main import _import
 from evenload.executor.worker.threads import ONE_THREAD
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, imports_of
+from evenload.pipeline.run.machines.fleet import STAGE_HOST
 
 
 def test_each_is_named_once() -> None:
@@ -22,7 +23,7 @@ def test_each_is_named_once() -> None:
     )
 
 
-NAMES = sorted({name for kind in BUILTIN_STAGES.values() for name in kind.imports})
+NAMES = sorted({STAGE_HOST, *(name for kind in BUILTIN_STAGES.values() for name in kind.imports)})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fleet", "backend_of"]
 
+STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
+
 
 class Fleet:
     """The devices of a run and the backend that reaches them; a context, which closes what it opened.
@@ -21,7 +23,7 @@ class Fleet:
     use      which devices, as ``--devices`` says it
     backend  its name or its settings; ``name`` is how it is called
     follows  take in what ``use`` means of machines that join while the run is under way
-    imports  what its workers will import that takes long; done once for all, where they are forked
+    imports  what its stages will import that takes long; done once for all workers, where they are forked
     pool     the devices, from ``__enter__`` on
     """
 
@@ -37,7 +39,7 @@ class Fleet:
     ):
         self.use, self.name, self.follows = use, str(backend), follows
         self._settings = backend
-        self._options = WorkerOptions(imports=imports)
+        self._options = WorkerOptions(imports=(STAGE_HOST, *imports))
         self._backend: Backend | None = None
         self._machines: Machines | None = None
         self._reached: Backend | None = None  # while it is another's to close
