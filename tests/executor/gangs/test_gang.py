@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,18 @@ import evenload
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.executor import Executor, Rank
+from evenload.executor.backends import process
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.gangs import gang as gang_module
 from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
 from evenload.executor.gangs.store import open_store
 from evenload.executor.task.failure import Failure
-from evenload.executor.worker.fork_server import can_fork
+from evenload.executor.worker.fork_server import ForkServer, can_fork
+from evenload.executor.worker.threads import ONE_THREAD
 
 OTHERS: set[int] = set()
+
+ONE_SERVER = pytest.mark.usefixtures("one_server")
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +48,20 @@ def others() -> None:
 
 def no_process_is_left() -> bool:
     return all(process.pid in OTHERS for process in psutil.Process().children())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """A fork server that outlives its backends, and imports torch once for them."""
+    kept = ForkServer([entry or os.getcwd() for entry in sys.path], {**os.environ, **ONE_THREAD})
+    close, kept.close = kept.close, lambda: None  # type: ignore[method-assign]
+    yield kept
+    close()
+
+
+@pytest.fixture
+def one_server(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "ForkServer", lambda *_: server)
 
 
 def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
@@ -109,6 +127,7 @@ def fails(misbehave: Callable[[], Any], **options: Any) -> GangError:
     return caught.value
 
 
+@ONE_SERVER
 def test_a_rank_that_raises_ends_the_others_and_is_named() -> None:
     def misbehave() -> None:
         raise KeyError("mine")
@@ -119,10 +138,12 @@ def test_a_rank_that_raises_ends_the_others_and_is_named() -> None:
     assert "misbehave" in error.remote_traceback
 
 
+@ONE_SERVER
 def test_a_rank_that_dies_ends_the_others_and_is_named() -> None:
     assert "was killed by SIGKILL" in fails(lambda: os.kill(os.getpid(), signal.SIGKILL)).message
 
 
+@ONE_SERVER
 def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
     error = fails(lambda: time.sleep(1000), timeout_s=4.0)
     assert "did not end within 4 s" in error.message
@@ -162,6 +183,7 @@ def test_ranks_leave_with_the_program(tmp_path: Path, popen: Any, line_of: Any) 
     assert not left
 
 
+@ONE_SERVER
 def test_a_gang_of_one_needs_no_other_and_no_time_passes_while_all_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
