@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.gpu.field import FQ, FR
 from evenload.zk.bn254.plain_curve import G1, G2
-from evenload.zk.bn254.plain_pairing import is_one_product
+from evenload.zk.bn254.plain_pairing import has_order_r, is_one_product
 
 if TYPE_CHECKING:
     from evenload.zk.formats.zkey import ZKey
@@ -100,9 +100,7 @@ def verify(key: "VerificationKey", public: Sequence[int], proof: "Proof") -> boo
     """e(a, b) = e(alpha, beta) * e(ic, gamma) * e(c, delta), with every range and subgroup checked."""
     if len(public) != key.n_public or not all(0 <= value < R for value in public):
         return False
-    if not (
-        G1.contains(proof.a) and G1.contains(proof.c) and G2.contains(proof.b) and G2.has_order_r(proof.b)
-    ):
+    if not (G1.contains(proof.a) and G1.contains(proof.c) and G2.contains(proof.b) and has_order_r(proof.b)):
         return False
     ic = key.ic[0]
     for point, value in zip(key.ic[1:], public, strict=True):

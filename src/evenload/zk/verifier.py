@@ -13,6 +13,7 @@ from evenload._optional import is_installed
 from evenload.errors import FormatError, quoted
 from evenload.gpu.field import FQ, FR
 from evenload.zk import plain_groth16
+from evenload.zk.bn254 import plain_pairing
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import Proof, VerificationKey, decimal
 
@@ -136,7 +137,7 @@ class Verifier:
 
     def _has_order_r(self, point: Any) -> bool:
         if not self._is_fast:
-            return G2.has_order_r(point)
+            return plain_pairing.has_order_r(point)
         from evenload.zk.cpu.compiled_pairing import has_order_r
 
         return has_order_r(point)
@@ -250,7 +251,7 @@ def _plain_key(key: VerificationKey) -> VerificationKey:
         point = plain[name] = _plain_point(getattr(key, name), group.degree, where)
         if point is None or not group.contains(point):
             raise _Refused(f"{where} is infinity or not on its curve")
-        if group is G2 and not group.has_order_r(point):
+        if group is G2 and not plain_pairing.has_order_r(point):
             raise _Refused(f"{where} is not in the subgroup of order r")
     ic = [_plain_point(point, 1, f"verification key: IC[{k}]") for k, point in enumerate(key.ic)]
     if not ic:

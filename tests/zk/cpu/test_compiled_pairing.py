@@ -80,7 +80,9 @@ def test_the_order_of_a_point_of_the_twist(factor, twist_point):
     point = G2.multiply(twist_point, factor)
     for candidate in (point, G2.add(point, G2.generator)):
         if candidate is not None:
-            assert compiled_pairing.has_order_r(candidate) is G2.has_order_r(candidate)
+            has_order_r = G2.multiply(candidate, FR.modulus) is None
+            assert compiled_pairing.has_order_r(candidate) is has_order_r
+            assert oracle.has_order_r(candidate) is has_order_r
 
 
 def test_oracle_has_order_r_and_is_bilinear():
@@ -88,6 +90,11 @@ def test_oracle_has_order_r_and_is_bilinear():
     assert e != oracle.ONE
     assert oracle.power(e, FR.modulus) == oracle.ONE
     assert oracle.pairing(*points(2, 3)) == oracle.power(e, 6)
+
+
+def test_oracle_final_exponentiation_is_the_power_that_it_is_said_to_be():
+    f = oracle.miller_loop(*points(2, 3))
+    assert oracle.final_exponentiation(f) == oracle.power(f, (FQ.modulus**12 - 1) // FR.modulus)
 
 
 def test_the_key_that_snarkjs_exported_comes_out_byte_for_byte(multiplier):

@@ -11,7 +11,7 @@ from evenload.gpu import field
 
 __all__ = ["G1", "G2", "CurveGroup", "fq2_inverse", "fq2_multiply"]
 
-Q, R = field.FQ.modulus, field.FR.modulus
+Q = field.FQ.modulus
 Fq2 = tuple[int, int]
 
 
@@ -56,9 +56,6 @@ class CurveGroup:
             return False
         x, y = point
         return self._multiply(y, y) == self._add(self._multiply(self._multiply(x, x), x), self.b)
-
-    def has_order_r(self, point: Any) -> bool:
-        return self.multiply(point, R) is None
 
     def negate(self, point: Any) -> Any:
         return None if point is None else (point[0], self._negate(point[1]))

@@ -14,6 +14,7 @@ import numpy as np
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
 from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.bn254.plain_pairing import has_order_r
 from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
 from evenload.zk.groth16 import VerificationKey
 
@@ -148,7 +149,7 @@ def _point(words: bytes, degree: int) -> Any:
     group = G1 if degree == 1 else G2
     if not group.contains(point):
         raise ValueError("is not on the curve")
-    if degree == 2 and not group.has_order_r(point):
+    if degree == 2 and not has_order_r(point):
         raise ValueError("is not in the subgroup of order r")
     return point
 
