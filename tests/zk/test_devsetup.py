@@ -57,7 +57,8 @@ def test_a_seed_gives_the_same_key_and_none_another():
     assert len({key.delta1 for key in keys}) == 4
 
 
-def test_multiples_of_the_generator():
+@pytest.mark.parametrize("n", [1, 300, 1 << 20])  # tables of three widths
+def test_multiples_of_the_generator(n):
     scalars = [0, 1, 2, FR.modulus - 1, 1 << 253, 12345678901234567890]
-    made = devsetup._Multiples(1).of(rows.from_integers(scalars))
+    made = devsetup._Multiples(1, n).of(rows.from_integers(scalars))
     assert list(devsetup._plain_points(made)) == [G1.multiply(G1.generator, k) for k in scalars]

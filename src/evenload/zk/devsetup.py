@@ -44,11 +44,11 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
     terms = _with_public_rows(circuit)
     scalars = _section_scalars(circuit, terms, size, (tau, alpha, beta, delta))
     say("points of G1")
-    g1 = _Multiples(1)
+    g1 = _Multiples(1, sum(map(len, scalars.values())))
     sections = {name: g1.of(scalars[name]) for name in ("A", "B1", "C", "H")}
     ic = g1.of(scalars["IC"])
     say("points of G2")
-    sections["B2"] = _Multiples(2).of(scalars["B1"])
+    sections["B2"] = _Multiples(2, circuit.n_wires).of(scalars["B1"])
     delta1 = G1.multiply(G1.generator, delta)
     return ZKey(
         name="<dev set-up>",
@@ -167,18 +167,25 @@ def _plain_points(given: np.ndarray) -> Iterator[Any]:
         yield (plain[0], plain[1]) if any(plain) else None
 
 
-class _Multiples:
-    """Multiples of the generator of G1 (degree 1) or G2 (2), from a table of d * 2^(width * w) *
-    generator."""
+def _table_width(n: int) -> int:
+    """The width with fewest additions, for the table and for ``n`` multiples."""
+    return min(range(4, 13), key=lambda width: msm.window_count(None, width) * (n + (1 << width - 1)))
 
-    def __init__(self, degree: int, width: int = 12):
-        self.degree, self.width = degree, width
-        self.n_windows, self.half = msm.window_count(None, width), 1 << width - 1
+
+class _Multiples:
+    """Multiples of the generator of G1 (degree 1) or G2 (2), from a table of d * 2^(width * w) * generator.
+
+    n   how many multiples are wanted, about: few take a small table
+    """
+
+    def __init__(self, degree: int, n: int = 1 << 20):
+        self.degree, self.width = degree, _table_width(n)
+        self.n_windows, self.half = msm.window_count(None, self.width), 1 << self.width - 1
         group = G1 if degree == 1 else G2
         firsts, point = [], group.generator
         for _ in range(self.n_windows):
             firsts.append(point)
-            for _ in range(width):
+            for _ in range(self.width):
                 point = group.add(point, point)
         self._table = self._grow(point_rows(firsts, degree))
 
