@@ -7,6 +7,7 @@ before a worker starts.
 
 import ast
 import difflib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -139,10 +140,15 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _parsed(source: Path) -> ast.Module:
     try:
-        return ast.parse(source.read_bytes(), filename=str(source))
+        return _parse(source.read_bytes(), str(source))
     except (SyntaxError, ValueError) as error:
         where = f" line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"{source}{where} is not valid Python: {error}") from error
+
+
+@functools.lru_cache(64)  # each stage asks for several things of a file, and the stages of a job share files
+def _parse(content: bytes, name: str) -> ast.Module:
+    return ast.parse(content, filename=name)
 
 
 def _signature(function: ast.FunctionDef, n_own: int) -> _Signature:

@@ -11,6 +11,7 @@ exec, __subclasses__, ...) is one part.
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -54,30 +55,28 @@ class ModuleSlice:
     """
 
     def __init__(self, text: str | bytes):
-        self._body = [one for node in ast.parse(text).body for one in _one_by_one(node)]
-        used = {name for node in self._body for name in _words(node)}
-        self.imports_anything = bool(used & _IMPORTERS)
-        self._is_whole = bool(used & _LOOKUPS) or any(
-            one.name == "*" for node in self._body for one in _imports(node)
-        )
-        self._statements: dict[str, list[int]] = {}  # name -> statements that bind it
+        self._body = _statements(text)
+        self.imports_anything = any(one.words & _IMPORTERS for one in self._body)
+        is_whole = any(one.words & _LOOKUPS for one in self._body)
+        is_whole |= any(name.name == "*" for one in self._body for name in one.imports)
+        self._binds: dict[str, list[int]] = {}  # name -> statements that bind it
         self._taken: set[int] = set()
         self._todo: list[int] = []
-        for at, node in enumerate(self._body):
-            for name in _bound(node):
-                self._statements.setdefault(name, []).append(at)
-        for at, node in enumerate(self._body):
-            if self._is_whole or _acts(node):
+        for at, one in enumerate(self._body):
+            for name in one.bound:
+                self._binds.setdefault(name, []).append(at)
+        for at, one in enumerate(self._body):
+            if is_whole or one.acts:
                 self._take(at)
         self._settle()
 
     def has(self, name: str) -> bool:
         """Return whether a statement of the module binds ``name``."""
-        return name in self._statements
+        return name in self._binds
 
     def take(self, name: str) -> None:
         """Make ``name``, and all that it uses, part of the slice; the whole module if it binds no such."""
-        for at in self._statements.get(name, range(len(self._body))):
+        for at in self._binds.get(name, range(len(self._body))):
             self._take(at)
         self._settle()
 
@@ -90,17 +89,17 @@ class ModuleSlice:
     @property
     def parts(self) -> list[str]:
         """The statements of the slice in their order, as texts of their syntax."""
-        return [ast.dump(self._body[at]) for at in sorted(self._taken)]
+        return [self._body[at].text for at in sorted(self._taken)]
 
     @property
     def imports(self) -> list[ImportedName]:
         """All that the slice imports, also inside functions."""
-        return [one for at in sorted(self._taken) for one in _imports(self._body[at])]
+        return [name for at in sorted(self._taken) for name in self._body[at].imports]
 
     @property
     def loaded(self) -> list[str]:
         """Modules that are imported with this one, whether the slice uses them or not."""
-        return [one.module for node in self._body for one in _imports_at_once(node) if not one.level]
+        return [name.module for one in self._body for name in one.imports_at_once if not name.level]
 
     def _take(self, at: int) -> None:
         if at not in self._taken:
@@ -109,9 +108,31 @@ class ModuleSlice:
 
     def _settle(self) -> None:
         while self._todo:
-            for name in _words(self._body[self._todo.pop()]):
-                for at in self._statements.get(name, ()):
+            for name in self._body[self._todo.pop()].words:
+                for at in self._binds.get(name, ()):
                     self._take(at)
+
+
+class _Statement:
+    """A statement of a module, and what it says."""
+
+    def __init__(self, node: ast.stmt):
+        self._node = node
+        self.words = frozenset(_words(node))
+        self.bound = frozenset(_bound(node))
+        self.imports = tuple(_imports(node))
+        self.imports_at_once = tuple(_imports_at_once(node))
+        self.acts = _acts(node)
+
+    @functools.cached_property
+    def text(self) -> str:
+        return ast.dump(self._node)
+
+
+@functools.lru_cache(256)  # files: the stages of a job have many in common, and jobs of one process
+def _statements(text: str | bytes) -> tuple[_Statement, ...]:
+    """Read a module. Raises SyntaxError or ValueError for no Python."""
+    return tuple(_Statement(one) for node in ast.parse(text).body for one in _one_by_one(node))
 
 
 def _one_by_one(node: ast.stmt) -> Iterator[ast.stmt]:
