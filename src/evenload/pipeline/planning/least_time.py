@@ -148,16 +148,20 @@ class _Bound:
         self.tail = graph.longest_after([p if c.n_left else 0.0 for p, c in zip(passes, costs, strict=True)])
         most = min(3, len(left))
         self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
+        self._loads_head_tail = {
+            a: (sum(costs[s].load_s for s in a), min(self.head[s] for s in a), min(self.tail[s] for s in a))
+            for a in self.sets
+        }
 
     def path_s(self) -> float:
         """Return the seconds of an item on its longest way through the stages, on the fastest devices."""
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
         return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
-    def window(self, a: Sequence[int], ready: float, t: float) -> float:
+    def window(self, a: tuple[int, ...], ready: float, t: float) -> float:
         """Return the seconds for work until ``t`` of a device that loads ``a`` once it is ready."""
-        loads = sum(self.costs[s].load_s for s in a)
-        return max(0.0, t - min(self.tail[s] for s in a) - max(ready + loads, min(self.head[s] for s in a)))
+        loads, head, tail = self._loads_head_tail[a]
+        return max(0.0, t - tail - max(ready + loads, head))
 
     def widest(self, ready: float, t: float) -> dict[int, float]:
         """Return the widest window of such a device for each stage that has tasks left."""
@@ -195,7 +199,7 @@ class _Bound:
         cost, possible = self.costs[s], 0.0
         whole = not cost.is_split and self.problem.sizes is None
         for (speeds, ready), n_devices in self.kinds.items():
-            n_tasks = self.window([s], ready, t) * speeds[s] / cost.item_s
+            n_tasks = self.window((s,), ready, t) * speeds[s] / cost.item_s
             possible += n_devices * (math.floor(n_tasks + _ROUNDING) if whole else n_tasks)
         return possible * cost.item_s >= cost.work_s * (1 - _ROUNDING)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Unit
-from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.memory_advice import shortfall_error
 from evenload.pipeline.planning.placement_options import bytes_together
 from evenload.pipeline.planning.search.plan_search import Tried, Watch, search_plan
@@ -34,13 +33,13 @@ def make_plan(
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
-    best, simulated, is_ended = search_plan(problem, mode, effort, watch)
+    best, simulated, bound_s, is_ended = search_plan(problem, mode, effort, watch)
     if not best:
         raise ConfigError(
             f"no plan of mode {mode} is possible on {len(problem.devices)} devices",
             hint=_HINTS.get(mode, "use mode auto"),
         )
-    plan = _plan(problem, simulated, best, mode)
+    plan = _plan(problem, simulated, best, bound_s, mode)
     note = "the search for a plan was ended before its time: a longer one may find a better plan"
     return replace(plan, notes=(*plan.notes, note)) if is_ended else plan
 
@@ -64,8 +63,8 @@ def _without_done_stages(problem: Problem) -> Problem:
     return replace(problem, stages=stages, done=done, needs=needs)
 
 
-def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], mode: str) -> Plan:
-    chosen, bound_s = best[0], least_time(problem)
+def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], bound_s: float, mode: str) -> Plan:
+    chosen = best[0]
     n_together = math.ceil(problem.n_items / coarse.n_items) if coarse is not problem else 1
     results = tuple(
         CandidateResult(one.candidate.mode, one.candidate.label, one.simulated.makespan_s) for one in best

@@ -179,7 +179,10 @@ class _PlanSimulation:
         while again:
             again = False
             self._unite()
-            for some in sorted((*self.idle.values(), *self.partly.values()), key=lambda one: one.order):
+            free = [*self.idle.values(), *self.partly.values()]
+            if len(free) > 1:
+                free.sort(key=lambda one: one.order)
+            for some in free:
                 if self._may_change(some):
                     again |= self._step(some, now)
 

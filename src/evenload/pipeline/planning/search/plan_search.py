@@ -50,15 +50,16 @@ class Tried:
 
 def search_plan(
     problem: Problem, mode: str, effort: float, watch: Watch | None
-) -> tuple[list[Tried], Problem, bool]:
-    """Return the best candidates, quickest first, what they were simulated with, and if the search was ended.
+) -> tuple[list[Tried], Problem, float, bool]:
+    """Return the best candidates, quickest first, with what they were simulated, the bound of ``problem``,
+    and whether the search was ended.
 
-    That is ``problem`` itself, unless it is so large that several items are simulated as one. Only the first
-    candidate has the slices of its run.
+    They were simulated with ``problem`` itself, unless it is so large that several items are simulated as
+    one. Only the first candidate has the slices of its run.
     """
     coarse, n_together = coarsen(problem)
-    search = _Search(mode, watch)
-    best = search.run(coarse, effort)
+    search, bound_s = _Search(mode, watch), least_time(problem)
+    best = search.run(coarse, effort, bound_s if coarse is problem else least_time(coarse))
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     if best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
         best, coarse = search.exactly(problem, best, n_together), problem
@@ -67,7 +68,7 @@ def search_plan(
         run = simulate_phases(coarse, chosen.phases, late_first=chosen.late_first, slices="joined")
         best[0] = Tried(chosen, run)
     search.tell(is_over=True)
-    return best, coarse, search.is_over
+    return best, coarse, bound_s, search.is_over
 
 
 class _Search:
@@ -93,9 +94,12 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def run(self, problem: Problem, effort: float) -> list[Tried]:
-        """Return the best candidate of each label, quickest first; the quickest ones improved."""
-        bound_s = self.bound_s = least_time(problem)
+    def run(self, problem: Problem, effort: float, bound_s: float) -> list[Tried]:
+        """Return the best candidate of each label, quickest first; the quickest ones improved.
+
+        bound_s  the least time of the problem
+        """
+        self.bound_s = bound_s
         tried: dict[tuple[str, str], Tried] = {}
 
         def consider(candidate: Candidate, simulated: SimulatedPlan) -> None:
@@ -127,8 +131,8 @@ class _Search:
         fewer = _without_slowest(problem) if self.mode != "single" else None
         if not best or fewer is None or self.is_over or self.n_events > MOST_EVENTS:
             return best
-        if least_time(fewer) < best[0].simulated.makespan_s:
-            below = self.run(fewer, 0)
+        if (bound_s := least_time(fewer)) < best[0].simulated.makespan_s:
+            below = self.run(fewer, 0, bound_s)
             if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
                 return [below[0], *best]
         return best
