@@ -194,8 +194,9 @@ def test_importing_loads_no_compiler():
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_the_portable_kernels_compile_for_arm64():
-    """The scalar program, cross-compiled: what runs on ARM64 is at least accepted by its code generator."""
+    """By this machine's LLVM; that what is shipped is of this very code is for native/test_shipped.py."""
     from llvmlite import binding
 
     try:

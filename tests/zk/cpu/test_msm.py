@@ -57,14 +57,20 @@ def test_equal_opposite_and_infinite_points(level, multiples, degree, n):
         assert points.to_integers(got) == expected(degree, total)
 
 
-def test_many_batches_chunks_and_threads(level, multiples):
-    n = 70_000  # more than one chunk of buckets, and many shared inversions
-    given, scalars, total = draw(multiples, 1, n, seed=5)
+@pytest.fixture(scope="module")
+def many(multiples):
+    """More than one chunk of buckets, and many shared inversions: points, scalars and their sum."""
+    given, scalars, total = draw(multiples, 1, 70_000, seed=5)
+    return given, rows.from_integers(scalars), expected(1, total)
+
+
+def test_many_batches_chunks_and_threads(level, many):
+    given, scalars, total = many
     bases = msm.Bases.load(given, 1, level)
     with ThreadPoolExecutor(2) as pool:
-        got = msm.multiply(bases, rows.from_integers(scalars), pool.map)
-    assert points.to_integers(got) == expected(1, total)
-    assert (msm.multiply(bases, rows.from_integers(scalars)) == got).all()
+        got = msm.multiply(bases, scalars, pool.map)
+    assert points.to_integers(got) == total
+    assert (msm.multiply(bases, scalars) == got).all()
 
 
 def test_one_hot_bucket(level, multiples):

@@ -45,4 +45,4 @@ template Words(n_rounds) {
     for (var i = 0; i < 32; i++) last += words[n_rounds + 1].out[i] * 2 ** i;
     c <== last;
 }
-component main = Words(120);
+component main = Words(40);
