@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+FLAGS = ["--no-sandbox"]
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (390, "light")}
 TALLEST = 2600  # pixels of a picture; what is below can be scrolled to, but adds little to what is seen
 
@@ -98,7 +99,7 @@ def look_at(site: Path, addresses: Sequence[str], looks: Sequence[str], out: Pat
 
     wrong: list[str] = []
     with served(site) as root, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         for look in looks:
             visitor = Visitor(browser, root, look)
             for address in addresses:

@@ -11,7 +11,10 @@ from gpu_parts.bounded_process import run_bounded
 MOST_REPORTS = 2
 MOST_BYTES = 8_000_000  # of a report
 LIMIT_S = 30.0
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1600")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1600"),
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",  # a process for each, as dear as the page
+)
 
 
 def keep_reports(written: Path, names: Iterable[str], out: Path) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import sys
 import threading
 import urllib.request
@@ -11,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM, FLAGS
 
 from evenload.dashboard import Address
 from evenload.events import EventFile
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT_MS = 100_000.0
 """How long a page may take to show something."""
 SAMPLES = Path(__file__).parents[1] / "report" / "conftest.py"
@@ -100,7 +99,7 @@ def browser():
         pytest.skip("no Chromium on this machine (apt-get install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
-        shown = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        shown = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield shown
         shown.close()
 

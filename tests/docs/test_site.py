@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from chromium import FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,6 +145,7 @@ class Loads(HTMLParser):
 def sight(load_script):
     pytest.importorskip("playwright")
     module = load_script("scripts/site_screenshots.py")
+    module.FLAGS = FLAGS
     if module.chromium() is None:
         pytest.skip("no chromium on this machine")
     return module

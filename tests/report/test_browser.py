@@ -1,20 +1,13 @@
 """The page in a real browser, where there is one: it draws, and hostile names do nothing."""
 
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
+from chromium import CHROMIUM, drawn
 
 from evenload.events import Idle, ItemFailed, Note, Planned, Queued, RunStarted, Span
 from evenload.report.html import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000"),
-    "--dump-dom",
-]
 BAD = "</script><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -38,11 +31,6 @@ class Text(HTMLParser):
             self.seen.append(content)
 
 
-def opened(page, profile):
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", page.as_uri()]
-    return Text(subprocess.run(command, capture_output=True, text=True, check=True, timeout=550).stdout)
-
-
 def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
     events = [
         RunStarted(0.0, BAD, 0.0, 2, {BAD: {"name": BAD}, "b": {}}, {BAD: BAD}),
@@ -55,7 +43,7 @@ def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
         Note(2.0, "warning", BAD, BAD),
     ]
     write_report(events, tmp_path / "x.html")
-    shown = opened(tmp_path / "x.html", tmp_path / "profile")
+    shown = Text(drawn(tmp_path / "x.html", tmp_path / "profile"))
     text = " ".join(shown.seen)
     assert "of the best possible time" in text
     assert BAD in text

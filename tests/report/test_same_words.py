@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM, drawn
 
 from evenload.balance.factors import FACTORS
 from evenload.cli import main
@@ -20,7 +19,6 @@ from evenload.report.source import open_run
 from evenload.report.tally import summarise
 
 DOCS = Path(__file__).parents[2] / "docs"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVENTS = [
     RunStarted(0.0, "two stages", 0.0, 4, {"a": {"name": "GPU"}, "b": {"name": "GPU"}}, {"stages": ["x"]}),
     StageStarted(0.0, "x", 4),
@@ -119,17 +117,7 @@ class Words(HTMLParser):
 def test_the_page_says_the_same_and_its_workers_add_up(run, tmp_path):
     summary = write_report(run, tmp_path / "x.html")
     found = summary.factors
-    command = [
-        CHROMIUM,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=3000",
-        "--dump-dom",
-    ]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "x.html").as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=550).stdout
-    words = Words(dom).seen
+    words = Words(drawn(tmp_path / "x.html", tmp_path / "profile")).seen
     assert summary.advice.text() in [one.replace("\u00a0", " ") for one in words]
     for part in found.parts:
         assert part.name in words
