@@ -4,6 +4,8 @@ A page's blocks share one folder, its Python blocks one program. A ``text`` bloc
 or ``sh`` block is its output; ``...`` in it stands for anything. Where ``<!-- like: PATTERN -->`` stands
 between them, the output is an example of PATTERN. A ``yaml`` block that begins with
 ``# name.yaml`` is written to that file. A block behind ``<!-- not run: reason -->`` is left out.
+
+Programs and commands are forked (``forked_programs``); tests/cli starts commands as users do.
 """
 
 import contextlib
@@ -22,6 +24,8 @@ from pathlib import Path
 
 import pytest
 from forked_programs import Programs
+
+from evenload.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -79,8 +83,11 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page: Path, folder: Path, programs: Programs) -> None:
+def test_page_runs(page: Path, folder: Path, all_programs: tuple[Programs, Programs]) -> None:
     blocks = blocks_of(page)
+    imports = slow_imports(blocks)
+    programs = all_programs[bool(imports)]
+    programs.load(*IMPORTS, *imports)
     for block in blocks:
         if block.language == "yaml":
             name = block.body.splitlines()[0][2:].strip()
@@ -89,31 +96,90 @@ def test_page_runs(page: Path, folder: Path, programs: Programs) -> None:
     run_in_order([b for b in blocks if b.language != "yaml"], page, folder, programs)
 
 
+def test_what_is_loaded_beforehand_is_there() -> None:
+    ours = [ROOT / "src" / name.replace(".", "/") for name in IMPORTS if name.startswith("evenload")]
+    assert [path for path in ours if not path.is_dir() and not path.with_suffix(".py").is_file()] == []
+
+
 def run_in_order(blocks: list[Block], page: Path, folder: Path, programs: Programs) -> None:
     """Shell blocks run one by one; all Python blocks are one program, which waits while shell blocks run."""
     after_shell = {b.line for a, b in pairwise(blocks) if a.language == "sh"}
     python = [b for b in blocks if b.language == "python"]
     with Script(python, after_shell, page, folder, programs) as script:
         for block in blocks:
-            printed = run_shell(block, page, folder) if block.language == "sh" else script.run(block)
+            if block.language == "sh":
+                printed = run_shell(block, page, folder, programs.environment)
+            else:
+                printed = script.run(block)
             compare(block, printed, page)
 
 
+IMPORTS = (
+    *(home.partition(":")[0] for home, _ in COMMANDS.values()),
+    *(f"evenload.devices.probes.{name}" for name in ("cpu", "cuda", "cuda_mask", "mps", "wgpu")),
+    "cloudpickle",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "evenload.__main__",
+    "evenload.audit.traces",
+    "evenload.balance.flow.routing",
+    "evenload.balance.sizes.fit",
+    "evenload.cli.pipeline.plan_page",
+    "evenload.devices.jobs",
+    "evenload.executor.backends.process",
+    "evenload.executor.finished_runs",
+    "evenload.executor.mapping",
+    "evenload.merkle.cpu_engine",
+    "evenload.merkle.log.log",
+    "evenload.merkle.tree",
+    "evenload.pipeline.job.job_file",
+    "evenload.pipeline.pipeline",
+    "evenload.pipeline.planning.job_plan",
+    "evenload.pipeline.planning.job_problem",
+    "evenload.pipeline.run.ending.uploading",
+    "evenload.pipeline.run.session",
+    "evenload.pipeline.store.reuse_preview",
+    "evenload.report.html",
+    "evenload.report.progress",
+    "evenload.report.trace",
+    "evenload.zk.circuits.merkle",
+    "evenload.zk.cpu.compiled_pairing",
+    "evenload.zk.devsetup",
+    "evenload.zk.prover",
+    "llvmlite.binding",
+    "llvmlite.ir",
+)
+"""What programs of several pages need."""
+
 SLOW_IMPORTS = {
-    r"\btorch\b": ("torch", "torch._dynamo"),
-    r"\btransformers\b|ImageEdit": ("transformers.modeling_utils", "diffusers.pipelines.pipeline_utils"),
+    r"(import|from) torch|evenload.clients|examples/(moe|matmul)": (
+        "torch",
+        "torch._dynamo",
+        "evenload.clients.federation",
+        "evenload.moe.routing.planner",
+    ),
+    r"examples/edit-and-score/build|ImageEdit|from transformers": (
+        "torch",
+        "transformers.modeling_utils",
+        "diffusers.pipelines.pipeline_utils",
+    ),
+    r"from accelerate": ("accelerate", "torch.distributed.fsdp"),
+    r"import datasets": ("datasets",),
+    r"import pandas": ("pandas",),
+    r"from sklearn": ("sklearn.datasets", "sklearn.model_selection", "sklearn.svm"),
 }
-"""What a page needs that takes seconds to import, by words in its program."""
+"""What programs of a page and their workers need besides, by words in its blocks."""
 
 
-def slow_imports(program: str) -> list[str]:
-    return [one for word, names in SLOW_IMPORTS.items() if re.search(word, program) for one in names]
+def slow_imports(blocks: list[Block]) -> list[str]:
+    text = "".join(block.body for block in blocks)
+    return [one for words, names in SLOW_IMPORTS.items() if re.search(words, text) for one in names]
 
 
 @pytest.fixture(scope="session")
-def programs() -> Iterator[Programs]:
-    with Programs(environment()) as programs:
-        yield programs
+def all_programs() -> Iterator[tuple[Programs, Programs]]:
+    """Quick ones and slow ones, apart: to fork a process which has loaded much takes longer."""
+    with Programs(environment()) as quick, Programs(environment()) as slow:
+        yield quick, slow
 
 
 class Script:
@@ -130,8 +196,7 @@ class Script:
         our_out, their_out = os.pipe()
         self._stdin, self._stdout = open(our_in, "w"), open(our_out)  # noqa: SIM115  so these
         try:
-            imports = slow_imports(path.read_text())
-            self._program = programs.start(path, imports, their_in, their_out, self._errors.fileno())
+            self._program = programs.start(path, their_in, their_out, self._errors.fileno())
         finally:
             os.close(their_in)
             os.close(their_out)
@@ -188,12 +253,12 @@ def environment() -> dict[str, str]:
     }
 
 
-def run_shell(block: Block, page: Path, folder: Path) -> str:
+def run_shell(block: Block, page: Path, folder: Path, variables: dict[str, str]) -> str:
     lines = [line.removeprefix("$ ") for line in block.body.splitlines()]
     done = subprocess.run(
         ["bash", "-euc", "\n".join(lines)],
         cwd=folder,
-        env=environment(),
+        env=variables,
         capture_output=True,
         text=True,
         timeout=1100,
