@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -24,47 +26,51 @@ from evenload.executor.backends import make_backend
 from evenload.executor.backends.ray import backend as ray_backend
 from evenload.executor.backends.ray import cluster as ray_cluster_module
 from evenload.executor.backends.ray.actor import ExchangeReply
-from evenload.executor.backends.ray.channel import Clock
+from evenload.executor.backends.ray.backend import RayBackend
+from evenload.executor.backends.ray.channel import ActorChannel, Clock
 from evenload.executor.backends.ray.nodes import NodeDevices
 from evenload.executor.task.answer import Answer
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_an_actor_that_dies_is_replaced(ray_cluster: str, tmp_path: Path, repeatable: bool) -> None:
-    def fn(x: int, marker: str = str(tmp_path / "marker")) -> int:
+def check_an_actor_that_dies(executor: Executor, marker: Path, *, repeatable: bool) -> None:
+    def fn(x: int, marker: str = str(marker)) -> int:
         if x == 4 and not os.path.exists(marker):
             open(marker, "w").close()
             os.kill(os.getppid(), signal.SIGKILL)  # the actor
             time.sleep(100)
         return x
 
+    got = list(executor.map(fn, range(12), repeatable=repeatable, on_error="return", policy="pull"))
+    assert [x for x in got if x != 4 and isinstance(x, int)] == [x for x in range(12) if x != 4]
+    if repeatable:
+        assert got[4] == 4, repr(got[4])
+    else:
+        assert isinstance(got[4], WorkerLost)
+        assert "unknown" in got[4].message
+        assert "Ray actor" in got[4].message
+        assert got[4].exit_code_of_worker is None
+    assert list(executor.map(abs, range(5))) == list(range(5))
+
+
+def test_an_actor_that_dies_is_replaced(ray_cluster: str, tmp_path: Path) -> None:
     events: list[Any] = []
     with Executor("cpu*2", backend="ray", echo=False, events=EventLog(events.append)) as executor:
-        got = list(executor.map(fn, range(12), repeatable=repeatable, on_error="return", policy="pull"))
-        assert [x for x in got if x != 4 and isinstance(x, int)] == [x for x in range(12) if x != 4]
-        if repeatable:
-            assert got[4] == 4, repr(got[4])
-        else:
-            assert isinstance(got[4], WorkerLost)
-            assert "unknown" in got[4].message
-            assert "Ray actor" in got[4].message
-            assert got[4].exit_code_of_worker is None
-        assert list(executor.map(abs, range(5))) == list(range(5))
+        check_an_actor_that_dies(executor, tmp_path / "first", repeatable=True)
+        check_an_actor_that_dies(executor, tmp_path / "second", repeatable=False)
     reasons = [event.reason for event in events if isinstance(event, WorkerExited)]
-    assert any("lost with its Ray actor" in reason for reason in reasons)
+    assert sum("lost with its Ray actor" in reason for reason in reasons) == 2
 
 
-def test_large_arrays_go_through_the_object_store_and_may_be_written_to(ray_cluster: str) -> None:
+def test_large_arrays_go_through_the_object_store_and_may_be_written_to(ray_executor: Executor) -> None:
     def fn(array: np.ndarray) -> np.ndarray:
         array += 1
         return array
 
-    with Executor("cpu*2", backend="ray", echo=False) as executor:
-        sent = [np.full(500_000, x, dtype=float) for x in range(6)]
-        for x, got in enumerate(executor.map(fn, sent)):
-            assert (got == x + 1).all()
-            got += 1
-        assert all((array == x).all() for x, array in enumerate(sent)), "ours are our own"
+    sent = [np.full(500_000, x, dtype=float) for x in range(6)]
+    for x, got in enumerate(ray_executor.map(fn, sent)):
+        assert (got == x + 1).all()
+        got += 1
+    assert all((array == x).all() for x, array in enumerate(sent)), "ours are our own"
 
 
 def check_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +316,16 @@ def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path, popen: Callabl
     program = start(popen, tmp_path, TWO_NODES)
     output, errors = finish(program, 1100)
     assert output.splitlines()[-1:] == ["OK 0"], errors[-4000:]
+
+
+def test_nothing_is_due_of_an_actor_that_was_lost_as_it_started() -> None:
+    """Once its time passed, nobody waited for anything any more: a core was busy with asking for news."""
+    backend = RayBackend()
+    channel = ActorChannel(Device("cpu:0", "cpu", "cpu", "CPU"), Mock(), queue.SimpleQueue(), 0.0)
+    backend._channels["cpu:0"] = channel
+    assert backend._patience(None) == 0.0
+    channel.is_lost = True
+    assert backend._patience(None) is None
 
 
 # --- clocks ---------------------------------------------------------------------------------------

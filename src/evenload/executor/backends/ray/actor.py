@@ -18,9 +18,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from evenload.devices import Device, DevicePool
 from evenload.errors import reason_of
@@ -30,9 +28,12 @@ from evenload.executor.task.messages import Gone, Said
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 
+if TYPE_CHECKING:
+    import numpy as np
+
 __all__ = ["ActorCommand", "ExchangeReply", "RayFrame", "WorkerActor", "boot_id"]
 
-Piece = bytes | np.ndarray  # what Ray carries: large pieces as arrays, which travel through its object store
+Piece = Union[bytes, "np.ndarray"]  # what Ray carries: large pieces as arrays, through its object store
 LARGE_BYTES = 64 * 1024
 
 
@@ -107,7 +108,8 @@ class WorkerActor:
 
         Exchanges may arrive in any order; ``number`` is the right one.
 
-        Returns as soon as the next one has come, so that one is waiting at any time.
+        Returns as soon as the next one has come, so that one is waiting at any time: also after the end, when
+        it fails as Ray ends the actor.
         """
         came_s = time.monotonic()
         with self._changed:
@@ -117,10 +119,7 @@ class WorkerActor:
             self._changed.notify_all()
             self._wake()
             self._changed.wait_for(
-                lambda: (
-                    self._n_ended == number
-                    and (self._messages or self._n_begun > number + 1 or self._is_closed)
-                )
+                lambda: self._n_ended == number and (self._messages or self._n_begun > number + 1)
             )
             messages, self._messages = self._messages, []
             self._n_ended += 1
@@ -165,7 +164,7 @@ class WorkerActor:
                     answer.set_result(value)
             if not self._is_closed:
                 messages += self._backend.poll(0.0 if messages else None)
-            if messages or self._is_closed:
+            if messages:
                 with self._changed:
                     self._messages += messages
                     self._changed.notify_all()
@@ -212,9 +211,13 @@ def boot_id() -> str:
 
 
 def _view(piece: Piece) -> memoryview:
-    return piece.data if isinstance(piece, np.ndarray) else memoryview(piece)
+    return memoryview(piece) if isinstance(piece, bytes) else piece.data
 
 
 def _piece(buffer: Any) -> Piece:
     view = memoryview(buffer)
-    return bytes(view) if view.nbytes < LARGE_BYTES else np.frombuffer(view.cast("B"), dtype=np.uint8)
+    if view.nbytes < LARGE_BYTES:
+        return bytes(view)
+    import numpy as np  # not before: most actors never need it, and each would wait for it
+
+    return np.frombuffer(view.cast("B"), dtype=np.uint8)

@@ -289,9 +289,8 @@ class RayBackend:
 
     def _patience(self, timeout_s: float | None) -> float | None:
         dues = [one.kill_until_s for one in self._workers.values() if one.kill_until_s is not None]
-        dues += [
-            channel.ready_until_s for channel in self._channels.values() if channel.ready_until_s is not None
-        ]
+        waited_for = [channel for channel in self._channels.values() if not channel.is_lost]
+        dues += [one.ready_until_s for one in waited_for if one.ready_until_s is not None]
         if not dues:
             return timeout_s
         left_s = max(0.0, min(dues) - time.monotonic())
