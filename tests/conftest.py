@@ -220,7 +220,7 @@ class SharedCluster:
     """The Ray cluster of this process, from the first test that needs it to the last one."""
 
     def __init__(self) -> None:
-        self._life, self._head = ExitStack(), None
+        self._life, self._head, self._executor = ExitStack(), None, None
 
     def head(self) -> Any:
         """Return the cluster; start it if there is none."""
@@ -228,8 +228,18 @@ class SharedCluster:
             self._head = self._life.enter_context(cluster_of_this_machine())
         return self._head
 
+    def executor(self) -> Any:
+        """Return two workers on it. They are not in Ray's books, where tests look for what is free."""
+        from evenload.executor import Executor, Ray
+
+        self.head()
+        if self._executor is None:
+            own = Executor("cpu*2", backend=Ray(reserve=False), echo=False)
+            self._executor = self._life.enter_context(own)
+        return self._executor
+
     def stop(self) -> None:
-        self._head = None
+        self._head = self._executor = None
         self._life.close()
 
 
@@ -240,6 +250,12 @@ CLUSTER = SharedCluster()
 def ray_head() -> Any:
     """A Ray cluster of this machine alone, which this process is connected to. Others may join it."""
     return CLUSTER.head()
+
+
+@pytest.fixture(scope="module")
+def ray_executor(ray_head: Any) -> Any:
+    """Two workers on the cluster, for all tests that end none: each is behind a process that imports Ray."""
+    return CLUSTER.executor()
 
 
 @contextmanager

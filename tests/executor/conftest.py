@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import psutil
 import pytest
@@ -30,9 +31,24 @@ def threaded(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+TwoWorkers = Callable[[str], AbstractContextManager[Executor]]
+
+
 @pytest.fixture(scope="module")
-def executor(backend: str) -> Iterator[Executor]:
-    with Executor("cpu*2", backend=backend, echo=False) as executor:
+def two_workers(request: pytest.FixtureRequest) -> TwoWorkers:
+    """``with two_workers(backend) as executor`` for tests that neither end nor count them."""
+
+    def make(backend: str) -> AbstractContextManager[Executor]:
+        if backend == "ray":
+            return nullcontext(request.getfixturevalue("ray_executor"))
+        return Executor("cpu*2", backend=backend, echo=False)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def executor(backend: str, two_workers: TwoWorkers) -> Iterator[Executor]:
+    with two_workers(backend) as executor:
         yield executor
 
 

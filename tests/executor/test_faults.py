@@ -122,7 +122,9 @@ def test_items_over_their_time_limit_are_ended_with_all_they_started(
     )
 
 
-@pytest.mark.parametrize("n_devices", [2, 3])
+@pytest.mark.parametrize(
+    ("threaded", "n_devices"), [("process", 2), ("process", 3), ("ray", 2)], indirect=["threaded"]
+)
 def test_a_hang_without_any_limit_leaves_a_worker_free(threaded: str, n_devices: int) -> None:
     """Of two, the second may be at a copy of the item, which is taken back when there is other work."""
     with Executor(f"cpu*{n_devices}", backend=threaded, echo=False) as own:

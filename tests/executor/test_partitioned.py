@@ -84,7 +84,9 @@ def test_slices_joined_are_the_whole_again_whatever_its_kind():
             assert same(join(cut(whole, places)), whole), type(whole)
 
 
+@pytest.mark.parametrize("backend", ["inline", "process"], indirect=True)
 def test_tensors_come_back_as_tensors(executor):
+    """Through Ray they travel in tests/clients/spread/test_ray.py, whose workers import torch anyway."""
     torch = pytest.importorskip("torch")
     rows = torch.arange(8, dtype=torch.float16).reshape(4, 2)
     joined = evenload.run_partitioned(lambda part: part * 2, rows, "equal", executor=executor).joined()

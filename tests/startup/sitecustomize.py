@@ -11,6 +11,10 @@ import sys
 
 gc.set_threshold(10_000, 10, 10)
 
+if any(word.endswith("default_worker.py") for word in sys.orig_argv):
+    # Each process of Ray imports these as it starts, in case that an object of theirs arrives. None does.
+    sys.modules.update(dict.fromkeys(("pyarrow", "pydantic", "starlette")))
+
 
 class BeforeTriton:
     """Finds no module, but sees when Triton's machine code is asked for: what is there by then stays."""

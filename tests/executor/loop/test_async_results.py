@@ -56,14 +56,16 @@ def test_a_failed_item_is_raised_in_its_turn(executor: Executor) -> None:
     assert list(executor.map(abs, [-5])) == [5]
 
 
-def test_others_have_their_turn_while_results_are_waited_for(threaded: str, tmp_path: Any) -> None:
+def test_others_have_their_turn_while_results_are_waited_for(
+    threaded: str, two_workers: Any, tmp_path: Any
+) -> None:
     path = str(tmp_path / "made by another coroutine")
 
     async def make_file() -> None:
         open(path, "w").close()
 
     async def main() -> None:
-        with Executor("cpu*1", backend=threaded, echo=False) as executor:
+        with two_workers(threaded) as executor:
             got, others = [], []
             async for value in executor.map(wait_for, [str(tmp_path), path], policy="pull"):
                 got.append(value)
@@ -75,9 +77,9 @@ def test_others_have_their_turn_while_results_are_waited_for(threaded: str, tmp_
     asyncio.run(main())
 
 
-def test_several_runs_are_waited_for_at_once(threaded: str) -> None:
+def test_several_runs_are_waited_for_at_once(threaded: str, two_workers: Any) -> None:
     async def main() -> None:
-        with Executor("cpu*2", backend=threaded, echo=False) as executor:
+        with two_workers(threaded) as executor:
             runs = [gathered(executor.map(abs, range(n, n + 20))) for n in range(5)]
             assert await asyncio.gather(*runs) == [list(range(n, n + 20)) for n in range(5)]
 
@@ -102,12 +104,14 @@ def test_between_inline_items_others_have_their_turn() -> None:
     assert len(turns) >= 5
 
 
-def test_cancelling_the_coroutine_ends_the_run(threaded: str, tmp_path: Any, until: Any) -> None:
+def test_cancelling_the_coroutine_ends_the_run(
+    threaded: str, two_workers: Any, tmp_path: Any, until: Any
+) -> None:
     go = str(tmp_path / "go")
 
     async def main() -> None:
-        with Executor("cpu*1", backend=threaded, echo=False) as executor:
-            results = executor.map(wait_for, [str(tmp_path), go, go])
+        with two_workers(threaded) as executor:
+            results = executor.map(wait_for, [str(tmp_path), go, go], policy="pull")
             is_there = asyncio.Event()
             got = []
 

@@ -30,9 +30,6 @@ def executor(request: pytest.FixtureRequest) -> Iterator[tuple[Executor, list[An
         yield executor, events
 
 
-ON_RAY_TOO = pytest.mark.parametrize("executor", ["process", "ray"], indirect=True)
-
-
 def slow(x: int) -> str:
     time.sleep(0.01)
     return os.environ["EVENLOAD_DEVICE"]
@@ -50,7 +47,7 @@ def take_until(results: Any, seen: set[str]) -> list[str]:
     return got
 
 
-@ON_RAY_TOO
+@pytest.mark.parametrize("executor", ["process", "ray"], indirect=True)
 @pytest.mark.usefixtures("patient")
 def test_a_drained_device_ends_what_it_has_and_leaves(
     executor: tuple[Executor, list], until: Callable[..., None]
@@ -103,8 +100,11 @@ def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
     results.close()
 
 
-@ON_RAY_TOO
-@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize(
+    ("executor", "repeatable"),
+    [("process", True), ("process", False), ("ray", True)],
+    indirect=["executor"],
+)
 def test_a_device_removed_at_once_loses_nothing(
     executor: tuple[Executor, list], tmp_path: Path, repeatable: bool, until: Callable[..., None]
 ) -> None:

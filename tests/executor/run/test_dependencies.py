@@ -100,8 +100,10 @@ def test_random_graphs_give_what_they_give_one_by_one(executor: Executor) -> Non
             assert str(first.__cause__) in outcome
 
 
-def test_calls_that_are_cancelled_take_those_with_them_that_need_them(threaded: str) -> None:
-    with Executor("cpu*2", backend=threaded, echo=False) as executor:
+def test_calls_that_are_cancelled_take_those_with_them_that_need_them(
+    threaded: str, two_workers: Any
+) -> None:
+    with two_workers(threaded) as executor:
         for seed in range(6):
             graph, dice = Graph(seed, 30), random.Random(seed)
             futures = submitted(executor, graph)
@@ -132,8 +134,8 @@ def test_closing_makes_the_calls_that_wait(backend: str) -> None:
     assert [end.result(0) for end in ends] == [n * n + 1 for n in range(10)]
 
 
-def test_a_future_of_somebody_else_is_waited_for(threaded: str) -> None:
-    with Executor("cpu", backend=threaded, echo=False) as executor:
+def test_a_future_of_somebody_else_is_waited_for(threaded: str, two_workers: Any) -> None:
+    with two_workers(threaded) as executor:
         other: Future = Future()
         end = executor.submit(sum, [other, 1])
         assert executor.submit(abs, -3).result(100) == 3

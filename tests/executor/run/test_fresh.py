@@ -11,7 +11,6 @@ import pytest
 
 import evenload
 from evenload.errors import ConfigError
-from evenload.executor import Executor
 
 # Each of the many workers would import this module, and pytest with it, for its tasks.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -30,8 +29,8 @@ def note_batch(items: list[Any]) -> list[Any]:
     return [note(item) for item in items]
 
 
-def test_each_item_gets_a_worker_of_its_own(threaded: str) -> None:
-    with Executor("cpu*2", backend=threaded, echo=False) as executor:
+def test_each_item_gets_a_worker_of_its_own(threaded: str, two_workers: Any) -> None:
+    with two_workers(threaded) as executor:
         assert list(executor.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
         results = list(executor.map(note, range(8), fresh=True))
         assert [item for _, _, item in results] == list(range(8))
@@ -48,8 +47,8 @@ def test_workers_are_renewed_after_so_many_items(policy: str) -> None:
     assert max(seen for _, seen, _ in results) <= 4
 
 
-def test_a_call_with_a_list_is_not_cut(threaded: str) -> None:
-    with Executor("cpu*1", backend=threaded, echo=False) as executor:
+def test_a_call_with_a_list_is_not_cut(threaded: str, two_workers: Any) -> None:
+    with two_workers(threaded) as executor:
         results = list(executor.map(note_batch, range(9), batch=3, fresh=True))
         assert [item for _, _, item in results] == list(range(9))
         assert len({worker for worker, _, _ in results}) == 3

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -89,19 +89,24 @@ def found_by_batch(batch: list[list[str]]) -> list[Any]:
     return [found_by(batch[0])] * len(batch)
 
 
+@pytest.fixture(scope="module")
+def executor(threaded: str) -> Iterator[Executor]:
+    with Executor("cpu*2", backend=threaded, echo=False) as executor:
+        yield executor
+
+
 @pytest.mark.parametrize("options", [{}, {"policy": "pull"}, {"batch": 3}])
-def test_every_item_finds_what_the_first_one_found(options: dict[str, Any], threaded: str) -> None:
+def test_every_item_finds_what_the_first_one_found(options: dict[str, Any], executor: Executor) -> None:
     dice, is_batch = random.Random(str(options)), "batch" in options
     leaks = [leak for leak in LEAKS if leak != "an error" or not is_batch]
     items = [dice.choices(leaks, k=dice.choice([0, 1, 1, 2, 5])) for _ in range(150)]
     fn = found_by_batch if is_batch else found_by
-    with Executor("cpu*2", backend=threaded, echo=False) as executor:
-        first: dict[int, dict[str, Any]] = {}
-        for result in executor.map(fn, items, on_error="return", **options):
-            if isinstance(result, tuple):
-                worker, found = result
-                assert found == first.setdefault(worker, found)
-        assert first
+    first: dict[int, dict[str, Any]] = {}
+    for result in executor.map(fn, items, on_error="return", **options):
+        if isinstance(result, tuple):
+            worker, found = result
+            assert found == first.setdefault(worker, found)
+    assert first
 
 
 def test_single_calls_find_it_too() -> None:

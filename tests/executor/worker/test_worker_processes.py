@@ -81,12 +81,12 @@ def test_a_worker_busy_with_what_nobody_needs_is_replaced(threaded: str, tmp_pat
         return x
 
     events: list[Any] = []
-    with Executor("cpu*3", backend=threaded, events=EventLog(events.append), echo=False) as own:
+    with Executor("cpu*2", backend=threaded, events=EventLog(events.append), echo=False) as own:
         assert list(own.map(slow_once, range(6))) == list(range(6)), "a copy was faster"
         where = own.map(
             lambda x: (time.sleep(0.01), os.environ["EVENLOAD_DEVICE"])[1], iter(int, 1), policy="pull"
         )
-        while {next(where) for _ in range(12)} != {"cpu:0", "cpu:1", "cpu:2"}:
+        while {next(where) for _ in range(12)} != {"cpu:0", "cpu:1"}:
             pass
     assert any("nobody needed" in e.reason for e in events if isinstance(e, WorkerExited))
 
