@@ -278,6 +278,13 @@ def test_what_a_task_uses_is_known() -> None:
     assert imports_of(lambda: psutil) == []
 
 
+def test_of_a_task_that_makes_a_ddp_what_that_imports_is_known_too() -> None:
+    torch = pytest.importorskip("torch")
+    training_ranks = pytest.importorskip("training_ranks")
+    assert imports_of(training_ranks.everything) == ["torch", "torch._dynamo"]
+    assert torch.nn.parallel.DistributedDataParallel.__module__ == "torch.nn.parallel.distributed"
+
+
 def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownName, match="fork"):
         Executor("cpu*1", start="fork")

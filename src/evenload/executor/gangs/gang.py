@@ -41,6 +41,7 @@ from evenload.executor.task.messages import (
     Warned,
 )
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
+from evenload.executor.worker.fork_server import imports_of
 
 __all__ = ["Gang", "GangCall", "gang", "gang_beside"]
 
@@ -51,7 +52,7 @@ GRACE_S = 1.0
 LOOK_S = 1.0  # how often to look at the clock
 LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile
 JOIN, RUN = 1, 2  # the chunks that each worker gets
-OPTIONS = WorkerOptions(imports=("numpy", "torch"))  # once for all ranks, where they are forked
+IMPORTS = ("numpy", "torch")  # once for all ranks, where they are forked
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,17 @@ def gang(
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
     call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
-    reached = make_backend(backend, OPTIONS)
+    reached = make_backend(backend, _options(fn))
     try:
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         return Gang(reached, pool, Record(events, echo), call).run()
     finally:
         reached.close(GRACE_S)
+
+
+def _options(fn: Callable[..., Any]) -> WorkerOptions:
+    used = [name for name in imports_of(fn) if name not in IMPORTS]
+    return WorkerOptions(imports=(*IMPORTS, *used))
 
 
 def gang_beside(
@@ -118,7 +124,7 @@ def gang_beside(
         from evenload.executor.backends.ray.backend import Ray
 
         backend = Ray()
-    reached = make_backend(backend if isinstance(backend, str) else backend.beside(), OPTIONS)
+    reached = make_backend(backend if isinstance(backend, str) else backend.beside(), _options(call.fn))
     try:
         return Gang(reached, pool, record, call).run()
     finally:

@@ -28,6 +28,7 @@ from evenload.executor.worker.fork_main import STATUS, worker_command
 __all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
+MAKES = {"torch.nn.parallel.distributed": "torch._dynamo"}  # a module, and what its classes import when made
 ANSWER_S = 60.0  # for the server to fork or reap, perhaps after an import; else it hangs, or is stopped
 SEND_BYTES = 1024 * 1024
 BOOT_SERVER = (
@@ -41,12 +42,13 @@ def can_fork() -> bool:
 
 
 def imports_of(fn: Any) -> list[str]:
-    """Return the preloadable packages that the module of ``fn`` uses."""
+    """Return the preloadable packages that the module of ``fn`` uses, and what its classes will import."""
     inner = getattr(fn, "func", fn)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     scope = dict(vars(module)) if module is not None else {}
-    used = {home.partition(".")[0] for home in map(_home, scope.values())}
-    return [name for name in PRELOADABLE if name in used]
+    homes = {*map(_home, scope.values())}
+    used = {home.partition(".")[0] for home in homes}
+    return [name for name in PRELOADABLE if name in used] + [MAKES[home] for home in MAKES if home in homes]
 
 
 def _home(value: Any) -> str:
