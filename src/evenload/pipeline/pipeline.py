@@ -26,7 +26,6 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
-from evenload.pipeline.job.builtin_stages import imports_of
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
@@ -165,13 +164,12 @@ class Pipeline:
 
         The arguments win over the job file. Raises UnknownName or ConfigError on names that are none.
         """
-        from evenload.pipeline.run.machines.fleet import Fleet, backend_of
+        from evenload.pipeline.run.machines.fleet import Fleet, backend_of, imports_of
 
         _check_names(policy, backend or "process")
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
-        ours = (stage.kind for stage in self.spec.stages if stage.python is None)
-        return Fleet(use, settings, follows=follows, imports=imports_of(ours))
+        return Fleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
         from evenload.pipeline.store.reuse_preview import preview_reuse

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, UnknownName, quoted
+from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
 
@@ -26,6 +26,7 @@ __all__ = [
     "check_arguments",
     "find_returned_names",
     "has_sources",
+    "imported_by",
     "load_target",
     "locate_target",
 ]
@@ -86,6 +87,22 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
     if origin is not None:
         _check_name(found, origin)
     return found
+
+
+def imported_by(target: str, folder: Path) -> frozenset[str]:
+    """Return the top names of all that the source of ``file.py:Name`` or ``module:Name`` imports somewhere.
+
+    None where the source is not found or not Python: whoever runs it will say so.
+    """
+    try:
+        found = locate_target(target, folder)
+        source = found.file or _origin(found.module, folder)
+        nodes = list(ast.walk(_parsed(source))) if source is not None else []
+    except (EvenloadError, OSError):
+        return frozenset()
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def _nearest_file(file: Path) -> str:

@@ -5,22 +5,39 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from evenload.executor.worker.fork_main import _import
 from evenload.executor.worker.threads import ONE_THREAD
-from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, imports_of
-from evenload.pipeline.run.machines.fleet import STAGE_HOST
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.run.machines.fleet import STAGE_HOST, imports_of
 
 
-def test_each_is_named_once() -> None:
-    assert imports_of(["function", None, "command"]) == ()
-    assert imports_of(["vlm_score", "image_edit", "torch_module"]) == (
+def stage(kind: str | None, target: str = "", **params: str) -> Any:
+    return SimpleNamespace(kind=kind, target=target, params=params, python=None)
+
+
+def test_each_is_named_once(tmp_path: Path) -> None:
+    assert imports_of(map(stage, ["function", None, "command"]), tmp_path) == ()
+    assert imports_of(map(stage, ["vlm_score", "image_edit", "torch_module"]), tmp_path) == (
         "torch",
         "transformers.modeling_utils",
         "diffusers.pipelines.pipeline_utils",
     )
+
+
+def test_a_stage_of_the_users_imports_what_its_source_says(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("class Late:\n    def __init__(self): import torch.nn\n")
+    (tmp_path / "plain.py").write_text("from numpy.fft import fft\nfrom . import torch\ndef size(): 0\n")
+    (tmp_path / "no.py").write_text("import torch\nclass No: (\n")
+    own, function = stage(None, "late.py:Late"), stage("function", function="plain.py:size")
+    assert imports_of([own], tmp_path) == ("torch",)
+    assert imports_of([function, own, function], tmp_path) == ("numpy", "torch")
+    for target in ("no.py:No", "none.py:None", "late.py:Never", "no_such_module:X", "math:sqrt", "nothing"):
+        assert imports_of([stage(None, target)], tmp_path) == (), target
 
 
 NAMES = sorted({STAGE_HOST, *(name for kind in BUILTIN_STAGES.values() for name in kind.imports)})

@@ -1,12 +1,12 @@
 """The stages that ship with evenload, by the ``kind`` that a job file names. A table of strings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.errors import UnknownName
 
-__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage", "imports_of"]
+__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,6 @@ BUILTIN_STAGES = {
     ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }
-
-
-def imports_of(kinds: Iterable[str | None]) -> tuple[str, ...]:
-    """Return what stages of these kinds import that takes long; a kind that is none of these adds nothing."""
-    known = (BUILTIN_STAGES[kind] for kind in kinds if kind in BUILTIN_STAGES)
-    return tuple(dict.fromkeys(name for stage in known for name in stage.imports))
 
 
 def find_builtin_stage(name: str) -> BuiltinStage:

@@ -1,18 +1,22 @@
 """The devices of a run, on this machine or on those of a cluster, and the memory that is free there."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload.devices import DevicePool
 from evenload.executor.backends import Backend, BackendSettings, Machines, WorkerOptions, make_backend
 from evenload.executor.loop.roster import check_follow
+from evenload.executor.worker.fork_server import PRELOADABLE
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.planning.job_plan import free_host_bytes
+from evenload.pipeline.target import imported_by
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import BackendSection
+    from evenload.pipeline.job.spec import BackendSection, StageSpec
 
-__all__ = ["Fleet", "backend_of"]
+__all__ = ["Fleet", "backend_of", "imports_of"]
 
 STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
 
@@ -139,3 +143,19 @@ def backend_of(
     is_own = section.name == "ray"
     settings = Ray(section.address, section.runtime_env, section.reserve) if is_own else Ray()
     return settings, is_own and section.follow
+
+
+def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
+    """Return what workers of a job will import that takes long, as a table or the stages' sources say.
+
+    Stages with an interpreter of their own are left out. ``folder`` is that of the job file.
+    """
+    found: dict[str, None] = {}
+    for stage in stages:
+        if stage.python is None:
+            known = BUILTIN_STAGES.get(stage.kind or "")
+            code = [stage.target] if known is None else [stage.params.get(name) for name in known.code]
+            own = {name for target in code if isinstance(target, str) for name in imported_by(target, folder)}
+            found |= dict.fromkeys(known.imports if known is not None else ())
+            found |= dict.fromkeys(name for name in PRELOADABLE if name in own)
+    return tuple(found)
