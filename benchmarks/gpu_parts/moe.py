@@ -24,7 +24,7 @@ SEEDS = (
     (32, 48, 2048, 11.378),
 )  # experts, slots, tokens, M tokens/s
 RANDOM = ((2, 8, 16), (3, 20, 24), (8, 200, 256), (32, 64, 96), (144, 256, 288))  # each is compiled
-TINY = (4, 16, 20)  # GPUs, experts, slots
+TINY = (2, 6, 8)  # GPUs, experts, slots
 TOP_K, TOKENS, LAYERS = 8, 1024, 58  # ids of a token, tokens of a rank, layers of a model
 N_INSTANCES, N_TIMED = 1000, 300
 

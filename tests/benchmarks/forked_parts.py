@@ -2,7 +2,8 @@
 
     python tests/benchmarks/forked_parts.py torch,torch._dynamo --pretend --out FOLDER ...
 
-A part is in all else the program that it is otherwise: its own process, arguments, environment and output.
+A part, and a process of a part, is in all else the program that it is otherwise: its own process, arguments,
+environment, streams and output.
 """
 
 import importlib
@@ -18,21 +19,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
-from gpu_parts import bounded_process
 
 MOST_FILES = 4096
-START = subprocess.Popen
+START = subprocess.Popen.__init__
 
 
-def started(command: list[str], **options: Any) -> subprocess.Popen:
-    """A process as ``subprocess.Popen`` makes it; of a part, a child that never becomes another program."""
+def start(process: subprocess.Popen, command: Any, *more: Any, **options: Any) -> None:
+    """Start a process; of a script of the parts, a child that never becomes another program."""
 
-    def be_part() -> None:
+    def be_script() -> None:
         os.closerange(3, MOST_FILES)  # among them the pipe by which the parent learns that it is running
-        os._exit(ended(command[1:], options["env"]))
+        os._exit(ended(command[1:], dict(options.get("env") or os.environ)))
 
-    is_part = command[0] == sys.executable and Path(command[1]).parent == gpu.FOLDER
-    return START(command, preexec_fn=be_part if is_part else None, **options)
+    if isinstance(command, list) and command[0] == sys.executable and Path(command[1]).parent == gpu.FOLDER:
+        sys.stdout.flush()  # else the child would say it once more
+        options["preexec_fn"] = be_script
+    START(process, command, *more, **options)
 
 
 def ended(arguments: list[str], env: dict[str, str]) -> int:
@@ -40,6 +42,7 @@ def ended(arguments: list[str], env: dict[str, str]) -> int:
     os.environ.clear()
     os.environ.update(env)
     sys.argv = arguments
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  for the life of the script
     sys.path[:0] = [str(Path(arguments[0]).parent), *env["PYTHONPATH"].split(os.pathsep)]
     code: Any = 0
     try:
@@ -54,17 +57,9 @@ def ended(arguments: list[str], env: dict[str, str]) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-class Starter:
-    """What ``bounded_process`` knows of ``subprocess``."""
-
-    Popen = staticmethod(started)
-    PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
-    TimeoutExpired = subprocess.TimeoutExpired
-
-
 if __name__ == "__main__":
     for name in sys.argv[1].split(","):
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
-    bounded_process.subprocess = Starter  # type: ignore[assignment]
+    subprocess.Popen.__init__ = start  # type: ignore[method-assign]
     sys.exit(gpu.main(sys.argv[2:]))

@@ -33,8 +33,7 @@ def test_parts_are_listed_in_order_and_each_has_its_file():
 
 LOADED = {  # names of parts, by the modules that all of them load: those are loaded once
     "torch": ("machine", "moe", "training", "wgsl"),  # not Triton, which "moe" wants in another way
-    "torch._dynamo": ("executor", "clients"),
-    "torch._dynamo,transformers.modeling_utils": ("pipelines", "adapters"),
+    "torch._dynamo,transformers.modeling_utils": ("executor", "clients", "pipelines", "adapters"),
 }
 
 
@@ -58,7 +57,7 @@ def test_parts_pretend(modules, tmp_path):
         assert page["state"] in ("ran", "not here"), said
         assert page["rows"] or page["state"] == "not here", said
         assert page["pretended"] == bool(page["rows"])
-    assert len(list(tmp_path.rglob("*"))) <= 8 - 2  # with two reports, all that some machines give back
+    assert len(list(tmp_path.rglob("*"))) <= 8  # with two reports, all that some machines give back
 
 
 def test_a_gpu_that_is_shared_is_one_gpu_in_each_worker(monkeypatch):
