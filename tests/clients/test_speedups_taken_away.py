@@ -42,45 +42,51 @@ def trained(model, strategy):
     return [dict(result.state) for result in run], run.plan.strategy.inner
 
 
+CASES = {  # a room, and a training that asks for it
+    "evenload.clients.fused.inductor": (Plain, "fused-compiled:2"),
+    "evenload.clients.step.image_kernels": (Pictures, "rules:2"),
+}
 WITHOUT = """
 import importlib.abc, sys
 import torch
 
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == {room!r} or name.startswith({room!r} + "."):
-            refused.append(name)
-            raise ImportError(name + " is taken away")
+        for room in rooms:
+            if name == room or name.startswith(room + "."):
+                refused.add(room)
+                raise ImportError(name + " is taken away")
 
-refused = []
+folder, path, *rooms = sys.argv[1:]
+refused = set()
 sys.meta_path.insert(0, Refuse())
-sys.path.insert(0, {folder!r})
-from test_speedups_taken_away import {model}, trained
+sys.path.insert(0, folder)
+from test_speedups_taken_away import CASES, trained
 torch.set_num_threads(1)
-torch.save(trained({model}, {strategy!r}), {path!r})
-assert refused, "nothing has asked for it"
+torch.save({room: trained(*CASES[room]) for room in rooms}, path)
+assert refused == set(rooms), "nothing has asked for some"
 """
+
+
+@pytest.fixture(scope="module")
+def without(request, tmp_path_factory):
+    """What is trained in a process without the rooms: one, since to import torch and its compiler is slow."""
+    path = tmp_path_factory.mktemp("without") / "states.pt"
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT, str(request.path.parent), str(path), *CASES]
+    subprocess.run(command, check=True, timeout=1100)
+    return torch.load(path, weights_only=True)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("room", "model", "strategy"),
-    [
-        ("evenload.clients.fused.inductor", Plain, "fused-compiled:2"),
-        ("evenload.clients.step.image_kernels", Pictures, "rules:2"),
-    ],
-)
-def test_clients_are_trained_alike_without_the_room(room, model, strategy, request, tmp_path):
-    path = tmp_path / "states.pt"
-    folder = str(request.path.parent)
-    code = WITHOUT.format(room=room, folder=folder, model=model.__name__, strategy=strategy, path=str(path))
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=1100)
-    without, inner = torch.load(path, weights_only=True)
+@pytest.mark.parametrize("room", CASES)
+def test_clients_are_trained_alike_without_the_room(room, without):
+    model, strategy = CASES[room]
+    found, inner = without[room]
     assert inner == strategy.partition(":")[0]
     with_room, inner = trained(model, strategy)
     assert inner == strategy.partition(":")[0]
     serial, _ = trained(model, "serial")
-    for ours, theirs, truth in zip(without, with_room, serial, strict=True):
+    for ours, theirs, truth in zip(found, with_room, serial, strict=True):
         assert difference(ours, theirs) <= 1e-6
         assert difference(ours, truth) <= 1e-6
