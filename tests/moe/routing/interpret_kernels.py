@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import quick_interpreter
 import torch
 
 from evenload.balance.flow import ReplicaGraph, Router
@@ -150,6 +151,7 @@ def check_mask():
             planner.run(torch.tensor([0, 1, 2]), mask=wrong)
 
 
+quick_interpreter.replace_once()
 check_router()
 check_mask()
 check_dispatch(sums=False)

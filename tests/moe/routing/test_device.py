@@ -12,10 +12,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 def run_script(name, **environment):
     """In a process of its own: Triton reads TRITON_INTERPRET when a kernel is decorated."""
-    script = Path(__file__).with_name(name)
+    here = Path(__file__)
+    paths = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | environment,
+        [sys.executable, str(here.with_name(name))],
+        env=os.environ | environment | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=550,
