@@ -10,14 +10,14 @@ import pytest
 
 LONGEST = (
     "docs/test_documents.py",
-    "clients/test_speedups_taken_away.py",
+    "clients/test_speedups_taken_away.py clients/fused/",
     "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",
     "pipeline/job/checks/test_names.py",
     "training/test_even_batches.py",
     "moe/routing/test_device.py",
     "pipeline/run/test_hangs.py",
-    "examples/test_edit_and_score.py",
+    "examples/test_edit_and_score.py pipeline/stages/ pipeline/test_batch_edit.py",
     "docs/test_site.py",
     "zk/test_batch.py",
     "executor/test_faults.py",
@@ -27,11 +27,12 @@ LONGEST = (
     "moe/adapters/test_layer.py",
     "pipeline/run/test_kill.py",
     "zk/test_snarkjs.py",
-    "clients/fused/test_engine.py",
     "moe/cloning/test_device.py",
     "cli/test_prove.py",
 )
-"""A part of the name of each; the tests of a file stay together, as they share what they have built."""
+"""Parts of their names; the tests of a line stay together, as they share what they have built or loaded."""
+
+LINES = {part: line for line in LONGEST for part in line.split()}
 
 
 def needs_cluster(item: pytest.Item) -> bool:
@@ -48,7 +49,7 @@ def longest_first(items: Sequence[pytest.Item], n_workers: int) -> list[pytest.I
     on_cluster = [item for item in items if needs_cluster(item)]
     for item in items:
         if not needs_cluster(item):
-            name = next((name for name in LONGEST if name in item.nodeid), None)
+            name = next((line for part, line in LINES.items() if part in item.nodeid), None)
             (rest if name is None else of_name[name]).append(item)
     begin, ordered = [on_cluster, *of_name.values()], []
     for worker in range(n_workers):
