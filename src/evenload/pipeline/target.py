@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+SET_VARIABLES = ("environ", "environb", "putenv", "load_dotenv")  # what a source says that may set some
+
+
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
     """The place of a class or function: ``name`` in ``file``, or in ``module`` if that is None."""
@@ -92,13 +95,16 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
 def imported_by(target: str, folder: Path) -> frozenset[str]:
     """Return the top names of all that the source of ``file.py:Name`` or ``module:Name`` imports somewhere.
 
-    None where the source is not found or not Python: whoever runs it will say so.
+    No names if it is not found or not Python, as whoever runs it will say, or sets environment variables:
+    what it imports may read them then.
     """
     try:
         found = locate_target(target, folder)
         source = found.file or _origin(found.module, folder)
         nodes = list(ast.walk(_parsed(source))) if source is not None else []
     except (EvenloadError, OSError):
+        return frozenset()
+    if any(getattr(node, "attr", getattr(node, "name", "")) in SET_VARIABLES for node in nodes):
         return frozenset()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]

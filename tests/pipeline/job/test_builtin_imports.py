@@ -36,6 +36,15 @@ def test_a_stage_of_the_users_imports_what_its_source_says(tmp_path: Path) -> No
     own, function = stage(None, "late.py:Late"), stage("function", function="plain.py:size")
     assert imports_of([own], tmp_path) == ("torch",)
     assert imports_of([function, own, function], tmp_path) == ("numpy", "torch")
+    set_first = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nclass Late: 0\n"
+    for name, source in {
+        "sets.py": set_first,
+        "from.py": set_first.replace("import os", "from os import environ").replace("os.e", "e"),
+        "puts.py": "import os\nos.putenv('A', 'b')\nimport torch\nclass Late: 0\n",
+        "dot.py": "from dotenv import load_dotenv\nload_dotenv()\nimport torch\nclass Late: 0\n",
+    }.items():
+        (tmp_path / name).write_text(source)
+        assert imports_of([stage(None, f"{name}:Late")], tmp_path) == (), name
     for target in ("no.py:No", "none.py:None", "late.py:Never", "no_such_module:X", "math:sqrt", "nothing"):
         assert imports_of([stage(None, target)], tmp_path) == (), target
 
