@@ -50,7 +50,7 @@ class AskedProgram:
 
 def main(address: str, *arguments: str) -> int:
     request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
-    exit_code = AskedProgram(address, request, {0: 0, 1: 1, 2: 2}).wait()
+    exit_code = AskedProgram(address, request, {0: 0, 1: 1, 2: 2}).wait(timeout=1100)
     return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell tells of a signal
 
 
