@@ -44,11 +44,11 @@ class RayConnection:
                     check_answers(found, JOIN_S)  # Ray itself would try for minutes, without a word
                 try:
                     with _signals_kept():
-                        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-                except (ConnectionError, ValueError, RuntimeError) as error:
-                    where = f"{found.text}, from {found.source}" if found else "this machine"
+                        _init(ray, address, n_tries=1 if found else 2)
+                except Exception as error:
+                    where = f"at {found.text}, from {found.source}" if found else "on this machine"
                     raise ConfigError(
-                        f"no Ray cluster at {where}: {reason_of(error)}",
+                        f"no Ray cluster {where}: {reason_of(error)}",
                         hint=found.remedy if found else "`ray start --head` starts one",
                     ) from error
                 self._is_ours, self._n_users = True, 0
@@ -66,6 +66,17 @@ class RayConnection:
             if self._is_ours and not self._n_users:
                 self._is_ours = False
                 ray.shutdown()
+
+
+def _init(ray: Any, address: str | None, n_tries: int) -> None:
+    """Connect to a cluster, or start one: Ray gives a node 30 s to start, which a busy machine exceeds."""
+    for n_left in reversed(range(n_tries)):
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except Exception as error:
+            if not n_left or "timed out during startup" not in str(error):
+                raise
 
 
 @contextlib.contextmanager
