@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import types
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,6 @@ ALIKE = [
     ([shared := [1, 2], shared], [[1, 2], [1, 2]]),
     (np.arange(6).reshape(2, 3)[:, ::2], np.array([[0, 2], [3, 5]])),
     (Point({1, 2}), Point({2, 1})),
-    (Path("a/b"), Path("a") / "b"),
     (bytearray(b"xy"), bytearray(b"xy")),
 ]
 UNLIKE = [
@@ -81,6 +80,27 @@ UNLIKE = [
 @pytest.mark.parametrize(("a", "b"), ALIKE)
 def test_equal_content(a: Any, b: Any) -> None:
     assert fingerprint(a) == fingerprint(b)
+
+
+NAMES = st.lists(st.text("ab.", min_size=1, max_size=3), min_size=1, max_size=6)
+
+
+@given(st.sampled_from([PurePosixPath, PureWindowsPath, Path]), st.booleans(), NAMES, st.data())
+def test_a_path_is_the_same_however_it_was_made(
+    kind: type[PurePath], is_absolute: bool, names: list[str], data: st.DataObject
+) -> None:
+    whole = kind("/" * is_absolute + "/".join(names))
+    at = data.draw(st.integers(0, len(whole.parts)))
+    made = [
+        kind(*whole.parts),
+        kind(*whole.parts[:at]).joinpath(*whole.parts[at:]),
+        (whole / "more").parent,
+        pickle.loads(pickle.dumps(whole)),
+        copy.deepcopy(whole),
+    ]
+    hash(made[0]), str(made[1]), made[2].name, sorted(made)  # it may keep what it was asked for
+    assert [fingerprint(one) == fingerprint(whole) for one in made] == [one == whole for one in made]
+    assert fingerprint(whole) != fingerprint(whole / "more")
 
 
 @pytest.mark.parametrize(("a", "b"), UNLIKE)

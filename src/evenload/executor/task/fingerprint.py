@@ -17,6 +17,7 @@ import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from pathlib import PurePath
 from struct import Struct
 from typing import Any
 
@@ -113,6 +114,9 @@ class _Walk:
         if array is not None:
             name, shape, raw = array
             return b"a" + _hash(f"{name} {shape}".encode(), raw)
+        if isinstance(value, PurePath) and kind.__reduce__ is PurePath.__reduce__:
+            # Since Python 3.12, equal ones may be reduced to different pieces: those that they were made of.
+            return self._all(b"r", (kind, value.parts, None, [], {}))
         return self._callable(value) or self._other(value)
 
     def _items(self, items: dict) -> bytes:
