@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,19 @@ LEAVING_S = 60.0
 
 WRITES_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 """The files of the tests are kept compiled, whatever the environment says: each worker reads all."""
+
+
+class Database(sqlite3.Connection):
+    """A database that warns when it was not closed, as it does since Python 3.13."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.ProgrammingError):
+            assert self.in_transaction is not None
+            warnings.warn(f"unclosed database {self!r}", ResourceWarning, stacklevel=1)
+
+
+if sys.version_info < (3, 13):
+    sqlite3.connect = partial(sqlite3.connect, factory=Database)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -281,23 +281,36 @@ def _empty(path: Path) -> None:
     sync_folder(path)
 
 
-def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
-    """Open the segments, and an index that is brought up to date with them."""
-    segments = Segments(path, salt)
+def _kept_index(path: Path, segments: Segments) -> tuple[Index, dict[int, int]]:
+    """Open an index that may stay. Raises sqlite3.Error, with nothing left open, for one that must go."""
+    index = Index(path)
     try:
-        index = Index(path / "index.sqlite")
         known = index.known()
         if any(n not in segments.numbers or stop > segments.size(n) for n, stop in known.items()):
             raise sqlite3.DatabaseError("it knows more than there is")
-    except sqlite3.Error:
-        Index.remove(path / "index.sqlite")
-        index, known = Index(path / "index.sqlite"), {}
-    for number in segments.numbers:
-        start, size = known.get(number, 0), segments.size(number)
-        found: list[Entry] = list(segments.scan(number, start)) if size > start else []
-        stop = found[-1].stop if found else start
-        if found:
-            index.add(found, {number: stop})
-        if number == segments.numbers[-1] and stop == size:
-            segments.go_on(number, stop)
+    except BaseException:
+        index.close()
+        raise
+    return index, known
+
+
+def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
+    """Open the segments, and an index that is brought up to date with them."""
+    with contextlib.ExitStack() as undone:
+        segments = undone.enter_context(contextlib.closing(Segments(path, salt)))
+        try:
+            index, known = _kept_index(path / "index.sqlite", segments)
+        except sqlite3.Error:
+            Index.remove(path / "index.sqlite")
+            index, known = Index(path / "index.sqlite"), {}
+        undone.enter_context(contextlib.closing(index))
+        for number in segments.numbers:
+            start, size = known.get(number, 0), segments.size(number)
+            found: list[Entry] = list(segments.scan(number, start)) if size > start else []
+            stop = found[-1].stop if found else start
+            if found:
+                index.add(found, {number: stop})
+            if number == segments.numbers[-1] and stop == size:
+                segments.go_on(number, stop)
+        undone.pop_all()
     return segments, index

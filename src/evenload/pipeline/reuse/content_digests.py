@@ -146,9 +146,11 @@ def _opened(memory: Path) -> sqlite3.Connection | None:
     try:
         if memory.exists():
             refuse_unless_own(memory, memory.lstat(), "digests of files")
-        database = sqlite3.connect(memory, timeout=1.0)
-        database.execute("PRAGMA synchronous=OFF")
-        database.execute(_TABLE)
+        with contextlib.ExitStack() as undone:
+            database = undone.enter_context(contextlib.closing(sqlite3.connect(memory, timeout=1.0)))
+            database.execute("PRAGMA synchronous=OFF")
+            database.execute(_TABLE)
+            undone.pop_all()
         return database
     except (sqlite3.Error, OSError, ConfigError):
         return None
