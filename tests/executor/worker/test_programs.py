@@ -180,10 +180,11 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path, p
     path = script(
         tmp_path,
         """
-        import os, evenload
+        import os, evenload, warnings
         from evenload.executor import Executor
         executor = Executor("cpu*2")
         executor.start()
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
         results = executor.map(abs, range(100))
         print(next(results))
         future = executor.submit(abs, -1)
