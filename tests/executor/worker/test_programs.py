@@ -186,7 +186,7 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path, p
         executor.start()
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
         results = executor.map(abs, range(100))
-        print(next(results))
+        print(next(results), flush=True)  # or the child would write it again
         future = executor.submit(abs, -1)
         pid = os.fork()
         if pid == 0:
