@@ -166,7 +166,8 @@ def test_what_shares_memory_is_run_by_threads_and_asking_for_both_is_refused(cho
 
 
 FORKED = """
-import os, joblib, evenload.joblib
+import os, warnings, joblib, evenload.joblib
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
 joblib.parallel_config("evenload", devices="cpu*2")
 call = lambda: joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(4))
 assert call() == [0, 1, 2, 3]
