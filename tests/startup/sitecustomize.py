@@ -8,12 +8,17 @@ what it makes, and all that comes after it, is left to the garbage collector as 
 import atexit
 import gc
 import sys
+import warnings
 
 gc.set_threshold(10_000, 10, 10)
 
 if any(word.endswith("default_worker.py") for word in sys.orig_argv):
     # Each process of Ray imports these as it starts, in case that an object of theirs arrives. None does.
     sys.modules.update(dict.fromkeys(("pyarrow", "pydantic", "starlette")))
+elif any("-packages/ray/" in word and word.endswith(".py") for word in sys.orig_argv):
+    # Ray's own programs may do what Python 3.12 and later warn of: where a test takes that for an error, its
+    # dashboard would not start.
+    warnings.simplefilter("ignore")
 
 
 class BeforeTriton:
