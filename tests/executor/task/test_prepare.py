@@ -2,10 +2,13 @@
 
 import functools
 import pickle
+import random
 import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from evenload.errors import ConfigError
 from evenload.executor.task.prepare import Tasks, is_stateful, name_of, pickle_callable
+from evenload.executor.task.task import PreparedTask
 
 
 class Model:
@@ -134,8 +138,42 @@ def test_the_same_function_is_the_same_task() -> None:
     tasks = Tasks()
     first = tasks.prepare(offset)
     assert tasks.prepare(offset) is first
+    partial = functools.partial(offset, 1)
+    assert tasks.prepare(partial) is tasks.prepare(partial) is tasks.prepare(functools.partial(offset, 1))
     assert tasks.prepare(offset, batch=2) is not first
     assert tasks.prepare(len).id != first.id
     for number in range(300):
         tasks.prepare(functools.partial(offset, number))
     assert len(tasks._tasks) <= 256
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    """Threads take turns in the middle of everything."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_threads_that_prepare_tasks_at_once_get_what_one_thread_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each function has one number, and this module, which no worker can import, is never sent by name."""
+    root = Path(__file__).parents[3]
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).resolve() != root])
+    functions = [functools.partial(offset, number) for number in range(20)]
+    expected = [pickle_callable(fn) for fn in functions]
+    tasks = Tasks()
+
+    def prepare_all(seed: int) -> list[tuple[int, PreparedTask]]:
+        order = random.Random(seed).sample(range(20), 20) * 3
+        return [(number, tasks.prepare(functions[number])) for number in order]
+
+    with ThreadPoolExecutor(4) as threads:
+        prepared = [one for many in threads.map(prepare_all, range(4)) for one in many]
+    assert all(task.pickled == expected[number] for number, task in prepared)
+    assert (
+        len({(number, task.id) for number, task in prepared}) == len({task.id for _, task in prepared}) == 20
+    )

@@ -5,6 +5,7 @@ import hashlib
 import importlib.machinery
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -20,6 +21,7 @@ from evenload.executor.transport.pickling import pack
 __all__ = ["Tasks", "implementation", "is_stateful", "name_of", "named", "pickle_callable"]
 
 MOST_TASKS = 256  # that are kept
+_BY_VALUE_LOCK = threading.RLock()  # cloudpickle's list of modules is one for all threads
 
 
 class Tasks:
@@ -28,6 +30,7 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: dict[tuple, PreparedTask] = {}
         self._n_tasks = 0
+        self._lock = threading.Lock()  # of both: runs begin in any thread
 
     def prepare(
         self,
@@ -54,14 +57,15 @@ class Tasks:
         pickled = pickle_callable(fn) if sends else (b"", [])
         options = {"batch": batch, "may_split": may_split, "is_spread": is_spread, "is_tidied": is_tidied}
         key = (_digest(pickled) if sends else id(given), *options.values())
-        task = self._tasks.get(key)
-        if task is None:
-            self._n_tasks += 1
-            task = _described(self._n_tasks, given, fn, pickled, options)
-            self._tasks[key] = task
-            if len(self._tasks) > MOST_TASKS:
-                del self._tasks[next(iter(self._tasks))]
-        return task
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is None:
+                self._n_tasks += 1
+                task = _described(self._n_tasks, given, fn, pickled, options)
+                self._tasks[key] = task
+                if len(self._tasks) > MOST_TASKS:
+                    del self._tasks[next(iter(self._tasks))]
+            return task
 
 
 def _described(number: int, given: Any, fn: Any, pickled: tuple[bytes, list], options: dict) -> PreparedTask:
@@ -93,7 +97,8 @@ def name_of(fn: Any) -> str:
     """Return the name of a task for messages; of a partial its own, if ``named`` gave it one."""
     if isinstance(fn, HybridTask):
         return repr(fn)
-    inner = fn.func if isinstance(fn, functools.partial) and "__qualname__" not in vars(fn) else fn
+    # Not by vars(fn), which gives a partial an empty dict that it is pickled with from then on: another task.
+    inner = fn.func if isinstance(fn, functools.partial) and not hasattr(fn, "__qualname__") else fn
     return getattr(inner, "__qualname__", None) or type(inner).__name__
 
 
@@ -176,14 +181,15 @@ def _by_value(module: ModuleType | None) -> Iterator[bool]:
         return
     import cloudpickle
 
-    already = module.__name__ in cloudpickle.list_registry_pickle_by_value()
-    if not already:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield True
-    finally:
+    with _BY_VALUE_LOCK:
+        already = module.__name__ in cloudpickle.list_registry_pickle_by_value()
         if not already:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield True
+        finally:
+            if not already:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _is_importable(module: ModuleType) -> bool:
