@@ -11,7 +11,6 @@ from evenload._user_folders import user_folder
 from evenload.errors import ConfigError
 from evenload.native import store
 
-PROVE = "-m evenload prove {0}/circuit.zkey {0}/witness.wtns -o {1}"
 MULTIPLIER = Path(__file__).parent / "data/zk/multiplier"
 
 
@@ -59,9 +58,20 @@ def test_a_proof_needs_no_home(tmp_path):
     pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
     taken = {"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "EVENLOAD_KERNEL_CACHE"}
     environment = {name: text for name, text in os.environ.items() if name not in taken}
-    command = [sys.executable, *PROVE.format(MULTIPLIER, tmp_path).split()]
+    command = [
+        sys.executable,
+        "-m",
+        "evenload",
+        "prove",
+        MULTIPLIER / "circuit.zkey",
+        MULTIPLIER / "witness.wtns",
+    ]
     done = subprocess.run(
-        command, env={**environment, "HOME": "/dev/null"}, capture_output=True, text=True, timeout=550
+        [*command, "-o", tmp_path],
+        env={**environment, "HOME": "/dev/null"},
+        capture_output=True,
+        text=True,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     assert "keys are checked anew each time" in done.stderr

@@ -7,6 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from evenload.clients.tune.engine_checks import why_not_compiled
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """Skip a test of what torch's compiler makes where it can make nothing."""
+    if missing := why_not_compiled():
+        pytest.skip(missing)
+
 
 @pytest.fixture(autouse=True)
 def one_intra_op_thread():

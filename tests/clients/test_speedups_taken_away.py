@@ -10,6 +10,7 @@ from torch import nn
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.tune.engine_checks import why_not_compiled
 
 RECIPE = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=2)
 
@@ -46,6 +47,8 @@ CASES = {  # a room, and a training that asks for it
     "evenload.clients.fused.inductor": (Plain, "fused-compiled:2"),
     "evenload.clients.step.image_kernels": (Pictures, "rules:2"),
 }
+if why_not_compiled():
+    del CASES["evenload.clients.fused.inductor"]
 WITHOUT = """
 import importlib.abc, sys
 import torch

@@ -44,6 +44,7 @@ def compiled(monkeypatch):
     return rows
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler warns of torch
 def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
     """Each has a queue of its own, so that it steps the same rows as the one thread."""

@@ -15,15 +15,28 @@ from evenload.clients.values.strategy import Strategy
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
 
+def clients():
+    g = torch.Generator().manual_seed(0)
+    return [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+
+
 def test_no_compiler_is_a_reason(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "C++ compiler" in str(why_not_compiled())
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
-    run = train(nn.Linear(3, 2), data, RECIPE, strategy="fused-compiled:2")
+    run = train(nn.Linear(3, 2), clients(), RECIPE, strategy="fused-compiled:2")
     assert run.plan.strategy == Strategy("inline", "fused", 2)
     assert "C++ compiler" in run.plan.explain()
+
+
+@pytest.mark.parametrize("name", ["my folder", "it's", 'so "called"', "back\\slash", "tab\t"])
+def test_a_folder_that_torchs_compiler_cannot_name_is_a_reason(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / name))
+    assert "without spaces and quotes" in str(why_not_compiled())
+    run = train(nn.Linear(3, 2), clients(), RECIPE, strategy="fused-compiled:2")
+    assert run.plan.strategy == Strategy("inline", "fused", 2)
+    assert "without spaces and quotes" in run.plan.explain()
 
 
 def test_one_odd_client_in_front_does_not_make_the_others_odd(linear_clients):

@@ -38,10 +38,10 @@ report: {html: false}
 SCRIPT = """
 mount -t tmpfs -o size=2m tmpfs "$1" || exit 77
 head -c 1800000 /dev/zero > "$1/filler"
-$2 -m evenload run job.yaml -o "$1/run" --backend inline --no-progress; echo "exit $?"
+"$2" -m evenload run job.yaml -o "$1/run" --backend inline --no-progress; echo "exit $?"
 ls "$1/run/outputs/noise" | wc -l
 rm "$1/filler"
-$2 -m evenload run job.yaml -o "$1/run" --backend inline --no-progress --json; echo "exit $?"
+"$2" -m evenload run job.yaml -o "$1/run" --backend inline --no-progress --json; echo "exit $?"
 cp -r "$1/run" kept
 """
 

@@ -1,7 +1,10 @@
 """What may train which clients: traits of the model, and engines compared with serial training, each once."""
 
+import importlib.util
 import os
+import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -20,8 +23,11 @@ from evenload.clients.tune.padding_checks import PaddingChecks, short_batches
 from evenload.clients.values.data import leaves_of
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
+from evenload.errors import quoted
 
 __all__ = ["EngineChecks", "typical_task", "why_not_compiled"]
+
+UNQUOTED = re.compile(r"[\s'\"\\]")  # what a folder's name must be quoted for in a command
 
 
 class EngineChecks:
@@ -141,6 +147,11 @@ def typical_task(tasks: Sequence[ClientTask]) -> ClientTask:
 
 def why_not_compiled() -> str | None:
     """Why torch.compile has nothing to compile with here, or None."""
-    if os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "c++", "clang++")):
-        return None
-    return "torch.compile needs a C++ compiler, and none is installed"
+    if not (os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "c++", "clang++"))):
+        return "torch.compile needs a C++ compiler, and none is installed"
+    torch = importlib.util.find_spec("torch")
+    caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
+    for folder in (os.path.dirname((torch and torch.origin) or ""), caches):
+        if UNQUOTED.search(folder):  # torch 2.13 writes folders into commands as they are
+            return f"torch.compile needs folders without spaces and quotes in their names, not {quoted(folder)}"
+    return None

@@ -34,6 +34,7 @@ def test_the_inner_function_is_taken_only_where_it_does_the_same(inner, is_taken
     assert example.tolist() == [2, 2, 2]
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 def test_this_torch_has_an_inner_function():
     def step(a, b):

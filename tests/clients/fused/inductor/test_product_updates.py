@@ -221,6 +221,7 @@ def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(model, trace
         assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 def test_the_compiled_step_keeps_dead_clients_too():
     stacked, clients, arguments = stepped("images", dtype=torch.float32)

@@ -55,7 +55,7 @@ def inputs():
 
 
 @pytest.fixture(scope="module")
-def step():
+def step(compiler):
     optimizer = SGD(0.3)
     form = StepForm(tuple(dict(net().named_parameters())), (), (), optimizer.form([optimizer]))
     recipe = Recipe(optimizer=optimizer, batch_size=ROWS, steps=1, metrics=("accuracy",))

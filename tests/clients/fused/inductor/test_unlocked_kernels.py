@@ -38,6 +38,7 @@ def patient():
     sys.setswitchinterval(before)
 
 
+@pytest.mark.usefixtures("compiler")
 def test_another_thread_goes_on_while_a_kernel_runs(patient):
     x = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
     slow = compiled(lambda x: [x.sin().exp().sin().exp().sin().exp()], x)
@@ -62,6 +63,7 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
         other.join(timeout=500)
 
 
+@pytest.mark.usefixtures("compiler")
 def test_a_kernel_that_fails_has_the_lock_again():
     table, at = torch.arange(5.0), torch.tensor([1, 4])
     pick = compiled(lambda table, at: [table[at] * 2], table, at)
