@@ -58,16 +58,9 @@ def test_a_proof_needs_no_home(tmp_path):
     pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
     taken = {"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "EVENLOAD_KERNEL_CACHE"}
     environment = {name: text for name, text in os.environ.items() if name not in taken}
-    command = [
-        sys.executable,
-        "-m",
-        "evenload",
-        "prove",
-        MULTIPLIER / "circuit.zkey",
-        MULTIPLIER / "witness.wtns",
-    ]
+    files = [MULTIPLIER / "circuit.zkey", MULTIPLIER / "witness.wtns", "-o", tmp_path]
     done = subprocess.run(
-        [*command, "-o", tmp_path],
+        [sys.executable, "-m", "evenload", "prove", *files],
         env={**environment, "HOME": "/dev/null"},
         capture_output=True,
         text=True,

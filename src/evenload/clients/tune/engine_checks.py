@@ -153,5 +153,5 @@ def why_not_compiled() -> str | None:
     caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
     for folder in (os.path.dirname((torch and torch.origin) or ""), caches):
         if UNQUOTED.search(folder):  # torch 2.13 writes folders into commands as they are
-            return f"torch.compile needs folders without spaces and quotes in their names, not {quoted(folder)}"
+            return f"torch.compile needs folders without spaces and quotes, not {quoted(folder)}"
     return None
