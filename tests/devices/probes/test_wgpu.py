@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from itertools import permutations
 
 import pytest
 
@@ -99,3 +100,18 @@ def test_a_found_adapter_can_be_opened_by_its_uuid(no_cache):
     )
     assert done.stdout.splitlines() == [devices[0].name, "no wgpu adapter 'vulkan-none'"], done.stderr
     assert os.environ.get("EVENLOAD_ADAPTER") is None
+
+
+@pytest.mark.parametrize("order", [*permutations(("adapters", "triton", "llvmlite.binding"))], ids="-".join)
+@pytest.mark.skipif(not all(map(is_installed, ("wgpu", "triton", "llvmlite"))), reason="needs all three")
+def test_all_that_have_a_compiler_inside_live_in_one_process(order):
+    code = (
+        "import importlib, os, sys; from evenload.devices.probes import wgpu\n"
+        "for name in sys.argv[1:]:\n"
+        "    wgpu.adapters_here() if name == 'adapters' else importlib.import_module(name)\n"
+        "    print(name, flush=True)\n"
+        "os._exit(0)"
+    )
+    command = [sys.executable, "-c", code, *order]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+    assert (tuple(done.stdout.split()), done.returncode) == (order, 0), done.stderr

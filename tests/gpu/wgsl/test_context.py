@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from evenload.errors import ConfigError, MissingExtra, NoUsableDevice
-from evenload.gpu.wgsl import context as module
 from evenload.gpu.wgsl.context import Context
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
 from evenload.gpu.wgsl.queue import Queue
@@ -138,10 +137,9 @@ def test_an_adapter_that_is_gone(context):
 
 
 def test_an_adapter_by_its_uuid(context):
-    from evenload.devices.probes.wgpu import _described
+    from evenload.devices.probes.wgpu import _described, adapters_here
 
-    wgpu = pytest.importorskip("wgpu")
-    rows = _described([adapter.info for adapter in wgpu.gpu.enumerate_adapters_sync()])
+    rows = _described([adapter.info for adapter in adapters_here()])
     chosen = next(row for row in rows if row["name"] == context.name and row["backend"] != "opengl")
     own = Context(chosen["uuid"])
     assert own.name == context.name
@@ -155,15 +153,10 @@ def test_without_wgpu_the_error_says_what_to_install(monkeypatch):
     assert caught.value.hint == "pip install 'evenload[wgpu]'"
 
 
-def test_without_an_adapter_the_error_says_what_to_install(context):
-    class Gpu:
-        class gpu:
-            @staticmethod
-            def enumerate_adapters_sync():
-                return []
-
+def test_without_an_adapter_the_error_says_what_to_install(context, monkeypatch):
+    monkeypatch.setattr("evenload.devices.probes.wgpu.adapters_here", list)
     with pytest.raises(NoUsableDevice) as caught:
-        module._best(Gpu)
+        Context()
     assert "mesa-vulkan-drivers" in caught.value.hint
 
 

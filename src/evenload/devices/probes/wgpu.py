@@ -1,6 +1,9 @@
 """The probe of wgpu: GPUs through Vulkan, Metal, Direct3D 12, or OpenGL where nothing better is there."""
 
+import contextlib
+import ctypes
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from evenload.devices.probe import ProbeReport
 from evenload.devices.probes.child import ask_child
 from evenload.errors import quoted
 
-__all__ = ["open_adapter", "probe"]
+__all__ = ["adapters_here", "open_adapter", "probe"]
 
 BACKENDS = {"Metal": "metal", "Vulkan": "vulkan", "D3D12": "d3d12", "OpenGL": "opengl", "OpenGLES": "opengl"}
 BEST_FIRST = ("metal", "vulkan", "d3d12", "opengl")
@@ -61,13 +64,32 @@ def probe(
 
 def open_adapter(uuid: str) -> Any:
     """Open the wgpu adapter of the device with this ``uuid``. Raises LookupError if it is gone."""
-    import wgpu
-
-    adapters = wgpu.gpu.enumerate_adapters_sync()
+    adapters = adapters_here()
     for adapter, device in zip(adapters, _described([a.info for a in adapters]), strict=True):
         if device["uuid"] == uuid:
             return adapter
     raise LookupError(f"no wgpu adapter {quoted(uuid)}")
+
+
+def adapters_here() -> Sequence[Any]:
+    """Every adapter that wgpu finds, with the drivers loaded into this process."""
+    import wgpu
+
+    _load_triton_first()
+    return wgpu.gpu.enumerate_adapters_sync()
+
+
+def _load_triton_first() -> None:
+    """Load Triton's machine code, if it is installed: torch imports it as soon as somebody trains.
+
+    wgpu loads every Vulkan driver. Mesa's bring an LLVM, and where that is an older one (Debian 12: 15), the
+    LLVM inside Triton, loaded later, would call its functions: the process dies of a segmentation fault.
+    """
+    triton = importlib.util.find_spec("triton") if "triton" not in sys.modules else None
+    folders = triton.submodule_search_locations if triton is not None else None
+    for folder in folders or ():
+        with contextlib.suppress(OSError):  # built for another machine, or without this library
+            ctypes.CDLL(str(Path(folder, "_C", "libtriton.so")))
 
 
 def _devices(adapters: Sequence[Mapping[str, Any]]) -> list[Device]:

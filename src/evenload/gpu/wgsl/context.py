@@ -44,7 +44,7 @@ class Context:
     def __init__(self, uuid: str | None = None):
         self._wgpu = require("wgpu", extra="wgpu", why="running kernels on a GPU")
         with _quiet():
-            self._adapter = _open(uuid) if uuid else _best(self._wgpu)
+            self._adapter = _open(uuid) if uuid else _best()
         info = self._adapter.info
         self.name, self.backend = str(info["device"]), str(info["backend_type"])
         self.is_software = any(word in self.name.lower() for word in SOFTWARE)
@@ -163,7 +163,7 @@ class Context:
             log.warning("%s was lost (%s); opening it again", self.name, str(error).splitlines()[0])
         self.n_losses += 1
         with _quiet():
-            self._adapter = _open(self._uuid) if self._uuid else _best(self._wgpu)
+            self._adapter = _open(self._uuid) if self._uuid else _best()
         self._open_device()
         return work()
 
@@ -231,10 +231,12 @@ def _open(uuid: str) -> Any:
         raise NoUsableDevice(str(error), hint="`evenload devices` lists what there is") from error
 
 
-def _best(wgpu: Any) -> Any:
+def _best() -> Any:
     """A discrete GPU, else an integrated one, else a driver in software; never OpenGL: too little works."""
+    from evenload.devices.probes.wgpu import adapters_here
+
     kinds = ("DiscreteGPU", "IntegratedGPU", "Other", "Unknown", "CPU")
-    found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] in BACKENDS]
+    found = [a for a in adapters_here() if a.info["backend_type"] in BACKENDS]
     if not found:
         raise NoUsableDevice(
             "wgpu finds no Vulkan, Metal or Direct3D 12 adapter",
