@@ -151,7 +151,8 @@ def why_not_compiled() -> str | None:
         return "torch.compile needs a C++ compiler, and none is installed"
     torch = importlib.util.find_spec("torch")
     caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
-    for folder in (os.path.dirname((torch and torch.origin) or ""), caches):
+    origin = torch.origin if torch is not None else None
+    for folder in (os.path.dirname(origin or ""), caches):
         if UNQUOTED.search(folder):  # torch 2.13 writes folders into commands as they are
             return f"torch.compile needs folders without spaces and quotes, not {quoted(folder)}"
     return None
