@@ -127,7 +127,7 @@ def main(argv: list[str]) -> int:
         print("  hint: make PYTHON=python3.12 demo", file=sys.stderr)
         return 2
     purpose = PURPOSES[argv[0]]
-    if not (BIN / "python").exists():
+    if not (BIN / "pip").exists():  # without Debian's python3-venv, a first try leaves one that lacks it
         print(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}")
         venv.create(VENV, with_pip=True)
     install(purpose)
