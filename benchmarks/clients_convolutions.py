@@ -7,6 +7,7 @@ own (oneDNN) run in a loop over clients, as in the serial run. Samples are inter
 Pooling is in millions of inputs a second. "used": would a fused step do this layer so?
 """
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -114,6 +115,7 @@ def pooling(case: str) -> dict:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     settle_allocator("cpu")  # as in every fused run; it serves torch's kernels as well

@@ -5,6 +5,7 @@
 Serial and fused strategies train the same clients on the same batches; the table says how far apart they end.
 """
 
+import argparse
 import time
 
 import torch
@@ -22,6 +23,7 @@ STRATEGIES = ("serial", "fused:100", "fused:32", "fused-compiled:100", "fused-co
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     torch.set_num_threads(1)
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)

@@ -7,6 +7,7 @@ result that it is made of: processor, what else ran, how far runs differ. A resu
 its table as it is. No figure of a table is typed by hand: tests/docs/test_figures.py finds those.
 """
 
+import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,7 @@ def filled(page: str, text: str) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for page in PAGES:
         path: Path = DOCS / page
         before = path.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ line that names GPU, driver and day. A part that a result does not have stays as
 runs fill the page together. What only pretended is refused.
 """
 
+import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -137,15 +138,14 @@ def origin(part: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None, page: Path = PAGE, folder: Path = gpu_kept.KEPT) -> int:
     """Exit code: 0 if all went well, 2 if the result is refused; then nothing is written."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if len(given) > 1 or any(one.startswith("-") for one in given):
-        print(__doc__)
-        return 0 if set(given) & {"-h", "--help"} else 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("result", nargs="?", type=Path, metavar="RESULTS.json")
+    result = parser.parse_args(arguments).result
     before = page.read_text(encoding="utf-8")
     try:
-        if given:
+        if result:
             known = {match["name"] for match in MARKED.finditer(before)}
-            names = gpu_kept.keep(gpu_kept.read_result(Path(given[0]), known), folder)
+            names = gpu_kept.keep(gpu_kept.read_result(result, known), folder)
             print(f"kept: {', '.join(names) or 'nothing, as no part measured anything'}")
         after = filled(before, folder)
     except (EvenloadError, OSError) as error:

@@ -11,6 +11,7 @@ there; a slow test (tests/moe/adapters) holds the formula to the engines' own fu
 wheels.
 """
 
+import argparse
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,6 +94,7 @@ def rows_of(name: str, ids: NDArray[np.int64]) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     torch.set_num_threads(1)
     traffic = traces() | {"made up, drifting": drifting()}
     rows = [row for name, ids in traffic.items() for row in rows_of(name, ids)]

@@ -8,6 +8,7 @@ code is not here; ``slow twin`` is its definition written down in Python (tests/
 the reference's ids on its README example.
 """
 
+import argparse
 import importlib.util
 import os
 import sys
@@ -257,7 +258,10 @@ def _moves(
 TABLES = {"policy": policy_table, "search": search_table, "nodes": nodes_table, "moves": moves_table}
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("tables", nargs="*", default="all", choices=["all", *TABLES])
+    tables = parser.parse_args().tables
     compile_kernels()
-    for name in sys.argv[1:] or TABLES:
+    for name in TABLES if "all" in tables else tables:
         print(f"\n{TABLES[name].__doc__}")
         TABLES[name]()

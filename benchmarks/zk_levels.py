@@ -8,6 +8,7 @@ when it is told to; in each round every one of them, a whole ``evenload prove`` 
 have one turn, and the least CPU seconds of all rounds count. snarkjs has a single turn.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -117,4 +118,8 @@ def row_of(level: str, least: dict[str, float]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    prove_when_told(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("level", choices=PROCESSORS)
+    parser.add_argument("key", type=Path)
+    parser.add_argument("witness", type=Path)
+    prove_when_told(**vars(parser.parse_args()))

@@ -4,6 +4,7 @@ One of mkdocs' hooks (see mkdocs.yml); ``python scripts/benchmark_page.py`` prin
 named by the question that it answers (benchmarks/questions.py); a plot does that, the table is folded below.
 """
 
+import argparse
 import ast
 import importlib.util
 import json
@@ -200,4 +201,5 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     print(page())

@@ -6,6 +6,7 @@
 Each process counts without end at usual priority. They leave with this one.
 """
 
+import argparse
 import multiprocessing
 import signal
 import sys
@@ -20,10 +21,9 @@ def spin() -> None:
 
 
 def main() -> None:
-    try:
-        (n_processes,) = map(int, sys.argv[1:])
-    except ValueError:
-        sys.exit(f"busy.py takes the number of processes, not {sys.argv[1:]}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("n_processes", type=int, metavar="PROCESSES", help="how many count, such as 4")
+    n_processes = parser.parse_args().n_processes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for _ in range(n_processes):
         multiprocessing.Process(target=spin, daemon=True).start()

@@ -6,6 +6,7 @@ Nothing here is drawn by hand: a routing and a plan are computed, two runs are s
 (benchmarks/results). The same program draws the same picture on every machine.
 """
 
+import argparse
 import json
 import random
 import subprocess
@@ -213,12 +214,14 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
 
 
 def main() -> int:
-    stale = []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a picture is another")
+    given, stale = parser.parse_args(), []
     for name, draw in PICTURES.items():
         drawing = draw()
         for suffix, look in LOOKS.items():
             path, text = OUT / f"{name}{suffix}.svg", drawing.written(look)
-            if "--check" in sys.argv[1:]:
+            if given.check:
                 if not path.is_file() or path.read_text(encoding="utf-8") != text:
                     stale.append(path.name)
             else:

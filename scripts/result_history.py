@@ -4,6 +4,7 @@
 folder (as in an archive of the source), there are none.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -61,5 +62,6 @@ def _run(command: list[str], root: Path, given: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for name, pages in sorted(versions().items()):
         print(f"{len(pages):4}  {name}")

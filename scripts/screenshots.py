@@ -12,6 +12,7 @@ example, and of the factors of both examples:
     python ../scripts/screenshots.py --docs restore/runs/restore edit-and-score/runs/edit-and-score
 """
 
+import argparse
 import importlib.util
 import random
 import shutil
@@ -215,14 +216,14 @@ def shoot_audit(camera: Camera) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--docs", action="store_true", help="the pictures of the README and the docs")
+    parser.add_argument("first", type=Path, metavar="OUT|RUN", help="a folder for them, with --docs a run's")
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folders of more runs")
+    given = parser.parse_args()
     with sync_playwright() as playwright:
         camera = Camera(playwright)
-        if sys.argv[1] == "--docs":
-            shoot_docs(camera, Path(sys.argv[2]), [Path(run) for run in sys.argv[3:]])
-        else:
-            shoot_all(camera, Path(sys.argv[1]), [Path(run) for run in sys.argv[2:]])
+        (shoot_docs if given.docs else shoot_all)(camera, given.first, given.runs)
 
 
 if __name__ == "__main__":

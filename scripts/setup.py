@@ -8,6 +8,7 @@ possible, and what to say where it is not. A system step never fails the set-up:
 with the same sentence.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -115,9 +116,9 @@ PURPOSES = {
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1 or argv[0] not in PURPOSES:
-        print(f"usage: python scripts/setup.py {'|'.join(PURPOSES)}", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("purpose", choices=PURPOSES)
+    name = parser.parse_args(argv).purpose
     if sys.version_info < OLDEST:
         needed = ".".join(map(str, OLDEST))
         print(
@@ -126,7 +127,7 @@ def main(argv: list[str]) -> int:
         )
         print("  hint: make PYTHON=python3.12 demo", file=sys.stderr)
         return 2
-    purpose = PURPOSES[argv[0]]
+    purpose = PURPOSES[name]
     if not (BIN / "pip").exists():  # without Debian's python3-venv, a first try leaves one that lacks it
         print(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}")
         venv.create(VENV, with_pip=True)
@@ -134,7 +135,7 @@ def main(argv: list[str]) -> int:
     for step in purpose.system:
         provide(step)
     provide_npm(purpose.npm)
-    for done in implied_by(argv[0]):
+    for done in implied_by(name):
         (VENV / f".ready-{done}").touch()
     return 0
 

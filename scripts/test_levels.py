@@ -5,12 +5,14 @@
 A level is what EVENLOAD_PROCESSOR takes: a baseline, and with ``+`` the extensions that kernels look for.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from evenload.errors import EvenloadError
 from evenload.native import machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,9 +30,34 @@ def levels_here() -> Iterator[str]:
                 yield f"{baseline}+{extension}"
 
 
+def asked_levels(words: list[str]) -> list[str]:
+    """What stands before ``--``, or all levels here. Refuses what kernels of this processor cannot be."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        usage="%(prog)s [-h] [LEVEL ...] [-- pytest's options and paths]",
+    )
+    parser.add_argument("levels", nargs="*", metavar="LEVEL", help="none: each that this processor has")
+    asked = parser.parse_args(words).levels
+    try:
+        here = list(levels_here())
+    except EvenloadError as error:  # EVENLOAD_PROCESSOR is set, and none
+        parser.error(str(error))
+    if not here:
+        parser.error("no kernels are made for this system's processors, so there are no levels to test")
+    for level in asked:
+        baseline, *more = level.split("+")
+        if baseline not in here or any(f"{baseline}+{one}" not in here for one in more):
+            parser.error(
+                f"{level[:60]!r} is no level of this processor; write any of {', '.join(here)}; or nothing, "
+                "which tests each of them; pytest's options and paths stand after --"
+            )
+    return asked or here
+
+
 def main(argv: list[str]) -> int:
     at = argv.index("--") if "--" in argv else len(argv)
-    levels, options = argv[:at] or list(levels_here()), argv[at + 1 :]
+    levels, options = asked_levels(argv[:at]), argv[at + 1 :]
     if not any((ROOT / option.partition("::")[0]).exists() for option in options):
         options += [str(ROOT / "tests" / suite) for suite in SUITES]
     command = [

@@ -3,9 +3,9 @@
 One simulation makes several runs of so many rounds, after a first round that is not counted.
 """
 
+import argparse
 import itertools
 import json
-import sys
 import time
 
 import torch
@@ -14,7 +14,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-MODEL, N, EACH, RUNS = sys.argv[1], *map(int, sys.argv[2:5])
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("model")
+for number in ("n", "each", "runs"):
+    parser.add_argument(number, type=int)
+parser.add_argument("by", choices=("evenload", "ray"))
+MODEL, N, EACH, RUNS, BY = vars(parser.parse_args()).values()
 
 
 def make_apps(times):
@@ -54,7 +59,7 @@ def make_apps(times):
 if __name__ == "__main__":
     times: list[float] = []
     server, client = make_apps(times)
-    if sys.argv[5] == "evenload":
+    if BY == "evenload":
         from evenload.clients.flower import run_simulation
 
         run_simulation(server, client, N, devices="cpu*2")

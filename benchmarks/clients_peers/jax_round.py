@@ -6,8 +6,8 @@ shuffled      the same with each client's rows shuffled in every round, as every
 FedJAX        its default back end: a compiled step, clients in turn; its batches are cut beforehand, too
 """
 
+import argparse
 import json
-import sys
 import time
 
 import jax
@@ -15,7 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-WIDTHS, N, ROUNDS = tuple(map(int, sys.argv[1].split("-"))), int(sys.argv[2]), int(sys.argv[3])
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("widths", type=lambda text: tuple(map(int, text.split("-"))), help="such as 64-32-10")
+parser.add_argument("n", type=int)
+parser.add_argument("rounds", type=int)
+WIDTHS, N, ROUNDS = vars(parser.parse_args()).values()
 SECONDS = 1.0  # of rounds, at least
 BATCH, STEPS, LR = 32, 10, 0.05
 

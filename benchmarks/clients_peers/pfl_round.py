@@ -1,7 +1,7 @@
 """pfl-research in one process: seconds per central iteration. Run by ``clients_peers.py``."""
 
+import argparse
 import json
-import sys
 import time
 
 import torch
@@ -17,7 +17,11 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-MODEL, N, EACH, RUNS = sys.argv[1], *map(int, sys.argv[2:5])  # rounds of a run, and runs
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("model")
+for number in ("n", "each", "runs"):
+    parser.add_argument(number, type=int)
+MODEL, N, EACH, RUNS = vars(parser.parse_args()).values()  # rounds of a run, and runs
 
 
 class Net(torch.nn.Module):

@@ -4,6 +4,7 @@ Two ranks cannot share a GPU through NCCL, so they talk through gloo; gradients 
 batch over the samples that both ranks do in a second while they exchange nothing, throttled as they are.
 """
 
+import argparse
 import datetime
 import json
 import signal
@@ -198,6 +199,9 @@ class Training:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        be_rank(int(sys.argv[2]), Path(sys.argv[3]))
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rank", type=int)
+        parser.add_argument("folder", type=Path)
+        be_rank(**vars(parser.parse_args()))
     else:
         main(measure)

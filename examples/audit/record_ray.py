@@ -6,8 +6,8 @@ Starts a cluster of two nodes with two workers each on this machine, edits pictu
 each of which waits for the one before, and then one collage.
 """
 
+import argparse
 import json
-import sys
 import time
 
 import ray
@@ -29,6 +29,9 @@ def collage(pictures: list[int]) -> int:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", help="where to write the timeline")
+    file_name = parser.parse_args().file
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     cluster.add_node(num_cpus=2)
     ray.init(address=cluster.address, log_to_driver=False)
@@ -40,5 +43,5 @@ if __name__ == "__main__":
         time.sleep(1)  # workers report what they did now and then
     ray.shutdown()
     cluster.shutdown()
-    with open(sys.argv[1], "w", encoding="utf-8") as file:
+    with open(file_name, "w", encoding="utf-8") as file:
         json.dump(tasks, file, indent=1)

@@ -6,6 +6,7 @@
 ``pictures``.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,13 +18,17 @@ RUN = HERE / "runs" / "restore"
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="Other options are those of: evenload run",
+    )
+    _, options = parser.parse_known_args()
     began = time.monotonic()
     sys.path.insert(0, str(HERE))
     from pictures import write
 
     n_pictures = write(HERE / "pictures")
     print(f"{n_pictures} noised pictures in {HERE / 'pictures'}", flush=True)
-    options = sys.argv[1:]
     command = [
         sys.executable,
         "-m",

@@ -3,6 +3,7 @@
 python examples/sweep/sweep.py
 """
 
+import argparse
 import itertools
 
 import digits
@@ -13,6 +14,7 @@ RATES, MOMENTA = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.0, 0.5, 0.9)
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     data, test = digits.halves()
     settings = list(itertools.product(RATES, MOMENTA))
     recipes = [Recipe(optimizer=SGD(lr, momentum=m), batch_size=32, epochs=5) for lr, m in settings]
