@@ -13,7 +13,7 @@ __all__ = ["repair"]
 Way = tuple[NDArray[np.int64], float]  # slots, and their mean cost
 LEAST_PAY, LEAST_PAY_SPLIT = 1e-4, 1e-5  # of imbalance, for each expert fetched; a split gains in small steps
 STEP, STEP_SPLIT = 0.9, 0.97  # from goal to goal: how much of the imbalance is left
-SPARSE = 16  # one goal of so many is tried for a start where no greedy search meets the target
+SPARSE = 16  # one goal of so many is tried for a start of the search that goes on
 MOST_DETOUR = 1.25  # the search ends at so many times the fetches that are enough
 MOST_WINDOWS = 8  # the worst ones, that the greedy search looks at
 
@@ -45,7 +45,7 @@ def repair(search: LayerSearch, old: NDArray[np.int64], target: float, effort: E
 def _greedy(
     search: LayerSearch, old: NDArray, target: float, demand: NDArray, has: NDArray, effort: Effort
 ) -> Iterator[Way]:
-    """Yield the greedy search's placements for each goal; go on from the evenest if none meets the target."""
+    """Yield the greedy search's placements for each goal, then those on the way on from the evenest."""
     cost = search.costs(old, demand)
     yield old, float(cost.mean())
     worst = demand[np.sort(np.argsort(-cost, kind="stable")[:MOST_WINDOWS])]
@@ -54,17 +54,15 @@ def _greedy(
         slots = search.relieve(old, worst, has, goal)
         return slots, float(search.costs(slots, demand).mean())
 
-    goals, is_met = _goals(cost.mean(), STEP_SPLIT), False
+    goals = _goals(cost.mean(), STEP_SPLIT)
     for goal in goals:
         if goal <= target:
             way = relieved(goal)
             yield way
-            is_met = is_met or way[1] <= target
             if way[1] > goal:
                 break
-    if not is_met:
-        evenest, _ = min(map(relieved, goals[::SPARSE]), key=lambda way: way[1])
-        yield from _priced(search, evenest, target, demand, has, effort)
+    evenest, _ = min(map(relieved, goals[::SPARSE]), key=lambda way: way[1])
+    yield from _priced(search, evenest, target, demand, has, effort)
 
 
 def _priced(
