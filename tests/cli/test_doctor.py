@@ -85,7 +85,8 @@ def test_every_setting_is_told_with_its_source(run, probed, monkeypatch, tmp_pat
     (tmp_path / "config" / "evenload" / "evenload.toml").write_text("progress = false")
     monkeypatch.setenv("EVENLOAD_DEVICES", "cpu*2")
     out = run("--color", "never")[1]
-    told = {line.split()[0]: line.split()[1:] for line in out.partition("settings\n")[2].splitlines() if line}
+    settings = filter(None, out.partition("settings\n")[2].splitlines())
+    told = {line.split()[0]: line.split(maxsplit=2)[1:] for line in settings}
     assert told["devices"] == ["cpu*2", "EVENLOAD_DEVICES"]
     assert told["policy"] == ["pull", "evenload.toml"]
     assert told["progress"][0] == "False"

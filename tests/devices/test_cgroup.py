@@ -1,4 +1,11 @@
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenload.devices.cgroup import CgroupLimits, cgroup_limits
 
@@ -10,8 +17,8 @@ def machine(tmp_path):
     def lay_out(cgroup, mounts, files):
         proc = tmp_path / "proc"
         proc.mkdir()
-        (proc / "cgroup").write_text(cgroup)
-        (proc / "mountinfo").write_text(mounts.replace("ROOT", str(tmp_path)))
+        (proc / "cgroup").write_bytes(os.fsencode(cgroup))
+        (proc / "mountinfo").write_bytes(os.fsencode(mounts.replace("ROOT", escaped(str(tmp_path)))))
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,6 +27,11 @@ def machine(tmp_path):
 
     lay_out.root = tmp_path
     return lay_out
+
+
+def escaped(path):
+    """The path as a kernel writes it into mountinfo."""
+    return "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in path)
 
 
 V2 = "30 23 0:26 / ROOT/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -94,3 +106,25 @@ def test_this_very_machine_can_be_asked():
     limits = cgroup_limits()
     assert limits.cpus is None or limits.cpus > 0
     assert limits.memory_bytes is None or limits.memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "my jobs", "tab\tand\nline", "back\\slash", "\\040", "ä", "\udcff\udce4"]
+)
+def test_folders_may_have_any_name(machine, name):
+    mounts = V2.replace("/cg", "/" + escaped(name))
+    proc = machine(
+        "0::/job\n",
+        "20 1 8:1 / /mnt/\udcff rw - ext4 /dev/\udcfe rw\n" + mounts,
+        {f"{name}/job/cpu.max": "5 2\n"},
+    )
+    assert cgroup_limits(proc).cpus == 2.5
+
+
+@settings(max_examples=examples(200))
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_no_bytes_of_the_kernels_files_are_an_error(groups, mounts):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, noise in (("cgroup", b"0::/\n" + groups), ("mountinfo", V2.encode() + mounts)):
+            (Path(folder) / name).write_bytes(noise.replace(b"\0", b""))
+        cgroup_limits(Path(folder))

@@ -1,6 +1,7 @@
 """The limits that a container or job scheduler set for this process: Linux control groups, v1 and v2."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,8 @@ class CgroupLimits:
 def cgroup_limits(proc: Path = Path("/proc/self")) -> CgroupLimits:
     """Read the tightest limits of this process's group and its parents; none without groups."""
     try:
-        groups = (proc / "cgroup").read_text()
-        mounts = (proc / "mountinfo").read_text()
+        groups = os.fsdecode((proc / "cgroup").read_bytes())  # folders may have any bytes in their names
+        mounts = os.fsdecode((proc / "mountinfo").read_bytes())
     except OSError:
         return CgroupLimits()
     cpu, memory = _folders(groups, mounts, "cpu"), _folders(groups, mounts, "memory")
@@ -40,8 +41,11 @@ def cgroup_limits(proc: Path = Path("/proc/self")) -> CgroupLimits:
 def _folders(groups: str, mounts: str, controller: str) -> list[Path]:
     """List the folders that limit this process for ``controller``, innermost first."""
     found: list[Path] = []
-    for line in groups.splitlines():
-        hierarchy, controllers, path = line.split(":", 2)
+    for line in groups.split("\n"):  # the only byte that no name has
+        hierarchy, _, rest = line.partition(":")
+        controllers, has_path, path = rest.partition(":")
+        if not has_path:
+            continue
         is_v2 = hierarchy == "0" and not controllers
         if not is_v2 and controller not in controllers.split(","):
             continue
@@ -56,14 +60,19 @@ def _folders(groups: str, mounts: str, controller: str) -> list[Path]:
 def _mount_points(mounts: str, controller: str, is_v2: bool) -> list[tuple[str, Path]]:
     """List (root inside the hierarchy, mount point) of the file systems that have ``controller``."""
     points = []
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):
         left, separator, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
+        fields, kind = left.split(" "), right.split(" ")
         if not separator or len(fields) < 5 or len(kind) < 3:
             continue
         if kind[0] == "cgroup2" if is_v2 else kind[0] == "cgroup" and controller in kind[2].split(","):
-            points.append((fields[3], Path(fields[4])))
+            points.append((_unescaped(fields[3]), Path(_unescaped(fields[4]))))
     return points
+
+
+def _unescaped(field: str) -> str:
+    """Put back what proc(5) writes as octal digits: spaces, tabs, line ends and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
 def _cpu_quota(folder: Path) -> float | None:

@@ -93,5 +93,5 @@ def _number(variable: str) -> int | None:
 
 def _libraries() -> list[str]:
     """Return the paths of the libraries that this process has loaded."""
-    with open("/proc/self/maps") as file:
+    with open("/proc/self/maps", errors="surrogateescape") as file:
         return sorted({line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line})

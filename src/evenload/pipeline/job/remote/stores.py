@@ -77,7 +77,8 @@ def joined(base: str, relative: str) -> str:
 def fault_of_folder(url: str) -> str:
     """Return why ``url`` is no address of a folder that results may be copied to; "" if it is one."""
     protocol, there, rest = url.partition("://")
-    if not there or protocol not in WRITTEN or "::" in url or not url.isprintable() or " " in url:
+    has_space = " " in url and protocol != "file"  # of this machine's folders many have one
+    if not there or protocol not in WRITTEN or "::" in url or not url.isprintable() or has_space:
         known = ", ".join(sorted(WRITTEN - {"memory"}))
         return f"{shown(url)} is no address that results can be copied to; kinds: {known}"
     try:
