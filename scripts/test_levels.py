@@ -3,6 +3,7 @@
     python scripts/test_levels.py [level ...] [-- pytest's options and paths]
 
 A level is what EVENLOAD_PROCESSOR takes: a baseline, and with ``+`` the extensions that kernels look for.
+The first of several is tested as a machine without a C++ compiler, too.
 """
 
 import argparse
@@ -72,6 +73,8 @@ def main(argv: list[str]) -> int:
     for level in levels:
         print(f"=== EVENLOAD_PROCESSOR={level}", flush=True)
         environment = {**os.environ, "EVENLOAD_PROCESSOR": level}
+        if level == levels[0] and len(levels) > 1:
+            environment["CXX"] = "no-compiler-here"  # torch asks for no other program then
         if subprocess.run([*command, *options], cwd=ROOT, env=environment, check=False).returncode:
             failed.append(level)
     for level in levels:

@@ -1,6 +1,7 @@
 """Engines that cannot be used here, or not for some clients, and why."""
 
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -20,9 +21,13 @@ def clients():
     return [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
 
 
-def test_no_compiler_is_a_reason(monkeypatch):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("shutil.which", lambda name: None)
+@pytest.mark.parametrize("named", [None, "", "no-such-program", "g++ -O3", "/"])
+def test_no_compiler_is_a_reason(named, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if named is None:
+        monkeypatch.delenv("CXX", raising=False)
+    else:
+        monkeypatch.setenv("CXX", named)
     assert "C++ compiler" in str(why_not_compiled())
     run = train(nn.Linear(3, 2), clients(), RECIPE, strategy="fused-compiled:2")
     assert run.plan.strategy == Strategy("inline", "fused", 2)
@@ -31,7 +36,7 @@ def test_no_compiler_is_a_reason(monkeypatch):
 
 @pytest.mark.parametrize("name", ["my folder", "it's", 'so "called"', "back\\slash", "tab\t"])
 def test_a_folder_that_torchs_compiler_cannot_name_is_a_reason(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setenv("CXX", sys.executable)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / name))
     assert "without spaces and quotes" in str(why_not_compiled())
     run = train(nn.Linear(3, 2), clients(), RECIPE, strategy="fused-compiled:2")

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -147,8 +148,9 @@ def typical_task(tasks: Sequence[ClientTask]) -> ClientTask:
 
 def why_not_compiled() -> str | None:
     """Why torch.compile has nothing to compile with here, or None."""
-    if not (os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "c++", "clang++"))):
-        return "torch.compile needs a C++ compiler, and none is installed"
+    program = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # torch tries no other
+    if shutil.which(program) is None:
+        return f"torch.compile needs a C++ compiler, and there is no {quoted(program)}"
     torch = importlib.util.find_spec("torch")
     caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
     origin = torch.origin if torch is not None else None
