@@ -197,11 +197,15 @@ def test_a_share_can_be_required(tmp_path, all_pages, capsys):
     achieved, bound = check(load(path))
     assert main([str(path), "--require", str(float(bound / achieved) - 0.001)]) == 0
     assert main([str(path), "--require", "0.9999"]) == 1
+    assert main([str(path), "--require", "9999/10000"]) == 1
     assert "% of the best possible" in capsys.readouterr().out
-    for odd in ("nan", "inf", "x", ""):
+    for odd in ("nan", "inf", "x", "", "1/0", "1/00", "1e999999999", "-1", "x" * 9999):
         with pytest.raises(SystemExit):
             main([str(path), "--require", odd])
-        assert "argument --require" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "argument --require" in said
+        assert "write one as 0.95 or 19/20" in said
+        assert len(said) < 400
 
 
 def test_it_is_short_and_imports_nothing_but_the_standard_library():

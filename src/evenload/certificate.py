@@ -236,10 +236,16 @@ CHECKS: dict[str, Any] = {"run": (check_times, False), "plan": (check_times, Tru
 CHECKS |= {"routing": (check_split, by_cut), "placement": (check_split, by_copies)}
 
 
+def share(text: str) -> Fraction:
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}|/0{0,9}[1-9][0-9]{0,17})?", text):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:60]} is no share; write one as 0.95 or 19/20")
+    return Fraction(text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check certificates of evenload. Exit code 1: one is false.")
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--require", type=Fraction, default=0, metavar="SHARE", help="bound over achieved")
+    parser.add_argument("--require", type=share, default=0, metavar="SHARE", help="bound over achieved")
     given, code = parser.parse_args(arguments), 0
     for path in given.files:
         try:
