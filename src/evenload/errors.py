@@ -78,14 +78,17 @@ def quoted(value: object, most: int = MAX_QUOTED) -> str:
 
 
 def reason_of(error: BaseException, *, with_path: bool = False) -> str:
-    """Why a file or program could not be used, for a message: the system's words, without a number.
+    """Why a file or program could not be used, for a message: the system's words, without a number, but not
+    the advice of numpy and torch to run whatever a file holds.
 
     with_path  name the file, too: for a message that does not
     """
     if isinstance(error, UnicodeDecodeError):
         return "it is no text in UTF-8"
     if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
+        said = str(error) or type(error).__name__
+        is_advice = any(option in said for option in ("allow_pickle", "weights_only", "pickle.load"))
+        return "it holds Python objects, which are not loaded, or is damaged" if is_advice else said
     named = f": {quoted(str(error.filename), MAX_PRINTABLE)}" if with_path and error.filename else ""
     return printable(error.strerror) + named
 

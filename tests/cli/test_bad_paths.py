@@ -1,6 +1,8 @@
 """Paths that cannot be used, for every path that any command takes: said in words, without a number."""
 
 import os
+import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,11 @@ from evenload.cli import cli, main
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
 ZK = Path(__file__).parents[1] / "data" / "zk" / "multiplier"
-KINDS = ("missing", "folder", "binary", "below a file", "too long", "loop", "unreadable", "of Windows")
+KINDS = ("missing", "folder", "binary", "below a file", "too long", "loop", "of Windows", "unreadable")
+KINDS += ("empty", "without a size", "device", "socket", "objects", "objects in a zip")
+LINKS = {"unreadable": "/proc/self/mem", "without a size": "/proc/self/maps", "device": os.devnull}
+SUFFIXES = (".zkey", ".wtns", ".npy", ".npz", ".safetensors", ".yaml", ".json", ".jsonl", ".csv", ".pt")
+ADVICE = ("allow_pickle", "weights_only", "pickle.load")  # of numpy and torch: to run what a file holds
 UNUSED = {"clients", "dash", "map"}  # torch | runs until it is stopped | starts workers before it writes
 
 
@@ -49,7 +55,7 @@ def commands(
 
 
 def bad_path(kind: str, folder: Path) -> str:
-    path = folder / "bad"
+    path = folder / f"bad{random.choice(SUFFIXES)}"  # any in the end; what fails says which
     if kind == "folder":
         path.mkdir()
     elif kind == "binary":
@@ -61,8 +67,16 @@ def bad_path(kind: str, folder: Path) -> str:
         return str(folder / ("x" * 300))
     elif kind == "loop":
         path.symlink_to(path)
-    elif kind == "unreadable":
-        return "/proc/self/mem"  # a plain file whose first byte is an input/output error
+    elif kind in LINKS:  # of them /proc/self/mem is a plain file whose first byte is an input/output error
+        path.symlink_to(LINKS[kind])
+    elif kind == "empty":
+        path.touch()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(path))  # the whole path may be too long for one
+    elif kind.startswith("objects"):
+        with path.open("wb") as file:
+            (np.savez if kind.endswith("zip") else np.save)(file, np.array([{}], object))
     elif kind == "of Windows":
         return r"C:\runs\x"
     return str(path)
@@ -92,8 +106,6 @@ def test_no_message_has_the_number_of_an_error(kind, good, tmp_path, monkeypatch
         for one in command.params:
             if names[0] in UNUSED or not isinstance(one.type, click.Path):
                 continue
-            if kind == "unreadable" and one.name in ("zkey", "r1cs"):
-                continue  # they are mapped into memory: this file cannot be
             folder = tmp_path / f"{'-'.join(names)}-{one.name}"
             folder.mkdir()
             monkeypatch.chdir(folder)
@@ -103,6 +115,7 @@ def test_no_message_has_the_number_of_an_error(kind, good, tmp_path, monkeypatch
             said = capsys.readouterr()
             assert "Errno" not in said.out + said.err, line
             assert "Traceback" not in said.err, line
+            assert not any(advice in said.out + said.err for advice in ADVICE), line
             if ended.value.code:
                 n_refused += 1
                 assert "rror: " in said.err or f"failed: {line[-1]}" in said.out, line

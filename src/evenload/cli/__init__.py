@@ -73,7 +73,7 @@ COMMANDS = {
     "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }
-DISK_FAULTS = (errno.EIO, errno.ESTALE)  # of a file that was opened: the error does not name it
+DISK_FAULTS = (errno.EINVAL, errno.EIO, errno.ESTALE)  # of a file that was opened: the error names none
 WITHOUT_WORKERS = ("certify", "completion", "doctor", "plan-training", "simulate")
 EXIT_CODES = """\b
 Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration;
@@ -168,8 +168,8 @@ def _exit_code(argv: list[str] | None) -> int:
         if error.errno == errno.ENOSPC:
             _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
             return 1
-        if error.errno in DISK_FAULTS:
-            hint = "check the disk or the network drive that the files lie on"
+        if error.filename is None and error.errno in DISK_FAULTS:
+            hint = "check the files' paths, and the disk or the network drive that they lie on"
             _complain(f"a file can neither be read nor written: {error.strerror}", hint)
             return 1
         if error.filename is None:

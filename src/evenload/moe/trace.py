@@ -5,8 +5,6 @@ file or folder ──► read_trace ──► Trace ──► windows of loads [
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +186,7 @@ def _load(path: Path) -> dict[str, NDArray]:
         with plain_file(path) as file:
             held = np.load(file, allow_pickle=False)
             return {"": held} if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # numpy, zipfile and zlib have many kinds; all mean that it is damaged
         raise FormatError(f"{path.name} is no readable {path.suffix[1:]} file: {reason_of(error)}") from error
 
 
@@ -333,7 +331,7 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
                 pack = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             # torch raises many kinds of errors from its unpickler; all mean that the file is damaged.
-            raise FormatError(f"{path.name} is no readable .pt file: {error}") from error
+            raise FormatError(f"{path.name} is no readable .pt file: {reason_of(error)}") from error
         if not isinstance(pack, dict):
             raise FormatError(f"{path.name} holds a {type(pack).__name__}, not a recorder's dump")
         if "records" not in pack:

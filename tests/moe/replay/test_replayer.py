@@ -1,4 +1,6 @@
+import contextlib
 import json
+import random
 import re
 
 import numpy as np
@@ -157,3 +159,17 @@ def test_no_such_plan(tmp_path):
         write_plan(tmp_path / "x.txt", np.zeros((1, 2), int), 1, Fleet.even(2, 2))
     with pytest.raises(ConfigError, match="cannot write"):
         write_plan(tmp_path / "no" / "x.json", np.zeros((1, 2), int), 1, Fleet.even(2, 2))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.npz"])
+def test_a_damaged_plan_is_read_or_refused(tmp_path, name):
+    path = tmp_path / name
+    write_plan(path, np.array([[0, 1, 2, 2, 1, -1]]), 3, Fleet((3, 2), speeds=(1, 2), nodes=(0, 1)))
+    whole = path.read_bytes()
+    for _ in range(300):
+        content = bytearray(whole[: random.choice([len(whole), random.randrange(len(whole))])])
+        for _ in range(min(len(content), random.randrange(3))):
+            content[random.randrange(len(content))] = random.randrange(256)
+        path.write_bytes(content)
+        with contextlib.suppress(FormatError):  # what raises another error stays in the test's folder
+            read_plan(path)

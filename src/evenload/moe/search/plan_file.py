@@ -3,13 +3,13 @@
 import json
 import os
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
@@ -67,7 +67,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
         fleet = Fleet(
             tuple(facts["slots"]), tuple(facts["speeds"]), tuple(facts["nodes"]), frozenset(facts["dead"])
         )
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy, zipfile and zlib have many kinds; all mean that it is damaged
         raise FormatError(f"{path.name} is no plan: {reason_of(error)}") from error
     fits = phy2log.ndim == 2 and phy2log.shape[1] == fleet.n_gpus * fleet.width and phy2log.size > 0
     if not fits or phy2log.min() < -1 or phy2log.max() >= n_experts:
@@ -83,6 +83,6 @@ def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
 
 
 def _read_npz(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
+    with plain_file(path) as file, np.load(file, allow_pickle=False) as arrays:
         facts = {name: arrays[name].tolist() for name in ("slots", "speeds", "nodes", "dead")}
         return arrays["phy2log"].astype(np.int64), arrays["logcnt"].shape[1], facts

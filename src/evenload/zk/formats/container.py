@@ -106,8 +106,10 @@ def open_container(
         file, name = source, name or printable(str(getattr(source, "name", "<file>")))
     try:
         return _read_table(file, name or "<file>", magic, max_version, titles)
-    except BaseException:
+    except BaseException as error:
         file.close()
+        if isinstance(error, OSError):  # it has no size, as in /proc, or its first byte cannot be read
+            error.filename = error.filename or name
         raise
 
 

@@ -1,5 +1,6 @@
 """The SHA-256 of a file, which a file that was not changed since is not read for again."""
 
+import errno
 import hashlib
 import os
 import time
@@ -30,7 +31,7 @@ def file_digest(path: Path) -> str:
             file.seek(0)
             digest = _sha256(file)
             if _facts(os.fstat(file.fileno())) != _facts(before):
-                raise OSError(f"{path} was changed while it was read")
+                raise OSError(errno.EBUSY, "it was changed while it was read", str(path))
             return digest
 
         if os.name != "posix" or not is_settled:
