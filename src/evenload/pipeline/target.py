@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
 
@@ -26,13 +26,9 @@ __all__ = [
     "check_arguments",
     "find_returned_names",
     "has_sources",
-    "imported_by",
     "load_target",
     "locate_target",
 ]
-
-
-SET_VARIABLES = ("environ", "environb", "putenv", "load_dotenv")  # what a source says that may set some
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +88,6 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
     return found
 
 
-def imported_by(target: str, folder: Path) -> frozenset[str]:
-    """Return the top names of all that the source of ``file.py:Name`` or ``module:Name`` imports somewhere.
-
-    No names if it is not found or not Python, as whoever runs it will say, or sets environment variables:
-    what it imports may read them then.
-    """
-    try:
-        found = locate_target(target, folder)
-        source = found.file or _origin(found.module, folder)
-        nodes = list(ast.walk(_parsed(source))) if source is not None else []
-    except (EvenloadError, OSError):
-        return frozenset()
-    if any(getattr(node, "attr", getattr(node, "name", "")) in SET_VARIABLES for node in nodes):
-        return frozenset()
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    return frozenset(name.partition(".")[0] for name in names)
-
-
 def _nearest_file(file: Path) -> str:
     siblings = [path.name for path in file.parent.glob("*.py")] if file.parent.is_dir() else []
     near = difflib.get_close_matches(file.name, siblings, n=1)
@@ -151,20 +128,21 @@ def _check_name(target: CodeTarget, source: Path) -> None:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, also those inside its if, try, with and loops."""
-    for node in body:
+    """Yield the statements of a module, also those inside its if, try, with, match and loops."""
+    todo = body[::-1]
+    while todo:
+        node = todo.pop()
         yield node
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(node, part, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _statements(handler.body)
+            parts = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+            parts += [arm.body for name in ("handlers", "cases") for arm in getattr(node, name, [])]
+            todo += [one for part in reversed(parts) for one in reversed(part)]
 
 
 def _parsed(source: Path) -> ast.Module:
     try:
         return _parse(source.read_bytes(), str(source))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f" line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"{source}{where} is not valid Python: {error}") from error
 

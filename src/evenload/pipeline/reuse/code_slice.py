@@ -12,7 +12,7 @@ exec, __subclasses__, ...) is one part.
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 __all__ = ["ImportedName", "ModuleSlice"]
@@ -34,6 +34,10 @@ _LOOKUPS = frozenset(
     ]
 )
 _IMPORTERS = frozenset(["import_module", "__import__", "run_path", "run_module", "spec_from_file_location"])
+# What a later import may depend on, and who may change it; environment variables that are only read do not.
+_PREPARES = frozenset(["environ", "environb", "putenv", "unsetenv", "setenv", "load_dotenv", "read_env"])
+_PREPARES |= frozenset(["meta_path", "path_hooks", "addsitedir", "setdlopenflags", "CDLL", "LoadLibrary"])
+_READS = frozenset(["get", "items", "keys", "values", "copy"])
 _ACTIONS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
 
 
@@ -92,14 +96,19 @@ class ModuleSlice:
         return [self._body[at].text for at in sorted(self._taken)]
 
     @property
+    def prepares_imports(self) -> bool:
+        """Whether the slice may set environment variables, or change where modules are looked for."""
+        return any(self._body[at].prepares_imports for at in self._taken)
+
+    @property
     def imports(self) -> list[ImportedName]:
         """All that the slice imports, also inside functions."""
         return [name for at in sorted(self._taken) for name in self._body[at].imports]
 
     @property
-    def loaded(self) -> list[str]:
-        """Modules that are imported with this one, whether the slice uses them or not."""
-        return [name.module for one in self._body for name in one.imports_at_once if not name.level]
+    def loaded(self) -> list[ImportedName]:
+        """What is imported with this module, whether the slice uses it or not."""
+        return [name for one in self._body for name in one.imports_at_once]
 
     def _take(self, at: int) -> None:
         if at not in self._taken:
@@ -123,6 +132,7 @@ class _Statement:
         self.imports = tuple(_imports(node))
         self.imports_at_once = tuple(_imports_at_once(node))
         self.acts = _acts(node)
+        self.prepares_imports = _prepares_imports(node)
 
     @functools.cached_property
     def text(self) -> str:
@@ -148,14 +158,18 @@ def _one_by_one(node: ast.stmt) -> Iterator[ast.stmt]:
 def _words(node: ast.AST) -> Iterator[str]:
     """Yield every name that a statement may look up: names, attributes, and texts that could be names."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            yield part.id
-        elif isinstance(part, ast.Attribute):
-            yield part.attr
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
-            yield part.value
-        elif isinstance(part, ast.ImportFrom | ast.Import):
-            yield from (alias.name.rpartition(".")[2] for alias in part.names)
+        yield from _words_of(part)
+
+
+def _words_of(part: ast.AST) -> Iterator[str]:
+    if isinstance(part, ast.Name):
+        yield part.id
+    elif isinstance(part, ast.Attribute):
+        yield part.attr
+    elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
+        yield part.value
+    elif isinstance(part, ast.ImportFrom | ast.Import):
+        yield from (alias.name.rpartition(".")[2] for alias in part.names)
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
@@ -188,13 +202,38 @@ def _acts(node: ast.stmt) -> bool:
     return not is_plain or any(isinstance(part, _ACTIONS) for part in ast.walk(node))
 
 
+def _prepares_imports(node: ast.stmt) -> bool:
+    """Return whether a statement may change what is imported after it, or what that finds."""
+    parts = list(ast.walk(node))
+    read = {id(one) for part in parts for one in _read_only(part)}
+    changed = [part for part in parts if id(part) not in read]
+    return any(_is_path(part) or not _PREPARES.isdisjoint(_words_of(part)) for part in changed)
+
+
+def _read_only(part: ast.AST) -> Sequence[ast.AST]:
+    """Return what an expression only reads of: ``a`` in a.get(..), in a[..] that is not set, in x in a."""
+    if isinstance(part, ast.Attribute) and part.attr in _READS:
+        return [part.value]
+    if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load):
+        return [part.value]
+    return part.comparators if isinstance(part, ast.Compare) else ()
+
+
+def _is_path(part: ast.AST) -> bool:
+    """Return whether it is ``sys.path``."""
+    is_path = isinstance(part, ast.Attribute) and part.attr == "path"
+    return is_path and isinstance(part.value, ast.Name) and part.value.id == "sys"
+
+
 def _imports_at_once(node: ast.AST) -> Iterator[ImportedName]:
     """Yield what a statement imports when the module is: not what its functions do when they are called."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield from _imports(node)
-    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        for part in ast.iter_child_nodes(node):
-            yield from _imports_at_once(part)
+    todo = [node]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            yield from _imports(part)
+        elif not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            todo += reversed(list(ast.iter_child_nodes(part)))
 
 
 def _imports(node: ast.AST) -> Iterator[ImportedName]:

@@ -4,6 +4,7 @@ A module is the user's if it is neither of Python nor installed: then its source
 the version does.
 """
 
+import contextlib
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ __all__ = ["StageCode", "read_code"]
 
 # Parts of evenload that decide what a stage's result is.
 _OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts")
+_PACKAGES = ("site-packages", "dist-packages")  # names of folders of installed packages
 _MOST_FILES = 2000  # of a folder that is taken whole
 
 
@@ -26,16 +28,18 @@ _MOST_FILES = 2000  # of a folder that is taken whole
 class StageCode:
     """The code of one stage.
 
-    digests    file -> digest of the part of it that the stage depends on
-    sources    the user's files and the digest of all their bytes
-    packages   top names of the packages that are imported
-    missing    names of modules that are not there
+    digests           file -> digest of the part of it that the stage depends on
+    sources           the user's files and the digest of all their bytes
+    packages          top names of the packages that are imported
+    missing           names of modules that are not there
+    prepares_imports  it may set environment variables, or change where modules are looked for
     """
 
     digests: dict[str, str]
     sources: tuple[tuple[str, str], ...]
     packages: frozenset[str]
     missing: frozenset[str]
+    prepares_imports: bool
 
 
 def read_code(targets: Sequence[CodeTarget], folder: Path) -> StageCode:
@@ -79,11 +83,15 @@ class _CodeReader:
     def code(self) -> StageCode:
         digests, sources = {}, []
         for file, module in sorted(self._modules.items()):
-            parts = module.slice.parts if module.slice is not None else [repr(module.content)]
-            digests[self._shown(file)] = digest_of("\n".join(parts).encode("utf-8", "backslashreplace"))
+            digests[self._shown(file)] = digest_of(
+                "\n".join(_parts(module)).encode("utf-8", "backslashreplace")
+            )
             if not _is_ours(file):
                 sources.append((str(file), digest_of(module.content)))
-        return StageCode(digests, tuple(sources), frozenset(self._packages), frozenset(self._missing))
+        slices = [module.slice for file, module in self._modules.items() if not _is_ours(file)]
+        prepares = any(one is None or one.prepares_imports for one in slices)
+        found = frozenset(self._packages), frozenset(self._missing)
+        return StageCode(digests, tuple(sources), *found, prepares)
 
     def _shown(self, file: Path) -> str:
         return str(file.relative_to(self._folder)) if file.is_relative_to(self._folder) else file.name
@@ -103,28 +111,34 @@ class _CodeReader:
                         is_new = True
                 if not _is_ours(module.file):
                     n_before = len(self._modules)
-                    for name in module.slice.loaded:
-                        self._imported(name)  # what it does when it is imported counts
+                    for one in module.slice.loaded:
+                        self._found(module, one)  # what it does when it is imported counts
                     is_new |= len(self._modules) > n_before
                     is_new |= module.slice.imports_anything and self._take_folder(module.file.parent)
 
     def _take_import(self, module: _Module, one: ImportedName) -> None:
+        found, part = self._found(module, one)
+        if part is not None:
+            self._take_all(part)
+        elif found is not None and found.slice is not None and found.slice.has(one.name):
+            found.slice.take(one.name)
+        elif found is not None:
+            self._take_all(found)
+
+    def _found(self, module: _Module, one: ImportedName) -> tuple[_Module | None, _Module | None]:
+        """Return the user's module that an import names, and the one in it if the name is of a module."""
         name = one.module
         if one.level:
             parents = module.package.split(".")
             base = ".".join(parents[: len(parents) - one.level + 1])
             name = f"{base}.{one.module}" if one.module else base
-        found = self._imported(name)
-        if found is None:
-            return
+        found = self._imported(name)  # None also for a folder without __init__.py
         if one.name in ("", "*"):
-            self._take_all(found)
-        elif found.slice is not None and found.slice.has(one.name):
-            found.slice.take(one.name)
-        elif (part := self._imported(f"{name}.{one.name}", may_miss=True)) is not None:
-            self._take_all(part)
-        else:
-            self._take_all(found)
+            return found, None
+        has_it = found is not None and found.slice is not None and found.slice.has(one.name)
+        if has_it and found is not module:  # its own __init__.py binds the name of a part by this import
+            return found, None
+        return found, self._imported(f"{name}.{one.name}", may_miss=True)
 
     def _take_all(self, module: _Module) -> None:
         if module.slice is not None:
@@ -159,7 +173,7 @@ class _CodeReader:
                 return None
             path = list(spec.submodule_search_locations or ())
             origin = spec.origin if spec.has_location else None
-            if origin is not None and not is_ours and origin.startswith(_installed()):
+            if origin is not None and not is_ours and _is_installed(origin):
                 self._packages.add(top)
                 return None
             if origin is not None and (not is_ours or at.startswith(_OUR_OWN)):
@@ -179,16 +193,27 @@ class _CodeReader:
             content = file.read_bytes()
             try:
                 known = ModuleSlice(content) if file.suffix == ".py" else None
-            except (SyntaxError, ValueError):
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
                 known = None
             self._modules[file] = _Module(file, content, known, package)
         return self._modules[file]
+
+
+def _parts(module: _Module) -> list[str]:
+    """Return the statements that count; the content if it is no Python, or nested too deeply to be told."""
+    with contextlib.suppress(RecursionError):
+        if module.slice is not None:
+            return module.slice.parts
+    return [repr(module.content)]
 
 
 def _is_ours(file: Path) -> bool:
     return file.is_relative_to(Path(__file__).parents[1])
 
 
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple(f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+def _is_installed(origin: str) -> bool:
+    """Return whether a file is Python's, or of an installed package, perhaps only for this user."""
+    own = sysconfig.get_paths()
+    folders = [own[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [str(entry) for entry in sys.path if Path(entry).name in _PACKAGES]
+    return origin.startswith(tuple(f"{folder}/" for folder in folders))

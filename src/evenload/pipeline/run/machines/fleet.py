@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload.devices import DevicePool
+from evenload.errors import EvenloadError
 from evenload.executor.backends import Backend, BackendSettings, Machines, WorkerOptions, make_backend
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.planning.job_plan import free_host_bytes
-from evenload.pipeline.target import imported_by
+from evenload.pipeline.reuse.stage_code import StageCode, read_code
+from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import BackendSection, StageSpec
@@ -148,14 +150,26 @@ def backend_of(
 def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     """Return what workers of a job will import that takes long, as a table or the stages' sources say.
 
-    Stages with an interpreter of their own are left out. ``folder`` is that of the job file.
+    Nothing if a stage may prepare what it imports, by environment variables or other folders: who imports
+    before it would find none of that. Stages with an interpreter of their own are left out. ``folder`` is
+    that of the job file.
     """
     found: dict[str, None] = {}
     for stage in stages:
         if stage.python is None:
             known = BUILTIN_STAGES.get(stage.kind or "")
-            code = [stage.target] if known is None else [stage.params.get(name) for name in known.code]
-            own = {name for target in code if isinstance(target, str) for name in imported_by(target, folder)}
+            named = [stage.target] if known is None else [stage.params.get(name) for name in known.code]
+            code = _code_of([target for target in named if isinstance(target, str)], folder)
+            if code is not None and code.prepares_imports:
+                return ()
             found |= dict.fromkeys(known.imports if known is not None else ())
-            found |= dict.fromkeys(name for name in PRELOADABLE if name in own)
+            found |= {name: None for name in PRELOADABLE if code is not None and name in code.packages}
     return tuple(found)
+
+
+def _code_of(targets: list[str], folder: Path) -> StageCode | None:
+    """Return the code of a stage; None if it is not found or not readable, as whoever runs it will say."""
+    try:
+        return read_code([locate_target(target, folder) for target in targets], folder)
+    except (EvenloadError, OSError, RecursionError):
+        return None
