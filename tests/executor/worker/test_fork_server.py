@@ -10,10 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenload.devices import DevicePool, worker_environment
 from evenload.errors import ConfigError, UnknownName, WorkerLost
@@ -276,6 +281,29 @@ def test_what_a_task_uses_is_known() -> None:
     assert imports_of(tally.summarise) == []
     assert imports_of(abs) == []
     assert imports_of(lambda: psutil) == []
+
+
+class _Shy(type):
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("not told")
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_a_task_of_a_module_that_nobody_can_look_at_is_a_task(chance: random.Random) -> None:
+    """What modules of users hold is theirs: names that are none, classes and modules that raise."""
+    nameless, renamed, odd = ModuleType("x"), ModuleType("x"), type("Odd", (), {"__module__": chance})
+    del nameless.__name__
+    renamed.__name__ = None  # type: ignore[assignment]
+    kinds = [nameless, renamed, odd, _Shy("Shy", (), {}), 1, random, None]
+    scope = {f"v{n}": chance.choice(kinds) for n in range(chance.randrange(5))}
+    task = FunctionType((lambda: 0).__code__, scope)
+    task.__module__ = chance.choice(["evenload_odd", ["odd"], None])
+    module: Any = ModuleType("evenload_odd")
+    vars(module).update(scope)
+    with patch.dict(sys.modules, evenload_odd=chance.choice([module, object()])):
+        assert imports_of(task) == []
 
 
 def test_of_a_task_that_makes_a_ddp_what_that_imports_is_known_too() -> None:

@@ -42,22 +42,26 @@ def can_fork() -> bool:
 
 
 def imports_of(fn: Any) -> list[str]:
-    """Return the preloadable packages that the module of ``fn`` uses, and what its classes will import."""
-    inner = getattr(fn, "func", fn)
-    module = sys.modules.get(getattr(inner, "__module__", None) or "")
-    scope = dict(vars(module)) if module is not None else {}
-    homes = {*map(_home, scope.values())}
+    """Return the preloadable packages that the module of ``fn`` uses, and what its classes will import.
+
+    No names if that cannot be told: what is looked at is the user's, and any of it may raise.
+    """
+    try:
+        inner = getattr(fn, "func", fn)
+        module = sys.modules.get(getattr(inner, "__module__", None) or "")
+        scope = dict(vars(module)) if module is not None else {}
+        homes = {*map(_home, scope.values())}
+    except Exception:
+        return []
     used = {home.partition(".")[0] for home in homes}
     return [name for name in PRELOADABLE if name in used] + [MAKES[home] for home in MAKES if home in homes]
 
 
 def _home(value: Any) -> str:
     """Return the module that ``value`` is or comes from; "" if it is no module, class or function."""
-    if type(value) is ModuleType:
-        return value.__name__
     is_plain = issubclass(type(value), type) or type(value) in (FunctionType, BuiltinFunctionType)
-    home = value.__module__ if is_plain else None
-    return home if isinstance(home, str) else ""
+    home = value.__name__ if type(value) is ModuleType else value.__module__ if is_plain else None
+    return home if type(home) is str else ""
 
 
 class SpawnedWorker:
