@@ -221,8 +221,7 @@ def _read_only(part: ast.AST) -> Sequence[ast.AST]:
 
 def _is_path(part: ast.AST) -> bool:
     """Return whether it is ``sys.path``."""
-    is_path = isinstance(part, ast.Attribute) and part.attr == "path"
-    return is_path and isinstance(part.value, ast.Name) and part.value.id == "sys"
+    return isinstance(part, ast.Attribute) and ast.unparse(part) == "sys.path"
 
 
 def _imports_at_once(node: ast.AST) -> Iterator[ImportedName]:

@@ -83,8 +83,10 @@ def finish_uploads(
                 outcome = uploads.finish(*(() if watch is None else (watch,)))
         else:
             outcome = uploads.outcome()
-    except (KeyboardInterrupt, OSError) as error:
-        outcome, why = uploads.outcome(), reason_of(error, with_path=True) or "the copying was ended"
+    except KeyboardInterrupt:
+        outcome, why = uploads.outcome(), "the copying was ended"
+    except OSError as error:
+        outcome, why = uploads.outcome(), reason_of(error, with_path=True)
     if not outcome.n_left:
         return outcome, []
     said = f": {outcome.why or why}" if outcome.why or why else ""
