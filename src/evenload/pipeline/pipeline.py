@@ -21,7 +21,7 @@ from evenload._optional import require
 from evenload._private_files import read_own, refuse_unless_own
 from evenload.balance.policy import policy_from_name
 from evenload.errors import ConfigError, UnknownName
-from evenload.events import Event, EventFile, json_text, read_events
+from evenload.events import Event, EventFile, json_text
 from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.course.given_up import check_ids
@@ -335,15 +335,16 @@ class Pipeline:
         faults: list[str],
         finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]",
     ) -> PipelineResult:
-        from evenload.report.tally import summarise
+        from evenload.pipeline.run.ending.read_run import read_run
 
-        rows = session.rows()
-        last = FinalWrites()
+        rows, last = session.rows(), FinalWrites()
         with last.of("outputs"):
             folder.sweep()  # what workers that died were writing
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
-        summary = summarise(read_events(folder.path))
+        is_shown = self.spec.report.html or report is not None
+        events, summary, view = read_run(folder.path, is_shown=is_shown)
+        unread = events.faults()
         result = PipelineResult(
             folder.path, session.status, rows, summary, session.headline, None, faults, session.n_restored
         )
@@ -355,14 +356,14 @@ class Pipeline:
             from evenload.report.trace import write_trace
 
             with last.of("trace.json"):
-                write_trace(read_events(folder.path), folder.file("trace.json"))
+                write_trace(events, folder.file("trace.json"))
         page = None
-        if self.spec.report.html or report is not None:
-            from evenload.report.html import write_report
+        if view is not None:
+            from evenload.report.html import write_view
 
             page = Path(report) if report is not None else folder.file("report.html")
             with last.of(page.name):
-                write_report(folder.path, page, faults=faults)
+                write_view(view, summary, page, folder.path, [*faults, *unread])
         result = self._hand_on(result, finish)
         last.raise_with(session.error)
         return replace(result, report=page)

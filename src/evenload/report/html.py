@@ -41,6 +41,7 @@ __all__ = [
     "write_bench",
     "write_comparison",
     "write_report",
+    "write_view",
     "write_whole",
 ]
 
@@ -80,11 +81,14 @@ class RunView:
                     {"t": event.t, "level": event.level, "source": event.source, "text": event.text[:2000]}
                 )
 
-    def to_json(self, folder: Path | None = None, faults: Iterable[str] = ()) -> dict[str, Any]:
+    def to_json(
+        self, folder: Path | None = None, faults: Iterable[str] = (), summary: Summary | None = None
+    ) -> dict[str, Any]:
+        """What the page is filled with. ``summary``: the tally's, where it is known."""
         return {
             "schema": SCHEMA,
             "version": __version__,
-            "summary": self.tally.summary().to_json(),
+            "summary": (summary or self.tally.summary()).to_json(),
             "timeline": self.timeline.to_json(),
             "load": self.load.to_json(),
             "gallery": self.gallery.to_json(folder),
@@ -126,11 +130,19 @@ def write_report(
         if folder is None:
             raise ConfigError("events alone do not say where the report goes", hint="give path=")
         path = folder / "report.html"
-    shown = view.to_json(folder, [*faults, *(reading.faults() if reading else ())])
+    summary = view.tally.summary()
+    write_view(view, summary, path, folder, [*faults, *(reading.faults() if reading else ())])
+    return summary
+
+
+def write_view(
+    view: RunView, summary: Summary, path: str | Path, folder: Path | None, faults: Iterable[str]
+) -> None:
+    """Write the report of a run that was read, as ``write_report``, with its ``summary``."""
+    shown = view.to_json(folder, faults, summary)
     # Links to the pictures themselves work only from within the run folder.
     shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
     write_whole(Path(path), page(shown))
-    return view.tally.summary()
 
 
 def write_comparison(runs: Sequence[str | Path | RunEvents], path: str | Path) -> list[Summary]:
@@ -141,7 +153,8 @@ def write_comparison(runs: Sequence[str | Path | RunEvents], path: str | Path) -
         view = view_of(reading)
         summaries.append(view.tally.summary())
         names.append(str(reading.folder or reading.path))
-        shown.append({**view.to_json(None, reading.faults()), "config": read_config(reading.folder)})
+        page_of_run = view.to_json(None, reading.faults(), summaries[-1])
+        shown.append({**page_of_run, "config": read_config(reading.folder)})
     headline = " — ".join(_headline(view["summary"]) for view in shown)
     both = as_script_text({"schema": SCHEMA, "runs": shown, "paths": names})
     text = fill(title="Two runs compared", headline=headline, view=both, script=report_script())

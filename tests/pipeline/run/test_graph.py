@@ -1,6 +1,7 @@
 """Random graphs of stages give what a plain loop gives, whatever fails, is filtered or is broken off."""
 
 import copy
+import json
 import random
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pipeline.run.random_graphs import (
 )
 
 from evenload.pipeline import Pipeline
+from evenload.report.source import open_run
+from evenload.report.tally import summarise
 
 
 def check_a_graph(folder: Path, seed: int, n_items: int, n_stops: int) -> None:
@@ -37,7 +40,17 @@ def check_a_graph(folder: Path, seed: int, n_items: int, n_stops: int) -> None:
     (folder / "calls").write_text("")
     Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
     assert (folder / "calls").read_text() == ""  # all of it is known
+    check_numbers(folder / "run")
     check_an_edit(folder, rng, steps, rows)
+
+
+def check_numbers(run: Path) -> None:
+    """The summary of a run that was broken off and resumed is that of its report."""
+    said = json.loads((run / "summary.json").read_text())
+    shown = json.loads(json.dumps(summarise(open_run(run)).to_json()))
+    assert {name: said[name] for name in shown if name != "counts"} == {
+        name: value for name, value in shown.items() if name != "counts"
+    }
 
 
 def check_an_edit(folder: Path, rng: random.Random, steps: list[Step], rows: list[dict[str, Any]]) -> None:
@@ -99,6 +112,7 @@ def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Call
         document(steps)
     )
     assert not list((folder / "run" / "outputs").rglob("*.tmp"))
+    check_numbers(folder / "run")
 
 
 def test_a_killed_graph_goes_on_to_the_bytes_of_a_plain_loop(
