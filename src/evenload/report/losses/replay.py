@@ -1,6 +1,5 @@
 """A run simulated again from its own times: its items, dealt the longest first to whoever ends them first."""
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,15 +54,12 @@ class Replay:
         parts: int,
     ) -> float:
         end_s = 0.0
-        pieces = [(-work / parts, stage) for stage, work in items for _ in range(parts)]
-        heapq.heapify(pieces)
-        while pieces:
-            work, stage = heapq.heappop(pieces)
+        for work, stage in sorted((-work / parts, stage) for stage, work in items for _ in range(parts)):
             took = {
                 name: free[name] - work / speed * slower[name] for name, speed in self.speeds[stage].items()
             }
             if took:
-                name = min(took, key=lambda one: took[one])
+                name = min(took, key=took.__getitem__)
                 free[name] = took[name]
                 end_s = max(end_s, took[name])
         return end_s
