@@ -6,6 +6,7 @@ from typing import Any
 
 from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -28,6 +29,7 @@ class Fleet:
         load_s: Any = 0.0,
         stage_s=None,
         p_saving=0.0,
+        p_slow=0.0,
         plans=(),
         class_keys=None,
         parks=False,
@@ -37,6 +39,7 @@ class Fleet:
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
         self.p_death, self.stage_s = p_death, stage_s or {}
         self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
+        self.p_slow = p_slow  # tasks that are ended with their worker as they take long, and are run again
         self.saving: list[tuple[float, str, StageTask]] = []
         self.class_keys = class_keys or {}  # of tasks whose stage's class says their key
         self.parks = parks  # models that leave wait in host memory
@@ -107,11 +110,17 @@ class Fleet:
         _, action = self.busy.pop(group)
         self.now = max(self.now, end)
         if self.plans and self.rng.random() < 0.1:
-            self.dispatcher.follow(self.rng.choice(self.plans))
+            self._follow(self.rng.choice(self.plans))
         if self.rng.random() < self.p_death:
             self.saving = [one for one in self.saving if one[1] != group]
             for task in self.dispatcher.lost(group, self.now, "was killed"):
                 self._give_up(task, "WorkerLost")
+            return True
+        running = tuple(self.dispatcher.running_on(group))
+        if running and self.rng.random() < self.p_slow:
+            self.saving = [one for one in self.saving if one[1] != group]
+            how = {self.rng.choice(["alone", "later"]): running}
+            assert not self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how))
             return True
         self.dispatcher.answered(group)
         if isinstance(action, LoadStage):
@@ -137,6 +146,17 @@ class Fleet:
                 self.dispatcher.ended(group, task, seconds)
                 self._done(group, task)
         return True
+
+    def _follow(self, phases: Sequence[Phase]) -> None:
+        """As when a run is planned again: stages of which nothing is left but what runs are left out."""
+        view = self.dispatcher.view()
+        first = next((at for at, n in enumerate(view.n_waiting) if n), len(view.stages))
+        first = min([first, *(at + 1 for at, n in enumerate(view.n_on_workers) if n)])
+        left = view.stages[first:]
+        units = [tuple(unit for unit in phase.units if unit.stage in left) for phase in phases]
+        rest = tuple(Phase(some, tuple({one.stage: 0 for one in some})) for some in units if some)
+        if rest:
+            self.dispatcher.follow(rest)
 
     def _left_by(self, group: str, loaded: int) -> set[int]:
         """Stages whose models its worker had before, and has not with this one."""

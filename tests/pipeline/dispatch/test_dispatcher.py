@@ -22,6 +22,12 @@ def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **
     return Fleet(Dispatcher(phases, stages, batch=batch), flow(n_items, stages), **more)
 
 
+def is_told(dispatcher: Dispatcher) -> bool:
+    """Does it say which stage nobody can run, and of those that were to, why not?"""
+    stuck = dispatcher.why_stuck()
+    return stuck is not None and bool(stuck[1])
+
+
 @given(
     st.sampled_from(["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]),
     st.integers(1, 25), st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 0.2]),
@@ -46,6 +52,7 @@ def test_every_task_ends_exactly_once_whatever_dies(
         if "stuck" not in str(error):
             raise
         assert p_death > 0  # every device was lost for good
+        assert played.dispatcher.why_stuck() is None or is_told(played.dispatcher)
         return
     tasks = [task for _, task, _ in played.ran]
     assert len(tasks) == len(set(tasks))
@@ -83,7 +90,7 @@ def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     try:
         played.go()
     except AssertionError as error:
-        if dispatcher.why_stuck() is None or not (p_death or p_too_large):
+        if not is_told(dispatcher) or not (p_death or p_too_large):
             raise error
         return  # a real run ends here, and says why
     tasks = [task for _, task, _ in played.ran]

@@ -6,6 +6,7 @@ from pathlib import Path
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.planning.planner import make_plan
@@ -93,6 +94,25 @@ def test_a_device_joins_and_one_leaves() -> None:
     assert voyage.replanner.n_considered == 2
     planned = [g.id for g in voyage.dispatcher.groups.values() if any(not p.is_help for p in g.assignments)]
     assert set(planned) >= {"new", "d3"} or len(voyage.replanner.made) == 1
+
+
+def test_the_last_tasks_of_a_stage_have_a_place_when_their_worker_ends() -> None:
+    """A plan counts what runs as done, and leaves its stage out: what hangs or dies there comes back."""
+    voyage = Voyage("swap")
+    for device, n in (("d0", 33), ("d1", 33), ("d2", 33)):
+        voyage.work(device, 0, n, 5.0)
+    (task,) = voyage.dispatcher.waiting.of(0)
+    voyage.dispatcher.withdraw({task.strand})
+    voyage.dispatcher.up("d3")
+    voyage.dispatcher.groups["d3"].take([task], voyage.now)
+    voyage.there.remove("d0")
+    voyage.dispatcher.drain("d0")
+    voyage.look(1.0)
+    assert not voyage.dispatcher.waiting.of(0)
+    assert len(voyage.replanner.made) == 1
+    voyage.dispatcher.end_slow("d3", EndWorker("d3", "was killed", alone=(task,)))
+    assert voyage.dispatcher.waiting.of(0) == [task]
+    assert voyage.dispatcher.why_stuck() is None
 
 
 def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None:

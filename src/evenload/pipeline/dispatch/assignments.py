@@ -1,12 +1,13 @@
 """From a plan to what each group is to do, and what it may do beside."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
 
-__all__ = ["add_help", "streaming_stages"]
+__all__ = ["add_help", "keep_unplanned", "streaming_stages"]
 
 
 def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: int) -> None:
@@ -29,6 +30,25 @@ def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: i
             needed = fit.device2bytes[0] if fit.device2bytes else 0
             if stage not in has | group.barred and (room is None or needed <= room):
                 group.assignments.append(Assignment(turn, stage, group.lowered.get(stage, fit), is_help=True))
+
+
+def keep_unplanned(
+    groups: Mapping[str, DeviceGroup], before: Mapping[str, Sequence[Assignment]], turn: int
+) -> None:
+    """Let groups keep what they had of stages that a new plan leaves out, as help.
+
+    A plan counts what runs as done: it has no place for the last tasks of a stage, which come back if their
+    worker ends.
+
+    before  what each group was to do
+    turn    the first phase that this counts as: each stage has its own, so that no models are held together
+    """
+    planned = {assignment.stage for group in groups.values() for assignment in group.assignments}
+    for name, assignments in before.items():
+        left_out = {assignment.stage: assignment for assignment in assignments}
+        for stage in left_out.keys() - planned:
+            kept = replace(left_out[stage], phase=turn + stage, limit=None, is_help=True)
+            groups[name].assignments.append(kept)
 
 
 def streaming_stages(phase: Phase, stages: Sequence[str], graph: StageGraph) -> Iterator[int]:

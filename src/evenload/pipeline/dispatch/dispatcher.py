@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
-from evenload.pipeline.dispatch.assignments import add_help
+from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
 from evenload.pipeline.dispatch.dispatch_view import DispatchView
 from evenload.pipeline.dispatch.fleet_state import FleetState
@@ -81,11 +81,11 @@ class Dispatcher:
 
         taken   what each group had taken of each stage when the plan was made: limits count from there
         """
-        before = taken or {}
+        before = {group.id: tuple(group.assignments) for group in self.groups.values()}
         self._state.follow(phases)
         for group in self.groups.values():
             group.assignments.clear()
-            was = before.get(group.id, group.n_taken)
+            was = (taken or {}).get(group.id, group.n_taken)
             group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
         for at, phase in enumerate(phases):
             for unit in phase.units:
@@ -94,6 +94,7 @@ class Dispatcher:
                     Assignment(at, stage, group.lowered.get(stage, unit.fit), unit.limit)
                 )
         add_help(self.groups, self._free, 2 * self._state.n_phases)
+        keep_unplanned(self.groups, before, 2 * self._state.n_phases + 1)
 
     def _group(self, devices: tuple[str, ...]) -> DeviceGroup:
         name = "+".join(devices)

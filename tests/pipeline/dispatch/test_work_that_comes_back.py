@@ -1,0 +1,25 @@
+"""Tasks that come back when their stage seemed to be over."""
+
+import random
+
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
+
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.5]))
+@settings(deadline=None, max_examples=examples(150))
+def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devices, seed, p_saving) -> None:
+    """New plans have no place for a stage whose last tasks run: they may come back all the same."""
+    rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
+    modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]
+    plans = [phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes]
+    dispatcher = Dispatcher(rng.choice(plans[1:3]), STAGES, batch={0: BatchRule(rng.choice([1, 3]))})
+    played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, p_slow=0.3, plans=plans)
+    played.go()
+    tasks = [task for _, task, _ in played.ran]
+    assert len(tasks) == len(set(tasks)) == 2 * n_items
