@@ -1,4 +1,4 @@
-"""Tasks that come back when their stage seemed to be over."""
+"""Tasks that come back when their stage seemed to be over, or when those who were to do it cannot."""
 
 import random
 
@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
 
+from evenload.pipeline.dispatch.actions import StartWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 
 
@@ -23,3 +25,12 @@ def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devic
     played.go()
     tasks = [task for _, task, _ in played.ran]
     assert len(tasks) == len(set(tasks)) == 2 * n_items
+
+
+def test_who_cannot_do_its_own_part_helps_with_others() -> None:
+    """Its own work, which it refuses, is on its way for ever."""
+    dispatcher = Dispatcher(phases_of_mode("stage_parallel", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher.refused("d0", 0, "no memory")
+    dispatcher.refused("d1", 1, "no memory")
+    dispatcher.add([StageTask(0, 5), StageTask(1, 4)])
+    assert dispatcher.decide(0.0) == [StartWorker("d0"), StartWorker("d1")]
