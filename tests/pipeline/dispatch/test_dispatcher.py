@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from examples_count import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
 
@@ -66,6 +66,9 @@ def test_every_task_ends_exactly_once_whatever_dies(
     st.integers(1, 12), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.1]),
     st.sampled_from([0.0, 0.5]), st.booleans(), st.sampled_from([0.0, 0.3]),
 )  # fmt: skip
+@example(12, 3, 412, 0.1, 0.5, False, 0.0)  # the queue is full for a stage that its only taker refuses
+@example(12, 2, 325083, 0.2, 0.5, True, 0.0)  # each refuses its own stage, and could do the other's
+@example(9, 3, 453246, 0.3, 0.0, True, 0.3)  # the tasks that are left of its own do not fit there
 @settings(deadline=None, max_examples=examples(150))
 def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     n_items, n_devices, seed, p_death, p_saving, parks, p_too_large

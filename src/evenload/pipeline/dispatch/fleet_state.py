@@ -130,13 +130,28 @@ class FleetState:
     def is_full_after(self, stage: int, queue: int, now: float) -> bool:
         """Do ``queue`` tasks wait, or soon will, for a stage that takes from ``stage``, or a whole batch?
 
-        Tasks that wait for others to go with are not counted, as those may come from here.
+        Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
+        is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
         coming = self.tasks_on(stage)
         return any(
             self.n_ripe(later, now) + coming >= max(queue, self.waiting.rule(later).most)
+            and self._is_taken(later)
             for later in self.graph.next[stage]
         )
+
+    def _is_taken(self, stage: int) -> bool:
+        """Can a group that is meant to work at ``stage`` run some of what waits for it?"""
+        return any(
+            self.could_take(group, stage)
+            for group in self.groups.values()
+            if any(one.stage == stage and not one.is_help for one in group.assignments)
+        )
+
+    def could_take(self, group: DeviceGroup, stage: int) -> bool:
+        """Can ``group`` run some of what waits for ``stage``, or what may come if nothing does?"""
+        is_empty = not self.waiting.count(stage)
+        return self._could_do(group, stage) and (is_empty or self.waiting.has_for(group.id, stage))
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
         """Others who have the model, and may run some of what waits."""

@@ -96,8 +96,11 @@ class WorkChooser:
             if self._state.waits_for_its_own(group) and self.is_left_to_others(group, assignment, now):
                 return False  # it would be exchanged for its own at once
         if assignment.is_help and assignment.stage not in group.resident:
-            own = {p.stage for p in group.assignments if not p.is_help} - group.refused.keys()
-            is_planned = any(map(self._state.is_coming, own))
+            is_planned = any(
+                self._state.is_coming(p.stage) and self._state.could_take(group, p.stage)
+                for p in group.assignments
+                if not p.is_help
+            )
             if (is_planned and group.state == "off") or not self._state.is_worth_loading(
                 group, assignment.stage
             ):
