@@ -1,5 +1,6 @@
 """The back ends that one and the same suite runs on."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -89,3 +90,12 @@ def left_behind() -> Callable[[], list[psutil.Process]]:
     """The processes that came since the test began. A browser or a cluster of other tests may run on."""
     before = {process.pid for process in psutil.Process().children()}
     return lambda: [process for process in psutil.Process().children() if process.pid not in before]
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    """Threads take turns in the middle of everything."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)

@@ -2,9 +2,7 @@
 
 import random
 import re
-import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,15 +14,6 @@ from evenload.executor.partitioned import STRATEGIES
 
 SLOTS = ("cpu:0", "cpu:1", "cpu:2")
 POLICIES = ("measured", "pull", "static", "static:proportional", "factoring", "guided")
-
-
-@pytest.fixture
-def eager_switches() -> Iterator[None]:
-    """Threads take turns in the middle of everything."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def double(x: int) -> int:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -145,15 +144,6 @@ def test_the_same_function_is_the_same_task() -> None:
     for number in range(300):
         tasks.prepare(functools.partial(offset, number))
     assert len(tasks._tasks) <= 256
-
-
-@pytest.fixture
-def eager_switches() -> Iterator[None]:
-    """Threads take turns in the middle of everything."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 @pytest.mark.usefixtures("eager_switches")
