@@ -1,6 +1,8 @@
 import dataclasses
 import json
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -177,3 +179,18 @@ def test_a_file_says_why_it_stops_early(tmp_path):
     assert isinstance(file.error, ValueError)
     assert log.sink_errors == [file.error]
     assert [event.text for event in events.read_events(tmp_path)] == ["\udcff is written"]
+
+
+@given(st.data())
+def test_a_file_that_was_cut_anywhere_loses_nothing_of_what_follows(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        with events.EventFile(path) as sink:
+            list(map(sink, EXAMPLES))
+        whole = path.read_bytes()
+        n_bytes = data.draw(st.integers(0, len(whole)))
+        path.write_bytes(whole[:n_bytes])
+        n_left = whole[:n_bytes].count(b"\n") + (whole[n_bytes : n_bytes + 1] == b"\n")
+        with events.EventFile(path) as sink:
+            list(map(sink, EXAMPLES))
+        assert list(events.read_events(path)) == [*EXAMPLES[:n_left], *EXAMPLES]

@@ -1,5 +1,6 @@
 """The file ``events.jsonl`` of a run: written as events come, and read back."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ __all__ = ["EventFile", "read_events"]
 class EventFile:
     """A sink that appends events to ``events.jsonl``; flushed at least every ``flush_s`` and by ``close()``.
 
+    A last line that a killed run left half-written is ended first: it costs no event of this one.
     ``error`` says why the file stops early (a full disk); None if it has all events.
     """
 
@@ -20,6 +22,8 @@ class EventFile:
         self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
     ):
         self._file = Path(path).open("a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        if _is_cut(Path(path)):
+            self._file.write("\n")
         self.error: BaseException | None = None
         self._flush_s = flush_s
         self._clock = clock
@@ -48,6 +52,16 @@ class EventFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line of a file has no end."""
+    with contextlib.suppress(OSError):
+        if path.is_file() and (n_bytes := path.stat().st_size):
+            with path.open("rb") as file:
+                file.seek(n_bytes - 1)
+                return file.read(1) != b"\n"
+    return False
 
 
 def read_events(path: str | Path) -> Iterator[Event]:
