@@ -135,7 +135,7 @@ def test_streams_are_put_back_unless_an_error_is_to_be_printed(monkeypatch):
     assert isinstance(sys.stderr, PlainStream)
 
 
-def test_a_program_without_streams_has_none_to_filter(monkeypatch):
+def test_a_program_without_streams_has_none_afterwards(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     with plain_streams():

@@ -7,6 +7,7 @@ ours, what writes for us filters its own lines: ``print_line``, ``log_of``, ``pl
 import codecs
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,15 +53,20 @@ class PlainStream:
 def plain_streams() -> Iterator[None]:
     """Filter ``sys.stdout`` and ``sys.stderr`` while the block runs.
 
-    They stay filtered if it raises: then Python prints the error, which quotes who knows what.
+    They stay filtered if it raises: then Python prints the error, which quotes who knows what. One that who
+    started us has closed takes everything and shows nothing.
     """
-    before = sys.stdout, sys.stderr
+    before, opened = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, PlainStream):
+        if stream is None:
+            opened.append(stream := open(os.devnull, "w"))  # noqa: SIM115
+        if not isinstance(stream, PlainStream):
             setattr(sys, name, PlainStream(stream))
     yield
     sys.stdout, sys.stderr = before
+    for stream in opened:
+        stream.close()
 
 
 def _is_ascii(stream: TextIO) -> bool:

@@ -24,6 +24,7 @@ strangers wrote is shown by ``quoted`` and ``printable``: a short piece of it, w
 What they miss is cut: no word, line or list of a message is longer than a person reads.
 """
 
+import errno
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ __all__ = [
 
 MAX_QUOTED = 80
 MAX_PRINTABLE = 200
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of files
 
 
 def printable(text: str, most: int = MAX_PRINTABLE) -> str:

@@ -1,4 +1,5 @@
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,37 @@ def test_output_to_a_full_disk_is_an_error_of_one_line():
     assert err.startswith("error: the output cannot be written: No space left on device\n")
     assert "Traceback" not in err
     assert "Exception ignored" not in err
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(
+    tmp_path: Path, both: bool
+) -> None:
+    """A quota, or as here a limit on the size of files: no disk is full, and nothing more is taken."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+
+    command = [sys.executable, "-m", "evenload", "simulate", "--items", "5"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with (tmp_path / "out").open("w") as out:
+        said = subprocess.STDOUT if both else subprocess.PIPE
+        done = subprocess.run(
+            command, stdout=out, stderr=said, text=True, env=buffered, timeout=550, preexec_fn=limit
+        )
+    assert done.returncode == 1
+    assert both or done.stderr.splitlines()[0] == "error: the output cannot be written: File too large"
+    assert "Traceback" not in (done.stderr or "")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [("simulate --items 5", 0), ("devices", 0), ("none", 2)])
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_closed_outputs_take_everything(arguments: str, code: int, closed: tuple[int, ...]) -> None:
+    command = [sys.executable, "-m", "evenload", *arguments.split()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=550, preexec_fn=lambda: list(map(os.close, closed))
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_a_file_that_is_not_there_is_one_line_and_code_2(

@@ -1,5 +1,6 @@
 """The commands, one small file each, loaded only when they are called."""
 
+import contextlib
 import errno
 import io
 import os
@@ -13,7 +14,7 @@ from evenload._optional import refuse_windows
 from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
-from evenload.errors import EvenloadError, UnknownName
+from evenload.errors import NO_ROOM, EvenloadError, UnknownName
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -165,7 +166,7 @@ def _exit_code(argv: list[str] | None) -> int:
     except (ReaderLeft, BrokenPipeError):
         code = 0  # nothing to say, nobody to say it to
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in NO_ROOM:
             _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
             return 1
         if error.filename is None and error.errno in DISK_FAULTS:
@@ -181,13 +182,15 @@ def _exit_code(argv: list[str] | None) -> int:
 
 def _drop_output_that_cannot_be_written() -> None:
     """Keep Python from writing, and complaining, once more if the reader has left or the disk is full."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _complain(message: str, hint: str | None) -> None:
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"  hint: {hint}", err=True)
+    with contextlib.suppress(OSError):  # both outputs may lie on the disk that is full: the exit code says it
+        click.echo(f"error: {message}", err=True)
+        if hint:
+            click.echo(f"  hint: {hint}", err=True)

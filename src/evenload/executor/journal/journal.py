@@ -13,7 +13,6 @@ done.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, refuse_unless_own
-from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted, reason_of
+from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
 
@@ -84,7 +83,7 @@ class Journal:
                 os.close(lock_fd)
                 raise
         except (OSError, sqlite3.OperationalError) as error:
-            is_full = getattr(error, "errno", errno.ENOSPC) == errno.ENOSPC
+            is_full = getattr(error, "errno", NO_ROOM[0]) in NO_ROOM
             raise EvenloadError(
                 f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
                 hint="make room there" if is_full else "choose a folder that you own",
