@@ -343,8 +343,8 @@ class Pipeline:
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
         is_shown = self.spec.report.html or report is not None
-        events, summary, view = read_run(folder.path, is_shown=is_shown)
-        unread = events.faults()
+        events, summary, view, lacking = read_run(folder.path, is_shown=is_shown)
+        unread, faults = events.faults(), [*faults, *lacking]
         result = PipelineResult(
             folder.path, session.status, rows, summary, session.headline, None, faults, session.n_restored
         )

@@ -1,0 +1,101 @@
+"""A run whose events cannot be read or counted at its end: its results and summary are there all the same."""
+
+import errno
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.run.ending.read_run import read_run
+
+JOB = """\
+version: 1
+job: {name: told, inputs: {jsonl: rows.jsonl}, out: run}
+stages: [{name: step, target: 'step.py:Step'}]
+on_done: {command: [touch, told]}
+"""
+STEP = """\
+class Step:
+    def __call__(self, inputs, item):
+        if item.index == 2:
+            raise ValueError('two')
+        return {'n': item.index}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "step.py").write_text(STEP)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(4)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+class Faults:
+    """A hook that has calls of the report's functions raise ``error``, the ``number``th and ``n_more``."""
+
+    def __init__(self, error: Exception, number: int, n_more: int):
+        self.error, self.first, self.last, self.n_calls = error, number, number + n_more, 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and "/evenload/report/" in frame.f_code.co_filename:
+            self.n_calls += 1
+            if self.first <= self.n_calls <= self.last:
+                raise self.error
+
+    def during(self, do: Callable[[], Any]) -> Any:
+        usual = sys.getprofile()
+        sys.setprofile(self)
+        try:
+            return do()
+        finally:
+            sys.setprofile(usual)
+
+
+def test_whatever_goes_wrong_there_is_a_summary_and_what_it_lacks_is_said(job: Path) -> None:
+    rng, run = random.Random(3), job.parent / "run"
+    assert Pipeline.from_yaml(job).run(backend="inline").n_done == 3
+    none = Faults(ValueError(), 0, 0)
+    _, whole, view, faults = none.during(lambda: read_run(run, is_shown=True))
+    assert (view is not None, faults) == (True, [])
+    for number in [1, *rng.choices(range(1, none.n_calls), k=40)]:
+        error = rng.choice([OSError(errno.EIO, "Input/output error"), KeyError("x"), RecursionError("deep")])
+        gather = Faults(error, number, rng.choice([0, 0, 10, none.n_calls]))
+        _, summary, view, faults = gather.during(lambda: read_run(run, is_shown=True))
+        assert summary == whole or len(faults) == 2, (number, error)
+        assert view is not None or faults[0].startswith("no report: events.jsonl could not be"), number
+    _, summary, view, faults = read_run(run, is_shown=False)
+    assert (summary, view, faults) == (whole, None, [])
+
+
+@pytest.mark.parametrize(("broken", "n_said"), [(("view_of",), 1), (("view_of", "summarise"), 2)])
+def test_a_run_ends_as_usual_without_its_report(
+    job: Path, broken: tuple[str, ...], n_said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import evenload.report.html
+    import evenload.report.tally
+
+    def fails(events: Any) -> Any:
+        if not isinstance(events, tuple):
+            raise KeyError("a bug")
+        return usual(events)
+
+    usual = evenload.report.tally.summarise
+    for module, name in zip((evenload.report.html, evenload.report.tally), broken, strict=False):
+        monkeypatch.setattr(module, name, fails)
+    result: PipelineResult = Pipeline.from_yaml(job).run(backend="inline")
+    assert (result.n_done, result.status, result.exit_code, result.report) == (3, "failures", 1, None)
+    assert len(result.faults) == n_said
+    assert result.faults[0].startswith("no report: ")
+    rows = [json.loads(line) for line in (job.parent / "run/results.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in rows] == ["done", "done", "failed", "done"]
+    written = json.loads((job.parent / "run/summary.json").read_text())
+    assert written["faults"] == result.faults
+    assert (written["n_done"], written["counts"]["items"]["done"]) == (3 if n_said == 1 else 0, 3)
+    assert (job.parent / "told").exists()
