@@ -5,6 +5,7 @@ with a file type, declared in the job file (``outputs: {restored: png}``), which
 ``outputs/<stage>/``.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
-from evenload.errors import ConfigError, FormatError, reason_of
+from evenload.errors import ConfigError, EvenloadError, FormatError, reason_of
 
 __all__ = [
     "FILE_TYPES",
@@ -25,6 +26,7 @@ __all__ = [
     "digest_of",
     "encode_artifact",
     "file_name",
+    "is_unwritable",
     "open_picture",
     "output_path",
     "part_id",
@@ -32,9 +34,12 @@ __all__ = [
     "read_picture",
     "read_tensors",
     "write_atomically",
+    "write_output",
 ]
 
+UNWRITABLE = "no results can be written"  # to a folder, whatever the item
 _LONGEST_NAME = 150
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EIO)
 _MODES_TO_CONVERT = ("1", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")  # modes of PIL images
 
 
@@ -235,6 +240,24 @@ def _safe_part(part: str) -> str:
 
 def _for_others_to_read(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
+
+
+def is_unwritable(error: Exception) -> bool:
+    """Whether other results could not be written either: it is forbidden, or the disk fails."""
+    return isinstance(error, OSError) and error.errno in _FORBIDDEN
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a stage made, as ``write_atomically``.
+
+    Raises EvenloadError where the folder takes no results any more: that is no fault of the item.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+        raise EvenloadError(f"{UNWRITABLE}: {path}: {reason_of(error)}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from evenload.pipeline.artifacts import (
     encode_artifact,
     output_path,
     part_id,
-    write_atomically,
+    write_output,
 )
 from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.part_keys import part_keys
@@ -246,4 +246,4 @@ def is_plain(value: Any) -> bool:
 def save(made: StageOutput) -> None:
     """Write the files of an output; returns when they are on disk."""
     for path, content in made.contents:
-        write_atomically(path, content)
+        write_output(path, content)

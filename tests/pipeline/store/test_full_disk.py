@@ -1,7 +1,9 @@
 """Tests a full disk through whole runs: it is reported once, and costs no item."""
 
+import errno
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import ConfigError, EvenloadError
-from evenload.pipeline import Pipeline
+from evenload.pipeline import Pipeline, artifacts
 from evenload.pipeline.store.full_disk import FinalWrites, says_full
 
 STAGES = """
@@ -104,6 +106,35 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
     again = Pipeline.from_yaml(job).run(backend="inline")
     assert (again.n_done, again.status) == (20, "done")
     assert again.n_restored > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_writing_that_is_forbidden_meanwhile_costs_no_item(
+    job: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticket of a network drive expires, a folder is made read-only: the open journal goes on."""
+    rng, n_before = random.Random(seed), 0
+    number = rng.choice([errno.EACCES, errno.EPERM, errno.EIO, errno.EROFS, errno.EDQUOT, errno.ENOSPC])
+    is_made, n_made = os.open, rng.randrange(40)
+
+    def forbidden(path: str, flags: int) -> int:
+        nonlocal n_before
+        if path.endswith(".tmp") and "/outputs/" in path:
+            n_before += 1
+            if n_before > n_made:
+                raise OSError(number, os.strerror(number), path)
+        return is_made(path, flags, 0o644)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "_for_others_to_read", forbidden)
+        with pytest.raises(EvenloadError, match=os.strerror(number)) as caught:
+            Pipeline.from_yaml(job).run(backend="inline")
+    assert "run again" in str(caught.value)
+    rows = [json.loads(line) for line in (job.parent / "runs/noise/results.jsonl").read_text().splitlines()]
+    assert "failed" not in {row["status"] for row in rows}
+    again = Pipeline.from_yaml(job).run(backend="inline")
+    assert (again.n_done, again.status) == (40, "done")
+    assert again.n_restored >= min(n_made, 1)
 
 
 @pytest.mark.parametrize("text", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"])

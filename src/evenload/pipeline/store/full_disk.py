@@ -1,4 +1,4 @@
-"""Report a full disk once, and never as the failure of an item.
+"""Report a disk that takes no more once, and never as the failure of an item: it is full, or not ours now.
 
 Results are kept in the ledger as they come, so that none is lost. What a run writes at its end
 (results.jsonl, summary, trace, report) is tried file by file: one that does not fit does not cost the others.
@@ -10,15 +10,20 @@ import os
 from collections.abc import Iterator
 
 from evenload.errors import EvenloadError, reason_of
+from evenload.pipeline.artifacts import UNWRITABLE
 
 __all__ = ["HINT", "FinalWrites", "says_full"]
 
-HINT = "make room and run again: what is done is not done again"
-_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+HINT = "make room there, or get leave to write, and run again: what is done is not done again"
+_FULL = (*(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)), UNWRITABLE)
 
 
 def says_full(text: str) -> bool:
-    """Return whether an error's text says that the disk is full, over its quota, or read-only."""
+    """Return whether an error's text says that the disk is full, over its quota, read-only or out of reach.
+
+    The error may be of a stage, which may not be allowed to read an input; so the last is only what
+    ``write_output`` says of a file in the run folder.
+    """
     return any(words in text for words in _FULL)
 
 

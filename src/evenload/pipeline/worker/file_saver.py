@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from evenload.pipeline.artifacts import write_atomically
+from evenload.pipeline.artifacts import write_output
 
 __all__ = ["FileSaver"]
 
@@ -56,7 +56,7 @@ class FileSaver:
             fault: Exception | None = None
             try:
                 for path, content in files:
-                    write_atomically(path, content)
+                    write_output(path, content)
             except Exception as error:
                 fault = error
             with self._changed:

@@ -1,5 +1,7 @@
 """Files that come in pieces: whole and in their place, or not at all."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.run.machines.fetched_files import FetchedFiles
+from evenload.pipeline.store.full_disk import says_full
 from evenload.pipeline.worker import piece_sender
 from evenload.pipeline.worker.piece_sender import PieceSender
 
@@ -151,3 +154,25 @@ def test_a_sender_sends_each_byte_once(contents: list[bytes], piece_bytes: int, 
             assert len(piece.content) <= piece_bytes
             came[piece.output] = came.get(piece.output, b"") + np.asarray(piece.content).tobytes()
         assert came == named
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("at", ["open", "fsync"])
+def test_a_folder_that_takes_no_more_is_no_fault_of_the_item(
+    tmp_path: Path, until: Callable, monkeypatch: pytest.MonkeyPatch, at: str, number: int
+) -> None:
+    """Nor does it keep who waits for the outcome: what is half there cannot be removed either."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "there")
+
+    fetched = FetchedFiles(tmp_path, place_of, lambda: None)
+    monkeypatch.setattr(f"evenload.pipeline.run.machines.fetched_files.os.{at}", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    for piece in pieces_of(TASK, CONTENTS):
+        fetched.take(1, piece)
+    fetched.finish(1, outcome_of(TASK, CONTENTS))
+    outcome = ended(fetched, until)
+    monkeypatch.undo()
+    fetched.close()
+    assert (outcome.kind, says_full(outcome.error[1])) == ("failed", True), outcome.error

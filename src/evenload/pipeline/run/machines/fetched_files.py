@@ -5,6 +5,7 @@
 Nothing that a worker says names a path: where a file belongs follows from its task.
 """
 
+import contextlib
 import hashlib
 import os
 import queue
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import FormatError, quoted, reason_of
+from evenload.pipeline.artifacts import UNWRITABLE, is_unwritable
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.job.memory_sizes import gib_text, size_text
@@ -166,13 +168,11 @@ class FetchedFiles:
                 arrived.partial.replace(arrived.path)
         except (OSError, FormatError) as error:
             for arrived in files.values():
-                arrived.partial.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # then the end of the run removes it, or the next one
+                    arrived.partial.unlink(missing_ok=True)
             failed = OrderOutcome("failed", outcome.stage, outcome.task)
-            failed.error = (
-                type(error).__name__,
-                f"the result could not be fetched: {reason_of(error, with_path=True)}",
-                "",
-            )
+            said = UNWRITABLE if is_unwritable(error) else "the result could not be fetched"
+            failed.error = (type(error).__name__, f"{said}: {reason_of(error, with_path=True)}", "")
             failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
             outcome = failed
         self._done.put((worker, mark, outcome))
