@@ -64,6 +64,11 @@ def test_an_unknown_option_is_a_usage_error(run):
     assert "--json" in err
 
 
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "message"),
     [
@@ -71,6 +76,11 @@ def test_an_unknown_option_is_a_usage_error(run):
         (NoUsableDevice("none"), 3, "error: none\n"),
         (MissingExtra("no torch", hint="pip install it"), 3, "error: no torch\n  hint: pip install it\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (
+            noted(OSError(5, "No luck", "there"), "not here either"),
+            2,
+            "there: No luck\n  not here either\n  hint: check the path, and that you may use it\n",
+        ),
         (click.UsageError("wrong"), 2, "Error: wrong\n"),
     ],
 )

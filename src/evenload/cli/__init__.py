@@ -175,7 +175,8 @@ def _exit_code(argv: list[str] | None) -> int:
             return 1
         if error.filename is None:
             raise
-        _complain(shortened(f"{error.filename}: {error.strerror}"), "check the path, and that you may use it")
+        said = "\n  ".join([f"{error.filename}: {error.strerror}", *getattr(error, "__notes__", ())])
+        _complain(shortened(said), "check the path, and that you may use it")
         code = 2
     return code if isinstance(code, int) else 0
 

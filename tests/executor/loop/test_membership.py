@@ -1,5 +1,6 @@
 """Devices that come and go while work runs, by method and by the files of a run folder."""
 
+import errno
 import itertools
 import os
 import signal
@@ -223,6 +224,23 @@ def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, li
         control._thread.join(timeout=500)
         with pytest.raises(ConfigError, match="does not answer"):
             ask(tmp_path, "list", wait_s=0.2)
+
+
+@pytest.mark.parametrize("deed", ["glob", "unlink"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_folder_that_fails_meanwhile_hides_no_end(
+    tmp_path: Path, executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, deed: str, number: int
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "control")
+
+    def works() -> None:
+        with Control(tmp_path, executor[0]):
+            monkeypatch.setattr(Path, deed, fails)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        works()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that is another user's")

@@ -82,7 +82,10 @@ class Control:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
-        self._clear("*.ask")  # whoever asked takes the answer: the request may have ended the run
+        with contextlib.suppress(
+            OSError
+        ):  # a drive that has failed meanwhile must not hide how the run ended
+            self._clear("*.ask")  # whoever asked takes the answer: the request may have ended the run
 
     def _clear(self, *kinds: str) -> None:
         for entry in [*(one for kind in kinds for one in self._folder.glob(kind)), self._folder / "owner"]:
