@@ -34,6 +34,7 @@ class Fleet:
         class_keys=None,
         parks=False,
         too_large=frozenset(),
+        p_change=0.0,
     ):
         self.dispatcher, self.flow = dispatcher, flow
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
@@ -44,13 +45,14 @@ class Fleet:
         self.class_keys = class_keys or {}  # of tasks whose stage's class says their key
         self.parks = parks  # models that leave wait in host memory
         self.too_large = too_large  # (group, task) without memory for it
-        self.most_loads = 20 * len(dispatcher.groups)  # while no task is over
+        self.p_change = p_change  # devices that leave, or join again
+        self.gone: set[str] = set()
         self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
         self.now, self.busy = 0.0, {}
         self.ran: list[tuple[str, StageTask, float]] = []
         self.loads: list[tuple[str, int]] = []
         self.given_up: list[StageTask] = []
-        self.n_loads_before = 0  # the last task was over
+        self.n_begun = 0  # workers started and models loaded since the last task was over
 
     def go(self) -> float:
         """Until nothing is open; returns the makespan."""
@@ -61,7 +63,8 @@ class Fleet:
             actions = self.dispatcher.decide(self.now)
             for action in actions:
                 self._do(action)
-            assert len(self.loads) - self.n_loads_before <= self.most_loads, "models come and go for ever"
+            most = 40 * len(self.dispatcher.groups)
+            assert self.n_begun <= most, "workers and models come and go for ever"
             if actions:
                 continue
             wait_s, next_s = self.dispatcher.wake_s(self.now), self._next_s()
@@ -76,7 +79,9 @@ class Fleet:
         return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
 
     def _do(self, action) -> None:
+        self.n_begun += isinstance(action, StartWorker | LoadStage)
         if isinstance(action, StartWorker):
+            assert self.gone.isdisjoint(self.dispatcher.devices_of(action.group)), "a device that left"
             self.dispatcher.up(action.group)
         elif isinstance(action, StopWorker):
             assert action.group not in self.busy
@@ -107,14 +112,15 @@ class Fleet:
         if not ends:
             return False
         end, group = min(ends)
+        if self.rng.random() < self.p_change:
+            self._change_devices()
+            return True
         _, action = self.busy.pop(group)
         self.now = max(self.now, end)
         if self.plans and self.rng.random() < 0.1:
             self._follow(self.rng.choice(self.plans))
         if self.rng.random() < self.p_death:
-            self.saving = [one for one in self.saving if one[1] != group]
-            for task in self.dispatcher.lost(group, self.now, "was killed"):
-                self._give_up(task, "WorkerLost")
+            self._lose(group)
             return True
         running = tuple(self.dispatcher.running_on(group))
         if running and self.rng.random() < self.p_slow:
@@ -147,6 +153,25 @@ class Fleet:
                 self._done(group, task)
         return True
 
+    def _lose(self, group: str, *, blames: bool = True) -> None:
+        self.busy.pop(group, None)
+        self.saving = [one for one in self.saving if one[1] != group]
+        for task in self.dispatcher.lost(group, self.now, "was killed", blames=blames):
+            self._give_up(task, "WorkerLost")
+
+    def _change_devices(self) -> None:
+        """One device leaves, or joins again."""
+        groups = self.dispatcher.groups.values()
+        device = self.rng.choice(sorted({one for group in groups for one in group.devices}))
+        if device in self.gone:
+            self.gone.remove(device)
+            return self.dispatcher.join(device)
+        self.gone.add(device)
+        for group in tuple(groups):
+            if device in group.devices and group.state == "up":
+                self._lose(group.id, blames=False)
+        return self.dispatcher.leave(device, "it was lost with its machine")
+
     def _follow(self, phases: Sequence[Phase]) -> None:
         """As when a run is planned again: stages of which nothing is left but what runs are left out."""
         view = self.dispatcher.view()
@@ -169,7 +194,7 @@ class Fleet:
 
     def _done(self, group: str, task: StageTask) -> None:
         self.ran.append((group, task, self.now))
-        self.n_loads_before = len(self.loads)
+        self.n_begun = 0
         self.dispatcher.go_on(self.flow.done(task, {}))
 
 
@@ -205,3 +230,33 @@ def phases_of_mode(
 
 def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
     return Phase(tuple(Unit((device,), stage) for device in devices), (stage,))
+
+
+def random_phases(
+    rng: random.Random,
+    stages: Sequence[str],
+    devices: Sequence[str],
+    n_items: int,
+    p_split: float = 0.0,
+) -> tuple[Phase, ...]:
+    """Stages one after the other or side by side, each on some of the devices, which get shares of it.
+
+    p_split  chance of each stage to be spread over some devices, which may be those of another beside it
+    """
+    phases, at = [], 0
+    while at < len(stages):
+        side_by_side = tuple(stages[at : at + rng.randint(1, 3 if p_split else 2)])
+        units = [
+            Unit((device,), stage, limit=rng.choice([None, rng.randint(1, n_items)]))
+            for stage in side_by_side for device in rng.sample(devices, rng.randint(1, len(devices)))
+        ]  # fmt: skip
+        if len(devices) > 1 and len(side_by_side) == 1 and rng.random() < 0.2:
+            units = [Unit(tuple(devices), side_by_side[0], Fit("layer_split"))]
+        for stage in side_by_side if p_split and len(devices) > 1 else ():
+            if rng.random() < p_split:
+                some = sorted(rng.sample(devices, rng.randint(2, len(devices))))
+                units = [unit for unit in units if unit.stage != stage]
+                units.append(Unit(tuple(some), stage, Fit("layer_split")))
+        phases.append(Phase(tuple(units), side_by_side))
+        at += len(side_by_side)
+    return tuple(phases)

@@ -1,12 +1,11 @@
 """Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
 
 import random
-from collections.abc import Sequence
 
 from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
+from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
@@ -118,24 +117,6 @@ def test_tasks_that_come_back_are_no_part_of_a_share_that_is_done() -> None:
         assert group.n_taken == {0: 1}
         come_back()
         assert group.n_taken == {0: 0}
-
-
-def random_phases(
-    rng: random.Random, stages: Sequence[str], devices: Sequence[str], n_items: int
-) -> tuple[Phase, ...]:
-    """Stages one after the other or side by side, each on some of the devices, which get shares of it."""
-    phases, at = [], 0
-    while at < len(stages):
-        side_by_side = tuple(stages[at : at + rng.randint(1, 2)])
-        units = [
-            Unit((device,), stage, limit=rng.choice([None, rng.randint(1, n_items)]))
-            for stage in side_by_side for device in rng.sample(devices, rng.randint(1, len(devices)))
-        ]  # fmt: skip
-        if len(devices) > 1 and len(side_by_side) == 1 and rng.random() < 0.2:
-            units = [Unit(tuple(devices), side_by_side[0], Fit("layer_split"))]
-        phases.append(Phase(tuple(units), side_by_side))
-        at += len(side_by_side)
-    return tuple(phases)
 
 
 @given(

@@ -58,7 +58,7 @@ class DispatchView:
     """All groups, and of each stage, by its number: tasks that wait, and that workers have.
 
     over     stages of which nothing is left, nor will come
-    drained  devices that take no part any more
+    gone     devices that take no part any more: they were drained, or left
     """
 
     stages: tuple[str, ...]
@@ -66,10 +66,10 @@ class DispatchView:
     n_waiting: tuple[int, ...]
     n_on_workers: tuple[int, ...]
     over: frozenset[int]
-    drained: frozenset[str]
+    gone: frozenset[str]
 
     @classmethod
-    def of(cls, state: FleetState, drained: set[str]) -> "DispatchView":
+    def of(cls, state: FleetState, gone: set[str]) -> "DispatchView":
         numbers = range(len(state.stages))
         return cls(
             state.stages,
@@ -77,5 +77,5 @@ class DispatchView:
             tuple(map(state.waiting.count, numbers)),
             tuple(map(state.tasks_on, numbers)),
             frozenset(filter(state.is_over, numbers)),
-            frozenset(drained),
+            frozenset(gone),
         )

@@ -22,6 +22,7 @@ from evenload.pipeline.dispatch.oom_ladder import next_fit, try_less
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.dispatch.queues.suspects import Suspects
 from evenload.pipeline.dispatch.queues.waiting import Waiting
+from evenload.pipeline.dispatch.roster import Roster
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
@@ -71,9 +72,9 @@ class Dispatcher:
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
         self._chooser = WorkChooser(self._state, queue, holds)
         self.stages, self.groups = self._state.stages, self._state.groups
-        self.drained: set[str] = set()
-        self._fits, self._oom = fits or {}, tuple(oom)
-        self._free, self._barred = free or {}, dict(barred or {})
+        self._roster = Roster(self.groups, barred or {})
+        self.drained = self._roster.drained
+        self._fits, self._oom, self._free = fits or {}, tuple(oom), free or {}
         self.follow(phases)
 
     def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
@@ -89,20 +90,12 @@ class Dispatcher:
             group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
         for at, phase in enumerate(phases):
             for unit in phase.units:
-                group, stage = self._group(unit.devices), self.stages.index(unit.stage)
+                group, stage = self._roster.group(unit.devices), self.stages.index(unit.stage)
                 group.assignments.append(
                     Assignment(at, stage, group.lowered.get(stage, unit.fit), unit.limit)
                 )
         add_help(self.groups, self._free, 2 * self._state.n_phases)
         keep_unplanned(self.groups, before, 2 * self._state.n_phases + 1)
-
-    def _group(self, devices: tuple[str, ...]) -> DeviceGroup:
-        name = "+".join(devices)
-        if name not in self.groups:
-            barred = frozenset[int]().union(*(self._barred.get(one, ()) for one in devices))
-            is_draining = bool(self.drained.intersection(devices))
-            self.groups[name] = DeviceGroup(name, devices, is_draining=is_draining, barred=barred)
-        return self.groups[name]
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -202,7 +195,7 @@ class Dispatcher:
 
     def view(self) -> DispatchView:
         """Where the run is now."""
-        return DispatchView.of(self._state, self.drained)
+        return DispatchView.of(self._state, self.drained | self._roster.left.keys())
 
     def devices_of(self, group_id: str) -> tuple[str, ...]:
         return self.groups[group_id].devices
@@ -221,8 +214,8 @@ class Dispatcher:
         return {device for group in groups for device in group.devices}
 
     def lost_devices(self) -> set[str]:
-        """Devices of groups whose workers died again and again."""
-        return {device for group in self.groups.values() if group.state == "lost" for device in group.devices}
+        """Devices that left, and those of groups whose workers died again and again."""
+        return self._roster.lost()
 
     def draining(self, *, with_work: bool) -> list[str]:
         """Groups that take nothing more, and (unless ``with_work``) have nothing left."""
@@ -374,27 +367,13 @@ class Dispatcher:
 
     def leave(self, device: str, why: str) -> None:
         """``device`` is there no more, until it joins."""
-        for group in self.groups.values():
-            if device in group.devices:
-                group.back_off.why_given_up, group.state = why, "lost"
+        self._roster.leave(device, why)
 
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""
-        self.drained.add(device)
-        for group in self.groups.values():
-            if device in group.devices:
-                group.is_draining = True
+        self._roster.drain(device)
 
     def join(self, device: str, barred: Collection[int] = ()) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""
-        self.drained.discard(device)
-        known = [group for group in self.groups.values() if device in group.devices]
-        for group in known:
-            group.is_draining = bool(self.drained.intersection(group.devices))
-            if group.state == "lost":
-                group.state = "off"
-                group.back_off.forgive()
-        if not known:
-            self._barred[device] = barred
-            self._group((device,))
+        if self._roster.join(device, barred):
             add_help(self.groups, self._free, 2 * self._state.n_phases)

@@ -126,7 +126,8 @@ def _as_it_is(
     device: PlanDevice, view: DispatchView, problem: Problem, seen: SpeedEstimate, now: float
 ) -> PlanDevice | None:
     mine = [group for group in view.groups if device.id in group.devices]
-    if device.id in view.drained or not all(group.is_usable for group in mine):
+    complete = [group for group in mine if view.gone.isdisjoint(group.devices)]
+    if device.id in view.gone or not all(group.is_usable for group in complete):
         return None
     speed = seen.speed.get(device.id, device.speed)
     group = next((group for group in mine if group.is_up), None)

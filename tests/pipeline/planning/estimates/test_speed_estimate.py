@@ -123,6 +123,19 @@ def test_where_a_run_is() -> None:
     assert late["d1", "edit"] == MeanTime(1, 40.0)
 
 
+def test_whose_partner_left_takes_part_in_the_next_plan() -> None:
+    """A group of both can work no more, which says nothing against the one that is there."""
+    split = Fit("layer_split")
+    phases = tuple(Phase((Unit(("d0", "d1"), name, split),), (name,)) for name in NAMES)
+    flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
+    dispatcher = Dispatcher(phases, NAMES)
+    dispatcher.add(flow.begin())
+    dispatcher.leave("d1", "it was lost")
+    seen = estimate_speeds(asked(2), {})
+    state = state_of_run(asked(2), dispatcher.view(), flow, seen, 0.0)
+    assert [device.id for device in state.devices] == ["d0"]
+
+
 def test_a_device_that_joins_is_as_fast_as_it_is_beside_one_that_is_known() -> None:
     stages = asked().stages
     again = Problem(stages, (PlanDevice("d0", speed=0.5), PlanDevice("new", speed=1.0)), 10)
