@@ -100,6 +100,29 @@ def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     assert len(played.ran) == len(stages) * n_items or p_death or p_too_large
 
 
+@given(
+    st.integers(1, 12), st.integers(3, 4), st.integers(2, 4), st.integers(0, 10**6),
+    st.sampled_from([0.3, 0.5]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=examples(150))
+def test_groups_that_share_devices_do_not_end_each_other_for_ever(
+    n_items, n_stages, n_devices, seed, p_split
+) -> None:
+    rng, stages, devices = (
+        random.Random(seed),
+        tuple("abcd"[:n_stages]),
+        [f"d{at}" for at in range(n_devices)],
+    )
+    phases = random_phases(rng, stages, devices, n_items, p_split)
+    played = Fleet(
+        Dispatcher(phases, stages, queue=rng.choice([2, 8])), flow(n_items, stages), rng=rng,
+        item_s={device: rng.choice([0.5, 1.0, 4.0]) for device in devices},
+        load_s={at: rng.choice([0.0, 1.0]) for at in range(n_stages)},
+    )  # fmt: skip
+    played.go()
+    assert len(played.ran) == n_stages * n_items
+
+
 def test_tasks_that_come_back_are_no_part_of_a_share_that_is_done() -> None:
     dispatcher = Dispatcher((Phase((Unit(("d0",), "edit", limit=2),), ("edit",)),), ("edit",))
     group, tasks = dispatcher.groups["d0"], [StageTask(0, 0), StageTask(0, 1)]

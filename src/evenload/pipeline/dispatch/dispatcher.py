@@ -139,9 +139,8 @@ class Dispatcher:
         return min((seconds for seconds in due if seconds > 0), default=None)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
-        assignment = self._chooser.choose(group, now)
-        if assignment is None or self._chooser.is_left_to_others(group, assignment, now):
-            assignment = self._chooser.ahead(group, now) or assignment
+        assignment = self._work(group, now) or self._chooser.ahead(group, now)
+        assignment = assignment or self._chooser.choose(group, now)
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
@@ -160,12 +159,13 @@ class Dispatcher:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
         mine = set(group.devices)
         owners = [g for g in self.groups.values() if g.state in ("up", "starting") and mine & set(g.devices)]
-        is_due = any(self._chooser.is_due(group, assignment, now) for assignment in group.assignments)
-        if not is_due and (owners or not self._chooser.is_next(group, now)):
+        if not self._is_due(group, now) and (owners or not self._chooser.is_next(group, now)):
             return []
         for owner in owners:
             if owner.state == "starting" or owner.is_working or self._chooser.choose(owner, now) is not None:
                 return []
+        if self._work(group, now) is None and any(self._is_due(owner, now) for owner in owners):
+            return []  # each would end the other's worker for ever, while nothing comes
         actions: list[Action] = []
         for owner in owners:
             owner.reset()
@@ -173,6 +173,14 @@ class Dispatcher:
             actions.append(StopWorker(owner.id))
         group.state = "starting"
         return [*actions, StartWorker(group.id)]
+
+    def _work(self, group: DeviceGroup, now: float) -> Assignment | None:
+        """What waits for ``group``, and not rather for others."""
+        found = self._chooser.choose(group, now)
+        return None if found is None or self._chooser.is_left_to_others(group, found, now) else found
+
+    def _is_due(self, group: DeviceGroup, now: float) -> bool:
+        return any(self._chooser.is_due(group, assignment, now) for assignment in group.assignments)
 
     # --- what others may ask ----------------------------------------------------------------------
 

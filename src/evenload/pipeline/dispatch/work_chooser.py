@@ -129,9 +129,10 @@ class WorkChooser:
         return all(self._is_done_with(rival, assignment, now) for rival, assignment in sooner)
 
     def is_due(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        """It has work, or soon will: its stage runs at the same time as one that it needs."""
+        """It has work, or soon will: its stage runs at the same time as one that it needs, which goes on."""
         if assignment.stage in group.refused:
             return False
         needs = self._state.graph.needs[assignment.stage]
-        is_fed = any((assignment.phase, need) in self._state.streams for need in needs)
+        is_streamed = any((assignment.phase, need) in self._state.streams for need in needs)
+        is_fed = is_streamed and self._state.is_fed(assignment.stage)
         return is_fed or self._may(group, assignment, now)
