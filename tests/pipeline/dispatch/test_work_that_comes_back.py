@@ -5,12 +5,13 @@ import random
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
+from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import StartWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.plan import Phase, Unit
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.5]))
@@ -34,3 +35,23 @@ def test_who_cannot_do_its_own_part_helps_with_others() -> None:
     dispatcher.refused("d1", 1, "no memory")
     dispatcher.add([StageTask(0, 5), StageTask(1, 4)])
     assert dispatcher.decide(0.0) == [StartWorker("d0"), StartWorker("d1")]
+
+
+@given(st.integers(2, 4), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=examples(150))
+def test_a_stage_that_a_plan_leaves_out_has_every_device_that_works_alone(n_devices, seed) -> None:
+    """Those that had it may be lost when its last tasks come back."""
+    rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
+    dispatcher = Dispatcher(random_phases(rng, STAGES, devices, 9, 0.5), STAGES)
+    is_on_one = any(one.stage == 0 for name in devices if name in dispatcher.groups
+                    for one in dispatcher.groups[name].assignments)  # fmt: skip
+    left = rng.choice(devices)
+    on_all = Phase(tuple(Unit((device,), STAGES[1]) for device in devices), STAGES[1:])
+    dispatcher.follow((on_all,))
+    dispatcher.add([StageTask(0, 5)])
+    for device in devices:
+        if device != left:
+            dispatcher.leave(device, "it was lost")
+    if is_on_one:
+        assert dispatcher.why_stuck() is None
+        assert dispatcher.decide(0.0) == [StartWorker(left)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
-from evenload.pipeline.plan import Fit, Phase
+from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph
 
 __all__ = ["add_help", "keep_unplanned", "streaming_stages"]
@@ -14,28 +14,32 @@ def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: i
     """Let groups of one device help with stages planned on others of one device, if the model fits.
 
     free  device -> bytes that it may use, where that is known
-    turn  the phase that this counts as: behind all of the plan
+    turn  the phase that this counts as: behind all of the plan; what is kept beside it has its own
     """
     alone = [group for group in groups.values() if len(group.devices) == 1]
-    fits: dict[int, Fit] = {}
+    first: dict[int, Assignment] = {}
     for group in alone:
         for assignment in group.assignments:
-            fits.setdefault(assignment.stage, assignment.fit)
-    planned = {device for group in groups.values() if group.assignments for device in group.devices}
+            first.setdefault(assignment.stage, assignment)
+    at_work = [group for group in groups.values() if any(one.phase < turn for one in group.assignments)]
+    planned = {device for group in at_work for device in group.devices}
     for group in alone:
         if not group.assignments and planned.intersection(group.devices):
             continue  # its device is meant to work in another group
         has, room = {assignment.stage for assignment in group.assignments}, free.get(group.devices[0])
-        for stage, fit in fits.items():
+        for stage, one in first.items():
+            fit, phase = one.fit, max(turn, one.phase)
             needed = fit.device2bytes[0] if fit.device2bytes else 0
             if stage not in has | group.barred and (room is None or needed <= room):
-                group.assignments.append(Assignment(turn, stage, group.lowered.get(stage, fit), is_help=True))
+                group.assignments.append(
+                    Assignment(phase, stage, group.lowered.get(stage, fit), is_help=True)
+                )
 
 
 def keep_unplanned(
     groups: Mapping[str, DeviceGroup], before: Mapping[str, Sequence[Assignment]], turn: int
 ) -> None:
-    """Let groups keep what they had of stages that a new plan leaves out, as help.
+    """Let groups keep what they had of stages that a new plan leaves out, as help; others may help with it.
 
     A plan counts what runs as done: it has no place for the last tasks of a stage, which come back if their
     worker ends.

@@ -94,8 +94,8 @@ class Dispatcher:
                 group.assignments.append(
                     Assignment(at, stage, group.lowered.get(stage, unit.fit), unit.limit)
                 )
-        add_help(self.groups, self._free, 2 * self._state.n_phases)
         keep_unplanned(self.groups, before, 2 * self._state.n_phases + 1)
+        add_help(self.groups, self._free, 2 * self._state.n_phases)
 
     # --- tasks ------------------------------------------------------------------------------------
 
