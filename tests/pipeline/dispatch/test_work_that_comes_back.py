@@ -11,7 +11,7 @@ from evenload.pipeline.dispatch.actions import StartWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
-from evenload.pipeline.plan import Phase, Unit
+from evenload.pipeline.plan import Fit, Phase, Unit
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.5]))
@@ -55,3 +55,14 @@ def test_a_stage_that_a_plan_leaves_out_has_every_device_that_works_alone(n_devi
     if is_on_one:
         assert dispatcher.why_stuck() is None
         assert dispatcher.decide(0.0) == [StartWorker(left)]
+
+
+@given(st.integers(1, 3), st.integers(0, 10))
+def test_who_is_off_helps_where_its_own_results_are_not_wanted_yet(queue, n_more) -> None:
+    """Those who are to take them have enough, and may be busy for long with something else."""
+    phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
+    dispatcher = Dispatcher(phases, STAGES, queue=queue)
+    dispatcher.up("d1")
+    dispatcher.loaded("d1", 1, Fit())
+    dispatcher.add([StageTask(0, 99), *(StageTask(1, at) for at in range(queue + 1 + n_more))])
+    assert StartWorker("d0") in dispatcher.decide(0.0)

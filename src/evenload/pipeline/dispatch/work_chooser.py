@@ -99,7 +99,7 @@ class WorkChooser:
             is_planned = any(
                 self._state.is_coming(p.stage) and self._state.could_take(group, p.stage)
                 for p in group.assignments
-                if not p.is_help
+                if not p.is_help and not self._is_full(p, now)
             )
             if (is_planned and group.state == "off") or not self._state.is_worth_loading(
                 group, assignment.stage
@@ -109,10 +109,14 @@ class WorkChooser:
                 group, assignment.stage
             ):
                 return False
-        streams = (assignment.phase, assignment.stage) in self._state.streams
-        if streams and self._state.is_full_after(assignment.stage, self._queue, now):
+        if self._is_full(assignment, now):
             return False
         return not self._leaves_to_faster(group, assignment.stage, now)
+
+    def _is_full(self, assignment: Assignment, now: float) -> bool:
+        """Others are meant to take its results meanwhile, and have enough of them."""
+        streams = (assignment.phase, assignment.stage) in self._state.streams
+        return streams and self._state.is_full_after(assignment.stage, self._queue, now)
 
     def is_next(self, group: DeviceGroup, now: float) -> bool:
         """Nobody else wants its devices before it can be loaded for what is on its way."""
