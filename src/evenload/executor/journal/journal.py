@@ -32,6 +32,7 @@ __all__ = ["ON_CHANGE", "Journal"]
 FORMAT = "1"
 MOST_FACTS_BYTES = 1 << 28
 WHAT = "results that are unpickled"
+OTHER_HINT = "on_change='rerun' forgets it and does everything again; or name another journal"
 ON_CHANGE = ("refuse", "rerun")
 
 
@@ -244,7 +245,7 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
         why = f"another {' and another '.join(changed)} made its results"
     raise ConfigError(
         f"the journal {path} is of no use here: {why}",
-        hint="on_change='rerun' forgets it and does everything again; or name another journal",
+        hint=OTHER_HINT,
     )
 
 

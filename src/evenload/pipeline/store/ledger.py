@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.executor.journal.journal import Journal
+from evenload.executor.journal.journal import OTHER_HINT, Journal
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 
@@ -33,6 +33,7 @@ FOLDER = "journal"
 MOST_FACTS_BYTES = 1 << 28
 _FINGERPRINT = {"results": "2"}  # each entry says what made it
 _IDENTITY = "made-of:"
+_OTHER_HINT = "--fresh does everything again, -o FOLDER keeps both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,23 @@ class Ledger:
     def open(cls, run_folder: Path) -> "Ledger":
         """Open the ledger of a run folder, or begin one.
 
-        Raises ConfigError if an earlier version made its results, or if another process works in the folder.
+        Raises ConfigError if an earlier version made its results, if it is not known any more what did, or if
+        another process works in the folder.
         """
         path = run_folder / FOLDER
         is_empty = not any(path.glob("segment-*"))
         if not is_empty and _fingerprint(path) not in (None, _FINGERPRINT):
             raise ConfigError(
                 f"{run_folder} holds results of an earlier version, which do not say what made them",
-                hint="--fresh does everything again, -o FOLDER keeps both",
+                hint=_OTHER_HINT,
             )
-        return cls(run_folder, Journal.open(path, _FINGERPRINT, on_change="rerun" if is_empty else "refuse"))
+        try:
+            journal = Journal.open(path, _FINGERPRINT, on_change="rerun" if is_empty else "refuse")
+        except ConfigError as error:
+            if error.hint != OTHER_HINT:
+                raise
+            raise ConfigError(error.message, hint=_OTHER_HINT) from error
+        return cls(run_folder, journal)
 
     @property
     def is_empty(self) -> bool:
