@@ -82,9 +82,7 @@ class Control:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
-        with contextlib.suppress(
-            OSError
-        ):  # a drive that has failed meanwhile must not hide how the run ended
+        with contextlib.suppress(OSError):  # a drive that has failed must not hide how the run ended
             self._clear("*.ask")  # whoever asked takes the answer: the request may have ended the run
 
     def _clear(self, *kinds: str) -> None:
