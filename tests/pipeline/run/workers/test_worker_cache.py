@@ -192,7 +192,7 @@ def test_who_still_writes_files_when_its_run_ended_does_not_stay(
         lent = workers.make(WorkerOptions())
         lent.start(1, pool.device(kept.device), pool, kept.environment)
         lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
-        monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_atomically", write_late)
+        monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_output", write_late)
         inputs = (TaskInputs(StageTask(0, 0), {}, Item(0, "late", 7)),)
         lent.run(1, 1, 1, [Order(LOAD, 0)], False)
         lent.run(1, 1, 2, [Order(RUN, 0, inputs=inputs)], False)
