@@ -1,6 +1,7 @@
 """A run whose events cannot be read or counted at its end: its results and summary are there all the same."""
 
 import errno
+import inspect
 import json
 import random
 import sys
@@ -38,13 +39,18 @@ def job(tmp_path: Path) -> Path:
 
 
 class Faults:
-    """A hook that has calls of the report's functions raise ``error``, the ``number``th and ``n_more``."""
+    """A hook that has calls of the report's functions raise ``error``, the ``number``th and ``n_more``.
+
+    Not of generators: they are called once more when they are disposed of, where Python hides what is raised.
+    """
 
     def __init__(self, error: Exception, number: int, n_more: int):
         self.error, self.first, self.last, self.n_calls = error, number, number + n_more, 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and "/evenload/report/" in frame.f_code.co_filename:
+        code = frame.f_code
+        is_usual = not code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and is_usual and "/evenload/report/" in code.co_filename:
             self.n_calls += 1
             if self.first <= self.n_calls <= self.last:
                 raise self.error
