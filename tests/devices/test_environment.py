@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -124,6 +125,53 @@ def test_in_this_very_process_gpus_keep_their_numbers():
             assert (current().torch, current().adapter) == ("cpu", WGPU.uuid)
         assert current() is view
     assert current() == before
+
+
+INTERRUPTED = """
+import contextvars, gc
+from evenload.devices import Device, DevicePool, as_current, current_device
+
+device = Device("cpu:0", "cpu", "cpu", "x", threads=2)
+pool = DevicePool([device])
+other = contextvars.ContextVar("other")
+other.set(object())
+
+class Unclosed:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        gc.disable()
+        if is_nested:
+            with as_current(device, pool):
+                assert current_device()
+        other.set(object())
+
+gc.disable()
+for is_nested in (False, True):
+    for n_allocations in range(1, 60):
+        gc.collect()
+        Unclosed()
+        gc.set_threshold(n_allocations)
+        gc.enable()
+        with as_current(device, pool) as view:
+            gc.disable()
+            assert current_device() is view
+        assert current_device() is None
+"""
+
+
+def test_the_garbage_collector_may_finalise_anything_at_any_moment():
+    """What it finds may be an executor that nobody closed: its tasks end then, in this very thread."""
+    variables = {**os.environ, "PYTHONMALLOC": "debug"}
+    variables.pop("EVENLOAD_DEVICE", None)
+    subprocess.run([sys.executable, "-c", INTERRUPTED], env=variables, check=True, timeout=550)
+
+
+def test_threads_do_not_see_the_device_of_another():
+    with as_current(GPU1, POOL), ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: as_current(GPU0, POOL).__enter__().id).result() == "cuda:0"
+        assert current().id == "cuda:1"
 
 
 def test_a_device_of_another_machine_has_its_family_and_number_and_no_driver_here() -> None:

@@ -4,9 +4,9 @@ parent: worker_environment(device, pool) ──► the worker's environment ─�
 """
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 from evenload.devices.device import Device, family_of
@@ -54,7 +54,17 @@ class CurrentDevice:
         return family_of(self.id)
 
 
-_override: ContextVar[CurrentDevice | None] = ContextVar("evenload_current_device", default=None)
+class _Override(threading.local):
+    """What ``as_current`` says in this thread.
+
+    No context variable: until Python 3.12, setting one crashes if the garbage collector runs meanwhile and
+    finalises something that sets another, as an executor that nobody closed.
+    """
+
+    view: CurrentDevice | None = None
+
+
+_override = _Override()
 
 
 def worker_environment(
@@ -98,9 +108,8 @@ def thread_share(device: Device, pool: DevicePool) -> int:
 
 def current() -> CurrentDevice:
     """Return the device set by ``as_current`` or by the worker's environment; else the CPU."""
-    override = _override.get()
-    if override is not None:
-        return override
+    if _override.view is not None:
+        return _override.view
     device_id = os.environ.get("EVENLOAD_DEVICE", "cpu:0")
     threads = os.environ.get("EVENLOAD_THREADS", "")
     return CurrentDevice(
@@ -117,7 +126,7 @@ def current_device() -> CurrentDevice | None:
     The same in a map, a submitted call, a gang, a pipeline's stage, joblib, ``evenload.futures``, and on
     every backend. Threads and programs that a task starts are on its device, too; inline, its own thread is.
     """
-    return current() if _override.get() is not None or os.environ.get("EVENLOAD_DEVICE") else None
+    return current() if _override.view is not None or os.environ.get("EVENLOAD_DEVICE") else None
 
 
 @contextmanager
@@ -129,11 +138,11 @@ def as_current(device: Device, pool: DevicePool) -> Iterator[CurrentDevice]:
         threads=thread_share(device, pool),
         adapter=device.uuid if device.family == "wgpu" else None,
     )
-    token = _override.set(view)
+    before, _override.view = _override.view, view
     try:
         yield view
     finally:
-        _override.reset(token)
+        _override.view = before
 
 
 def _torch_name(device_id: str, cuda_index: int) -> str:
