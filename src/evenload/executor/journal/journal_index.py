@@ -28,6 +28,8 @@ class Index:
         self._path = path
         # Several threads call, one at a time: the journal has a lock.
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        # A key with a damaged byte is another key, which nobody asks for: what had it is done again.
+        self._db.text_factory = lambda key: str(key, "utf-8", "replace")
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
             # Commits are not fsynced: after a power cut the rest is read from the segments, which are.
