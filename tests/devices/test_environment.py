@@ -170,7 +170,7 @@ def test_the_garbage_collector_may_finalise_anything_at_any_moment():
 
 def test_threads_do_not_see_the_device_of_another():
     with as_current(GPU1, POOL), ThreadPoolExecutor(1) as threads:
-        assert threads.submit(lambda: as_current(GPU0, POOL).__enter__().id).result() == "cuda:0"
+        assert threads.submit(lambda: as_current(GPU0, POOL).__enter__().id).result(timeout=500) == "cuda:0"
         assert current().id == "cuda:1"
 
 
