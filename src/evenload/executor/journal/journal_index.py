@@ -19,6 +19,12 @@ CREATE TABLE IF NOT EXISTS entry (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS segment (number INTEGER PRIMARY KEY, stop INTEGER NOT NULL);
 """
+# A damaged byte can turn a value into one of another type, which SQLite's own check may not mind.
+OF_ANOTHER_TYPE = """
+SELECT EXISTS (SELECT 1 FROM entry WHERE typeof(key) != 'text' OR typeof(segment) != 'integer'
+                                      OR typeof(start) != 'integer' OR typeof(stop) != 'integer')
+    OR EXISTS (SELECT 1 FROM segment WHERE typeof(stop) != 'integer')
+"""
 
 
 class Index:
@@ -34,13 +40,21 @@ class Index:
             self._db.execute("PRAGMA journal_mode=WAL")
             # Commits are not fsynced: after a power cut the rest is read from the segments, which are.
             self._db.execute("PRAGMA synchronous=NORMAL")
-            (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
-            self._db.executescript(TABLES)
-        except BaseException:
+            self._check()
+        except BaseException as error:
             self._db.close()
+            if isinstance(error, UnicodeDecodeError):  # SQLite's own message quotes damaged bytes
+                raise sqlite3.DatabaseError(str(error)) from None
             raise
+
+    def _check(self) -> None:
+        """Make the tables, or raise sqlite3.DatabaseError unless every key in them can be looked up."""
+        (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()  # the order of the keys too
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+        self._db.executescript(TABLES + "PRAGMA user_version = 1;")  # an error if it cannot be written
+        if self._db.execute(OF_ANOTHER_TYPE).fetchone()[0]:
+            raise sqlite3.DatabaseError("a value is of another type than its column")
 
     @classmethod
     def remove(cls, path: Path) -> None:
