@@ -68,10 +68,21 @@ def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequenc
     basis = _solve(table, list(range(1 + n_ways, 1 + n_ways + n_rows)))
     values = np.zeros(table.shape[1])
     values[basis] = table[:n_rows, -1]
-    used = tuple(float(value) * n for value, n in zip(values[1 : 1 + n_ways], most, strict=True))
+    used = [float(value) * n for value, n in zip(values[1 : 1 + n_ways], most, strict=True)]
+    _add_least(used, ways, [float(values[0]) * top * n for n in n_tasks])
     duals = table[-1, 1 + n_ways : 1 + n_ways + len(n_tasks)].tolist()
     prices = tuple(max(0.0, dual) / able[s] if able[s] else 0.0 for s, dual in enumerate(duals))
-    return Shares(float(values[0]) * top, used, prices)
+    return Shares(float(values[0]) * top, tuple(used), prices)
+
+
+def _add_least(used: list[float], ways: Sequence[Way], n_due: Sequence[float]) -> None:
+    """Give its fastest way to what a stage lacks of ``n_due`` tasks: less than ``_TINY`` of all devices."""
+    for stage, due in enumerate(n_due):
+        mine = [at for at, way in enumerate(ways) if way.stage == stage]
+        missing = due - sum(ways[at].rate * used[at] for at in mine)
+        if missing > 0:
+            fastest = max(mine, key=lambda at: ways[at].rate)
+            used[fastest] += missing / ways[fastest].rate
 
 
 def _solve(table: np.ndarray, basis: list[int]) -> list[int]:
