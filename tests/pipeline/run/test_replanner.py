@@ -1,7 +1,12 @@
 """A run that does not go as planned is planned again, told, and goes on with what it has."""
 
 import json
+import random
 from pathlib import Path
+
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
@@ -10,24 +15,29 @@ from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.planning.planner import make_plan
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.stage import Item
 
 NAMES = ("edit", "score")
+GIB = 2**30
 
 
 class Voyage:
     """A run in the middle, with a clock of its own."""
 
-    def __init__(self, mode: str = "auto", sources: dict[str, str] | None = None):
+    def __init__(
+        self, mode: str = "auto", sources: dict[str, str] | None = None, problem: Problem | None = None
+    ):
         stages = (PlanStage("edit", 5.0, 20.0), PlanStage("score", 3.4, 15.0))
-        self.problem = Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 100)
+        self.problem = problem or Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 100)
         self.plan = make_plan(self.problem, mode, effort=0)
-        self.flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(n, str(n)), {}) for n in range(100)])
+        items = [(Item(n, str(n)), {}) for n in range(self.problem.n_items)]
+        self.flow = ItemFlow([StageRule(name) for name in NAMES], items)
         self.dispatcher = Dispatcher(self.plan.phases, NAMES)
         self.dispatcher.add(self.flow.begin())
-        self.now, self.there, self.events = 0.0, ["d0", "d1", "d2", "d3"], list[Event]()
+        self.now, self.events = 0.0, list[Event]()
+        self.there = [device.id for device in self.problem.devices]
         self.replanner = Replanner(
             self.problem, self.plan, "auto", self.dispatcher, self.flow, EventLog(self.events.append),
             sources=sources or dict.fromkeys(NAMES, "given"), devices=lambda: self.there,
@@ -137,6 +147,45 @@ def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
     assert all("known" in event.why for event in voyage.events if isinstance(event, Replanned))
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    speeds=st.lists(st.sampled_from([1.0, 0.9, 0.3]), min_size=2, max_size=8),
+    n_items=st.sampled_from([1, 10, 80]),
+    dice=st.randoms(use_true_random=False),
+)
+def test_who_stands_still_finds_the_devices_that_are_left(
+    speeds: list[float], n_items: int, dice: random.Random
+) -> None:
+    """`score` needs two devices at once, or more. Groups refuse it, until no two devices are left."""
+    score = PlanStage("score", 3.4, 15.0, Weights(GIB // 4, GIB, 10), GIB // 8, fits=("layer_split",))
+    devices = tuple(PlanDevice(f"d{n}", speed, 8 * GIB) for n, speed in enumerate(speeds))
+    voyage = Voyage(problem=Problem((PlanStage("edit", 5.0, 20.0), score), devices, n_items))
+    group = next(g for g in voyage.dispatcher.groups.values() if len(g.devices) == 1)
+    voyage.work(group.id, 0, n_items, 5.0)
+    left = set(voyage.there)
+    while True:
+        able = [
+            group
+            for group in voyage.dispatcher.groups.values()
+            if 1 not in group.refused and any(one.stage == 1 for one in group.assignments)
+        ]
+        if able:
+            refusing = dice.choice(able)
+            assert len(refusing.devices) >= 2
+            assert left.issuperset(refusing.devices)
+            voyage.dispatcher.refused(refusing.id, 1, "no memory")
+            left.difference_update(refusing.devices)
+            continue
+        assert voyage.dispatcher.why_stuck() is not None
+        was = len(voyage.replanner.made)
+        assert voyage.replanner.seeks("nobody can")
+        voyage.look()
+        if len(left) < 2:
+            break
+        assert len(voyage.replanner.made) == was + 1
+    assert not voyage.replanner.seeks("nobody can")  # it has been searched for
+
+
 STAGES = """
 import time
 
@@ -172,3 +221,37 @@ def test_a_run_whose_times_were_guessed_wrong(tmp_path: Path) -> None:
     assert len(notes) == len(told)
     assert told
     assert all(event.before_s is None or event.after_s < event.before_s for event in told)
+
+
+DIES = """
+import os
+
+class Edit:
+    def __call__(self, inputs, item):
+        return {"edit": item.seed}
+
+class Score:
+    def __init__(self, context):
+        if context.device.id in ("cpu:2", "cpu:3"):
+            os._exit(9)
+        self.n_devices = context.n_devices
+    def __call__(self, inputs, item):
+        return {"score": self.n_devices}
+"""
+
+
+def test_a_split_model_whose_devices_fail_goes_to_those_that_have_nothing_to_do(
+    tmp_path: Path, tiny_models: Path
+) -> None:
+    (tmp_path / "stages.py").write_text(DIES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(6)))
+    (tmp_path / "job.yaml").write_text(
+        "version: 1\njob: {name: split, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*4\nstages:\n"
+        "  - {name: edit, target: 'stages.py:Edit', outputs: {edit: number},\n"
+        "     estimate: {item_s: 0.05, load_s: 0.1}}\n"
+        "  - {name: score, target: 'stages.py:Score', outputs: {score: number}, fit: [layer_split],\n"
+        f"     model: {{path: '{tiny_models}/edit'}}, estimate: {{item_s: 0.05, load_s: 0.1}}}}\n"
+        "report: {html: false, trace: false}\n"
+    )
+    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
+    assert [item.outputs["score"] for item in result] == [2] * 6

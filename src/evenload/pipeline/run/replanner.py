@@ -1,6 +1,7 @@
 """Looks whether a run goes as planned, and has it planned again where that pays.
 
     look()    in each round of the run's loop: has anything happened? is there a better plan?
+    seeks()   when no device can run what is left: may another plan help?
 
 A better plan is searched for in a thread, from values taken at one moment; the run goes on meanwhile.
 """
@@ -80,6 +81,7 @@ class Replanner:
         self._over: frozenset[int] = dispatcher.view().over
         self._planned = estimate_speeds(problem, {})
         self._search: _Replanning | None = None
+        self._stood_without: frozenset[str] | None = None  # when it was last searched for, standing still
         self._not_before_s = 0.0
 
     def look(self) -> None:
@@ -97,6 +99,17 @@ class Replanner:
         why, seen = self._what_happened(now)
         if why:
             self._begin_search(why, seen, now)
+
+    def seeks(self, why: str) -> bool:
+        """Is another plan searched for, now that the run stands still? One search for what is lost by now."""
+        if self._search is None:
+            view, now = self._dispatcher.view(), self._clock()
+            lost = view.gone.union(group.id for group in view.groups if not group.is_usable)
+            if lost != self._stood_without:
+                self._stood_without = lost
+                seen = estimate_speeds(self._problem, timings_of(view, now), self._sources)
+                self._begin_search(why, seen, now)
+        return self._search is not None
 
     def close(self) -> None:
         """Wait for the search that runs."""

@@ -59,7 +59,10 @@ class RunLoop:
         parts.changes.attend()
         if parts.changes.is_stopped:
             raise KeyboardInterrupt
-        ended = parts.driver.step(deals=not (self.has_failed or parts.changes.is_paused))
+        ended = parts.driver.step(
+            deals=not (self.has_failed or parts.changes.is_paused),
+            seeks_plan=lambda why: parts.replanner is not None and parts.replanner.seeks(why),
+        )
         parts.queues.look()
         parts.counts.look()
         results, fault = recorder.results_of(ended)

@@ -56,7 +56,6 @@ __all__ = ["StageDriver"]
 GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
 START_LIMITS = StartLimits(up_s=LONGEST_START_S, build_s=LONGEST_START_S, most_s=LONGEST_START_S)
-REPLAN_S = 10.0  # after devices left: another plan may be found for what none can run by this one
 POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
 
 
@@ -108,19 +107,19 @@ class StageDriver:
         self._tasks = Tasks()
         self._hosts: dict[int, PreparedTask] = {}
         self._idle_since_s: dict[str, float] = {}
-        self._patient_until_s = 0.0
         self._remote = remote
 
-    def step(self, *, deals: bool = True) -> list[EndedTask]:
+    def step(self, *, deals: bool, seeks_plan: Callable[[str], bool]) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
 
-        Raises NoUsableDevice if tasks are left that no device can run.
+        Raises NoUsableDevice if tasks are left that no device can run, unless ``seeks_plan``, told so, says
+        that another plan may come.
         """
         now = time.monotonic()
         self._stop_drained()
         actions = self._deal(now, deals)
         if deals and not actions and not self._dispatcher.n_running and not self._is_awaiting():
-            self._refuse_if_stuck(now)
+            self._refuse_if_stuck(now, seeks_plan)
         self._take_fetched()
         if not self.outcomes.ended:
             wait_s = self._dispatcher.wake_s(now)
@@ -215,7 +214,6 @@ class StageDriver:
                 self._lose(worker, why, is_cut_off=True)
         for device in devices:
             self._dispatcher.leave(device, f"it {why}")
-        self._patient_until_s = time.monotonic() + REPLAN_S
 
     def _stop_drained(self, *, at_once: bool = False) -> None:
         """Workers of drained devices end when they have nothing left, or ``at_once``."""
@@ -240,12 +238,13 @@ class StageDriver:
         """Is there a worker that has something to say?"""
         return any(worker.chunks or not worker.is_ready for worker in self._supervisor.workers.values())
 
-    def _refuse_if_stuck(self, now: float) -> None:
-        stuck = self._dispatcher.why_stuck() if now >= self._patient_until_s else None
+    def _refuse_if_stuck(self, now: float, seeks_plan: Callable[[str], bool]) -> None:
+        stuck = self._dispatcher.why_stuck()
         if stuck is not None and self._dispatcher.wake_s(now) is None:
             stage, causes = stuck
-            name = quoted(self._stages[stage].stage)
-            raise NoUsableDevice(f"no device can run stage {name}", causes=causes)
+            why = f"no device can run stage {quoted(self._stages[stage].stage)}"
+            if not seeks_plan(why):
+                raise NoUsableDevice(why, causes=causes)
 
     def _do(self, action: Action, now: float) -> None:
         if isinstance(action, StartWorker):
