@@ -124,28 +124,6 @@ def test_nothing_is_lost_with_the_index_or_a_half_written_end(
             assert journal.done("new") == b"new"
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(dice=st.randoms(use_true_random=False), beside_a_key=st.booleans())
-def test_a_changed_byte_of_the_index_costs_at_most_doing_it_again(
-    tmp_path_factory: pytest.TempPathFactory, dice: random.Random, beside_a_key: bool
-) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "j"
-    fill(path)
-    raw = bytearray((path / "index.sqlite").read_bytes())
-    keys = [at for at in range(len(raw)) if raw.startswith(b"item ", at)]
-    at = dice.choice(keys) + dice.randrange(-6, 12) if beside_a_key else dice.randrange(len(raw))
-    raw[at] ^= dice.randrange(1, 256)
-    (path / "index.sqlite").write_bytes(raw)
-    with Journal.open(path, "f") as journal:
-        journal.keys()
-        for at in range(20):
-            assert journal.done(f"item {at}") in (None, bytes([at]) * at * 100)
-            journal.record(f"item {at}", b"again")
-            assert journal.done(f"item {at}") == b"again"
-    with Journal.open(path, "f") as journal:
-        assert {journal.done(f"item {at}") for at in range(20)} == {b"again"}
-
-
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("seed", range(15))
 def test_a_flipped_or_missing_piece_costs_only_what_it_belongs_to(

@@ -18,7 +18,9 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +93,19 @@ class Journal:
             ) from error
 
     def done(self, key: str) -> bytes | None:
-        """Return the payload recorded last; None if there is none, or if it is damaged."""
-        with self._lock:
+        """Return the payload recorded last; None if there is none, or if it is damaged.
+
+        Raises EvenloadError, as do ``keys`` and ``len``, if the index cannot be read.
+        """
+        with self._reading():
             entry = self._index.get(key)
             if entry is None:
                 return None
             payload = self._segments.read(entry)
             if payload is None:
-                self._index.drop(key)
                 self.n_damaged += 1
+                with contextlib.suppress(sqlite3.Error):  # the disk may be full
+                    self._index.drop(key)
             return payload
 
     def record(self, key: str, payload: Buffer) -> None:
@@ -126,11 +132,11 @@ class Journal:
 
     def keys(self) -> list[str]:
         """Return all keys that have an entry, in no order."""
-        with self._lock:
+        with self._reading():
             return self._index.keys()
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._reading():
             return len(self._index)
 
     def close(self) -> None:
@@ -147,6 +153,17 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise EvenloadError(
+                    f"the index of the journal {self.path} cannot be read: {reason_of(error)}",
+                    hint="run again: it is made anew, and what is done is not done again",
+                ) from error
 
     def _write(self) -> None:
         if self._is_closed:
@@ -180,14 +197,14 @@ def _make_folder(path: Path) -> None:
     if path.is_dir():
         if not os.listdir(path) and path.stat().st_uid == os.geteuid():
             path.chmod(0o700)
-        if os.listdir(path) and not (path / "lock").exists():
+        if os.listdir(path) and not any((path / name).exists() for name in ("lock", "journal.json")):
             raise ConfigError(
                 f"{path} has files that are no journal", hint="name a new folder for the journal"
             )
         return
     if path.exists():
         raise ConfigError(f"{path} is a file, and a journal is a folder", hint="name another path")
-    path.mkdir(mode=0o700, parents=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)  # another may make it at the same moment
     sync_folder(path.absolute().parent)
 
 
@@ -222,8 +239,10 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
     """Whether the journal was made by something else. Raises ConfigError if that is refused."""
     try:
         facts = _facts(path)
-        was, form = facts["fingerprint"], facts["format"]
-        bytes.fromhex(facts["salt"])
+        was, form = dict[str, str](facts["fingerprint"]), facts["format"]
+        if facts.get("checksum") not in (None, _checksum(facts["salt"], was)):
+            raise ValueError("it is not as it was written")
+        blake2b(key=bytes.fromhex(facts["salt"]))
     except FileNotFoundError:
         if not Segments(path, b"").numbers:
             return False
@@ -249,6 +268,10 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
     )
 
 
+def _checksum(salt: Any, named: Mapping[str, str]) -> int:
+    return zlib.crc32(json.dumps([salt, sorted(named.items())]).encode())
+
+
 def _facts(path: Path) -> Any:
     return json.loads(read_own(path / "journal.json", WHAT, MOST_FACTS_BYTES))
 
@@ -260,7 +283,8 @@ def _salt(path: Path, named: Mapping[str, str]) -> bytes:
     except FileNotFoundError:
         salt, draft = os.urandom(8), path / "journal.json.new"
     with open(draft, "w", encoding="utf-8", opener=_open_private) as file:
-        json.dump({"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}, file, indent=1)
+        facts = {"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}
+        json.dump(facts | {"checksum": _checksum(salt.hex(), named)}, file, indent=1)
         file.flush()
         sync(file.fileno())
     os.rename(draft, path / "journal.json")
@@ -281,9 +305,9 @@ def _empty(path: Path) -> None:
     sync_folder(path)
 
 
-def _kept_index(path: Path, segments: Segments) -> tuple[Index, dict[int, int]]:
+def _kept_index(path: Path, salt: bytes, segments: Segments) -> tuple[Index, dict[int, int]]:
     """Open an index that may stay. Raises sqlite3.Error, with nothing left open, for one that must go."""
-    index = Index(path)
+    index = Index(path, salt)
     try:
         known = index.known()
         if any(n not in segments.numbers or stop > segments.size(n) for n, stop in known.items()):
@@ -299,10 +323,10 @@ def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
     with contextlib.ExitStack() as undone:
         segments = undone.enter_context(contextlib.closing(Segments(path, salt)))
         try:
-            index, known = _kept_index(path / "index.sqlite", segments)
+            index, known = _kept_index(path / "index.sqlite", salt, segments)
         except sqlite3.Error:
             Index.remove(path / "index.sqlite")
-            index, known = Index(path / "index.sqlite"), {}
+            index, known = Index(path / "index.sqlite", salt), {}
         undone.enter_context(contextlib.closing(index))
         for number in segments.numbers:
             start, size = known.get(number, 0), segments.size(number)

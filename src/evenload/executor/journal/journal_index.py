@@ -1,11 +1,13 @@
 """The index of a journal: an SQLite file in WAL mode that maps keys to records of the segments.
 
 It may be lost, as the segments have all that is in it. It notes up to which byte it covers each segment: on
-opening the rest is read, or everything if the file is damaged.
+opening the rest is read, or everything if the file is damaged or another journal's. Each row has a checksum,
+so that one changed byte of a key does not make finished work look as if it had never been begun.
 """
 
 import contextlib
 import sqlite3
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,30 +15,26 @@ from evenload.executor.journal.segments import Entry
 
 __all__ = ["Index"]
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS entry (
-    key TEXT PRIMARY KEY, segment INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS segment (number INTEGER PRIMARY KEY, stop INTEGER NOT NULL);
-"""
-# A damaged byte can turn a value into one of another type, which SQLite's own check may not mind.
-OF_ANOTHER_TYPE = """
-SELECT EXISTS (SELECT 1 FROM entry WHERE typeof(key) != 'text' OR typeof(segment) != 'integer'
-                                      OR typeof(start) != 'integer' OR typeof(stop) != 'integer')
-    OR EXISTS (SELECT 1 FROM segment WHERE typeof(stop) != 'integer')
-"""
+TABLES = (
+    "CREATE TABLE entry (key TEXT PRIMARY KEY, segment INTEGER NOT NULL, start INTEGER NOT NULL, "
+    "stop INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE segment (number INTEGER PRIMARY KEY, stop INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+)
 
 
 class Index:
-    """A map from key to Entry, on disk. Raises sqlite3.Error if the file is damaged."""
+    """A map from key to Entry, on disk. ``salt``: the journal's, which goes into the checksums.
 
-    def __init__(self, path: Path):
-        self._path = path
+    Raises sqlite3.Error if the file is damaged, or another journal's; opening finds all damage there is.
+    """
+
+    def __init__(self, path: Path, salt: bytes):
+        self._salt = zlib.crc32(salt)
         # Several threads call, one at a time: the journal has a lock.
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        # A key with a damaged byte is another key, which nobody asks for: what had it is done again.
-        self._db.text_factory = lambda key: str(key, "utf-8", "replace")
         try:
+            # No shared memory beside it: whoever cuts such a file ends the process.
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             # Commits are not fsynced: after a power cut the rest is read from the segments, which are.
             self._db.execute("PRAGMA synchronous=NORMAL")
@@ -48,13 +46,23 @@ class Index:
             raise
 
     def _check(self) -> None:
-        """Make the tables, or raise sqlite3.DatabaseError unless every key in them can be looked up."""
+        """Make the tables, or raise sqlite3.DatabaseError unless every row is as it was written."""
         (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()  # the order of the keys too
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-        self._db.executescript(TABLES + "PRAGMA user_version = 1;")  # an error if it cannot be written
-        if self._db.execute(OF_ANOTHER_TYPE).fetchone()[0]:
-            raise sqlite3.DatabaseError("a value is of another type than its column")
+        found = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master")}
+        for table in () if found else TABLES:
+            self._db.execute(table)
+        self._db.execute("PRAGMA user_version = 1")  # an error if nothing can be written
+        if found and found != set(TABLES):
+            raise sqlite3.DatabaseError("it has other tables")
+        for table in ("entry", "segment"):
+            for row in self._db.execute(f"SELECT * FROM {table}"):
+                if self._checksum(row[:-1]) != row[-1]:
+                    raise sqlite3.DatabaseError("a row has another checksum")
+
+    def _checksum(self, row: tuple) -> int:
+        return zlib.crc32(repr(row).encode(), self._salt)
 
     @classmethod
     def remove(cls, path: Path) -> None:
@@ -70,7 +78,7 @@ class Index:
 
     def get(self, key: str) -> Entry | None:
         row = self._db.execute("SELECT * FROM entry WHERE key = ?", (key,)).fetchone()
-        return None if row is None else Entry(*row)
+        return None if row is None else Entry(*row[:-1])
 
     def known(self) -> dict[int, int]:
         """Return the number of bytes of each segment that are covered."""
@@ -78,9 +86,11 @@ class Index:
 
     def add(self, entries: Iterable[Entry], stops: dict[int, int]) -> None:
         """Store the latest entries of their keys; ``stops``: bytes by segment that are covered now."""
+        rows = ((*entry, self._checksum(tuple(entry))) for entry in entries)
+        covered = ((*stop, self._checksum(stop)) for stop in stops.items())
         self._db.execute("BEGIN")
-        self._db.executemany("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)", entries)
-        self._db.executemany("INSERT OR REPLACE INTO segment VALUES (?, ?)", stops.items())
+        self._db.executemany("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)", rows)
+        self._db.executemany("INSERT OR REPLACE INTO segment VALUES (?, ?, ?)", covered)
         self._db.execute("COMMIT")
 
     def drop(self, key: str) -> None:

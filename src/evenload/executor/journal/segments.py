@@ -48,9 +48,9 @@ class Segments:
         self._fd: int | None = None
         self._number = 0
         self._stop = 0
-        self.numbers = sorted(
-            int(name[8:]) for name in os.listdir(folder) if name[:8] == "segment-" and name[8:].isdecimal()
-        )
+        names = (name for name in os.listdir(folder) if name.startswith("segment-") and len(name) < 24)
+        numbers = {int(name[8:]) for name in names if name[8:].isdecimal()}
+        self.numbers = sorted(number for number in numbers if self._path(number).exists())
 
     def size(self, number: int) -> int:
         return os.path.getsize(self._path(number))
