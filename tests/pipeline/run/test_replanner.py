@@ -41,7 +41,8 @@ class Voyage:
         self.replanner = Replanner(
             self.problem, self.plan, "auto", self.dispatcher, self.flow, EventLog(self.events.append),
             sources=sources or dict.fromkeys(NAMES, "given"), devices=lambda: self.there,
-            describe=lambda device: PlanDevice(device), load_s=lambda: {}, clock=lambda: self.now,
+            describe=lambda device: PlanDevice(device, free_bytes=8 * GIB), load_s=lambda: {},
+            clock=lambda: self.now,
         )  # fmt: skip
 
     def look(self, after_s: float = 60.0) -> None:
@@ -156,13 +157,13 @@ def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
 def test_who_stands_still_finds_the_devices_that_are_left(
     speeds: list[float], n_items: int, dice: random.Random
 ) -> None:
-    """`score` needs two devices at once, or more. Groups refuse it, until no two devices are left."""
+    """`score` needs two devices at once, or more. Groups refuse it; others join, also during a search."""
     score = PlanStage("score", 3.4, 15.0, Weights(GIB // 4, GIB, 10), GIB // 8, fits=("layer_split",))
     devices = tuple(PlanDevice(f"d{n}", speed, 8 * GIB) for n, speed in enumerate(speeds))
     voyage = Voyage(problem=Problem((PlanStage("edit", 5.0, 20.0), score), devices, n_items))
     group = next(g for g in voyage.dispatcher.groups.values() if len(g.devices) == 1)
     voyage.work(group.id, 0, n_items, 5.0)
-    left = set(voyage.there)
+    left, refused = set(voyage.there), set[str]()
     while True:
         able = [
             group
@@ -174,15 +175,24 @@ def test_who_stands_still_finds_the_devices_that_are_left(
             assert len(refusing.devices) >= 2
             assert left.issuperset(refusing.devices)
             voyage.dispatcher.refused(refusing.id, 1, "no memory")
+            refused.add(refusing.id)
             left.difference_update(refusing.devices)
             continue
-        assert voyage.dispatcher.why_stuck() is not None
-        was = len(voyage.replanner.made)
+        stuck = voyage.dispatcher.why_stuck()
+        assert stuck is not None
+        assert refused <= stuck[1].keys()
+        n_made, n_joins = len(voyage.replanner.made), len(voyage.there) - len(speeds)
         assert voyage.replanner.seeks("nobody can")
-        voyage.look()
+        for new in [f"new{n_joins + n}" for n in range(dice.randrange(3) if n_joins < 4 else 0)]:
+            voyage.dispatcher.join(new)
+            voyage.there.append(new)
+            left.add(new)
+        voyage.look(0.0)
+        while voyage.replanner.seeks("nobody can"):
+            voyage.look(0.0)
         if len(left) < 2:
             break
-        assert len(voyage.replanner.made) == was + 1
+        assert len(voyage.replanner.made) > n_made
     assert not voyage.replanner.seeks("nobody can")  # it has been searched for
 
 

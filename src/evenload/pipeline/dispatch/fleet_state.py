@@ -218,7 +218,8 @@ class FleetState:
             if tasks and not any(self.could_run(g, t) for g in self.groups.values() for t in tasks):
                 causes = {}
                 for group in self.groups.values():
-                    if any(assignment.stage == stage for assignment in group.assignments):
+                    is_assigned = any(assignment.stage == stage for assignment in group.assignments)
+                    if is_assigned or stage in group.refused or group.state == "lost":
                         drained = "it was drained" if group.is_draining else "no memory for it"
                         causes[group.id] = group.refused.get(stage) or group.back_off.why_given_up or drained
                 return stage, causes

@@ -81,7 +81,7 @@ class Replanner:
         self._over: frozenset[int] = dispatcher.view().over
         self._planned = estimate_speeds(problem, {})
         self._search: _Replanning | None = None
-        self._stood_without: frozenset[str] | None = None  # when it was last searched for, standing still
+        self._stood_after: object = None  # devices there and groups lost, when it last stood still
         self._not_before_s = 0.0
 
     def look(self) -> None:
@@ -101,12 +101,13 @@ class Replanner:
             self._begin_search(why, seen, now)
 
     def seeks(self, why: str) -> bool:
-        """Is another plan searched for, now that the run stands still? One search for what is lost by now."""
+        """Is another plan searched for, as the run stands still? Once for all that has come or is lost."""
         if self._search is None:
-            view, now = self._dispatcher.view(), self._clock()
-            lost = view.gone.union(group.id for group in view.groups if not group.is_usable)
-            if lost != self._stood_without:
-                self._stood_without = lost
+            view, now, there = self._dispatcher.view(), self._clock(), frozenset(self._devices())
+            changes = there, frozenset(group.id for group in view.groups if not group.is_usable)
+            if changes != self._stood_after:
+                self._stood_after = changes
+                self._describe_joined(there - self._there)
                 seen = estimate_speeds(self._problem, timings_of(view, now), self._sources)
                 self._begin_search(why, seen, now)
         return self._search is not None

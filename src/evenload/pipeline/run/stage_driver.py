@@ -56,6 +56,7 @@ __all__ = ["StageDriver"]
 GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
 START_LIMITS = StartLimits(up_s=LONGEST_START_S, build_s=LONGEST_START_S, most_s=LONGEST_START_S)
+REPLACED_S = 10.0  # others may come by then for devices that left
 POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
 
 
@@ -107,13 +108,13 @@ class StageDriver:
         self._tasks = Tasks()
         self._hosts: dict[int, PreparedTask] = {}
         self._idle_since_s: dict[str, float] = {}
+        self._patient_until_s = 0.0
         self._remote = remote
 
     def step(self, *, deals: bool, seeks_plan: Callable[[str], bool]) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
 
-        Raises NoUsableDevice if tasks are left that no device can run, unless ``seeks_plan``, told so, says
-        that another plan may come.
+        Raises NoUsableDevice if no device can run a task; ``seeks_plan``, told so: may another plan come?
         """
         now = time.monotonic()
         self._stop_drained()
@@ -214,6 +215,7 @@ class StageDriver:
                 self._lose(worker, why, is_cut_off=True)
         for device in devices:
             self._dispatcher.leave(device, f"it {why}")
+        self._patient_until_s = time.monotonic() + REPLACED_S
 
     def _stop_drained(self, *, at_once: bool = False) -> None:
         """Workers of drained devices end when they have nothing left, or ``at_once``."""
@@ -239,12 +241,11 @@ class StageDriver:
         return any(worker.chunks or not worker.is_ready for worker in self._supervisor.workers.values())
 
     def _refuse_if_stuck(self, now: float, seeks_plan: Callable[[str], bool]) -> None:
-        stuck = self._dispatcher.why_stuck()
-        if stuck is not None and self._dispatcher.wake_s(now) is None:
-            stage, causes = stuck
-            why = f"no device can run stage {quoted(self._stages[stage].stage)}"
-            if not seeks_plan(why):
-                raise NoUsableDevice(why, causes=causes)
+        stuck = self._dispatcher.why_stuck() if self._dispatcher.wake_s(now) is None else None
+        if stuck is not None:
+            why = f"no device can run stage {quoted(self._stages[stuck[0]].stage)}"
+            if not seeks_plan(why) and now >= self._patient_until_s:
+                raise NoUsableDevice(why, causes=stuck[1])
 
     def _do(self, action: Action, now: float) -> None:
         if isinstance(action, StartWorker):
