@@ -2,7 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,8 @@ from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Span
 from evenload.executor.loop.control import ask
 from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.run import device_changes
+from evenload.pipeline.run.device_changes import DeviceChanges
 
 JOB = """\
 version: 1
@@ -60,6 +65,49 @@ def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None])
     assert [row.outputs["napped"] for row in results[0]] == list(range(80))
     with pytest.raises(ConfigError, match="no job runs"):
         ask(tmp_path / "run", "list")
+
+
+def test_what_is_asked_after_the_last_look_is_refused_as_soon_as_the_run_ends(
+    tmp_path: Path, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed, is_asked, results = tmp_path / "allowed", threading.Event(), []
+    allowed.write_text("1")
+    (tmp_path / "nap.py").write_text(NAP.format(allowed=str(allowed)))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(4)))
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    def looks_no_more(changes: DeviceChanges) -> None:
+        if changes._requests:
+            is_asked.set()
+
+    monkeypatch.setattr(device_changes, "WAIT_S", threading.TIMEOUT_MAX)
+    monkeypatch.setattr(DeviceChanges, "attend", looks_no_more)
+    pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
+    run = threading.Thread(target=lambda: results.append(pipeline.run()), daemon=True)
+    run.start()
+    until((tmp_path / "run" / "control" / "owner").exists, "it listens")
+    with ThreadPoolExecutor(1) as others:
+        asked = others.submit(ask, tmp_path / "run", "drain", ["cpu:1"], wait_s=250.0)
+        assert is_asked.wait(timeout=250)
+        allowed.write_text("4")
+        with pytest.raises(ConfigError, match="refuses: the run has ended"):
+            asked.result(timeout=250)
+    run.join(timeout=250)
+    assert results[0].status == "done"
+
+
+def test_machines_that_come_or_go_after_the_end_change_nothing() -> None:
+    told: list[object] = []
+    driver: Any = SimpleNamespace(wake=lambda: None, leave=told.append, join=told.append, pool=())
+    flow: Any = None
+    changes = DeviceChanges(driver, flow)
+    changes.lose(["cpu:1"], "was lost")
+    changes.close()
+    changes.lose(["cpu:1"], "was lost")
+    changes.enter([])
+    with pytest.raises(ConfigError, match="the run has ended"):
+        changes.drain("cpu:1")
+    assert not told
 
 
 PLACED = """\

@@ -36,7 +36,7 @@ class DeviceChanges:
     ):
         self._driver, self._flow, self._barred_on, self._find = driver, flow, barred_on, find
         self._requests = CallQueue(driver.wake)
-        self.is_paused = self.is_stopped = False
+        self.is_paused = self.is_stopped = self._has_ended = False
 
     @property
     def devices(self) -> DevicePool:
@@ -69,11 +69,11 @@ class DeviceChanges:
     def enter(self, devices: Sequence[Device]) -> None:
         """These came with a machine: have them work as well, soon."""
         barred = self._barred_with(devices)
-        self._requests.call(lambda: self._driver.join(devices, barred))
+        self._soon(lambda: self._driver.join(devices, barred))
 
     def lose(self, devices: Collection[str], why: str) -> None:
         """These are gone with their machine, ``why`` in words that fit after "the worker"."""
-        self._requests.call(lambda: self._driver.leave(devices, why))
+        self._soon(lambda: self._driver.leave(devices, why))
 
     def _barred_with(self, devices: Sequence[Device]) -> Mapping[str, Collection[int]]:
         there = {device.id: device for device in (*self._driver.pool, *devices)}
@@ -103,11 +103,23 @@ class DeviceChanges:
         """Do what was asked for; called by the run's loop."""
         self._requests.run_waiting()
 
+    def close(self) -> None:
+        """Refuse what waits and what is asked from now on: the run's loop has ended."""
+        self._has_ended = True
+        self._requests.close()
+        self._requests.run_last()
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called by the run's loop, unless that ends before."""
+        self._requests.call(lambda: None if self._has_ended else act())
+
     def _in_loop(self, act: Callable[[], None]) -> None:
         is_done, errors = threading.Event(), []
 
         def once() -> None:
             try:
+                if self._has_ended:
+                    raise ConfigError("the run has ended", hint="give the folder of a run that is under way")
                 act()
             except (ConfigError, UnknownName) as error:
                 errors.append(error)

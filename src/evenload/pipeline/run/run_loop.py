@@ -44,7 +44,8 @@ class RunLoop:
         """
         try:
             self._parts.machines.begin()
-            with Control(self._context.run_folder, self._parts.changes):
+            changes = self._parts.changes
+            with Control(self._context.run_folder, changes), contextlib.closing(changes):
                 while self._is_going_on() or self._parts.commit.pending:
                     self._round()
                     self.is_late = self._is_time_up() and self._is_going_on()
