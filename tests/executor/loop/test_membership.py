@@ -18,6 +18,7 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, TaskError, UnknownName, WorkerLost
 from evenload.events import EventLog, Span, WorkerExited
 from evenload.executor import Executor
+from evenload.executor.loop import control
 from evenload.executor.loop.control import Control, ask
 
 
@@ -218,12 +219,42 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(
 
 
 def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, list]) -> None:
-    control = Control(tmp_path, executor[0])
-    with control:
-        control._is_over.set()
-        control._thread.join(timeout=500)
+    with Control(tmp_path, executor[0]) as listener:
+        listener._is_over.set()
+        listener._thread.join(timeout=500)
         with pytest.raises(ConfigError, match="does not answer"):
             ask(tmp_path, "list", wait_s=0.2)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_that_ends_before_it_looks_is_found_out(
+    tmp_path: Path, executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """What it says last is taken all the same."""
+    check, n_naps = control._check_owner, 0
+
+    def ends(folder: Path, at: Path) -> None:
+        if n_naps and answers:
+            (asked,) = at.glob("*.ask")
+            control._write(asked.with_suffix(".answer"), {"done": [], "devices": ["cpu:9"]})
+        if n_naps:
+            (at / "owner").unlink()
+        check(folder, at)
+
+    def sleep(_: float) -> None:
+        nonlocal n_naps
+        n_naps += 1
+        assert n_naps <= 20
+
+    with Control(tmp_path, executor[0]) as listener:
+        listener._is_over.set()
+        listener._thread.join(timeout=500)
+        monkeypatch.setattr(control, "_check_owner", ends)
+        if answers:
+            assert ask(tmp_path, "list", wait_s=1e9, sleep=sleep) == ["cpu:9"]
+            return
+        with pytest.raises(ConfigError, match="no job runs"):
+            ask(tmp_path, "list", wait_s=1e9, sleep=sleep)
 
 
 @pytest.mark.parametrize("deed", ["glob", "unlink"])

@@ -25,6 +25,7 @@ __all__ = ["Control", "ask", "exchange"]
 
 LOOK_S = 0.25
 WAIT_S = 20.0
+LOOKS_PER_CHECK = 10  # for an answer, before it is checked again that somebody listens
 MOST_BYTES = 64 * 1024
 MOST_SHOWN = 1_000
 WHAT = "what is asked of a running job"
@@ -193,9 +194,19 @@ def exchange(
 
 
 def _await(reply: Path, folder: Path, until_s: float, sleep: Callable[[float], None]) -> None:
+    """Raises ConfigError if nobody listens there any more, or does not answer in time."""
+    n_looks = 0
     while not reply.exists():
-        if time.monotonic() > until_s:
-            _check_owner(folder, reply.parent)
+        n_looks += 1
+        is_late = time.monotonic() > until_s
+        if is_late or n_looks % LOOKS_PER_CHECK == 0:
+            try:
+                _check_owner(folder, reply.parent)
+            except ConfigError:
+                if reply.exists():  # the last thing it did
+                    return
+                raise
+        if is_late:
             raise ConfigError(f"the job in {folder} does not answer", hint="look whether it hangs")
         sleep(0.05)
 
