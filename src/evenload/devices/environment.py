@@ -5,9 +5,10 @@ parent: worker_environment(device, pool) ──► the worker's environment ─�
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from evenload.devices.device import Device, family_of
 from evenload.devices.pool import DevicePool
@@ -16,6 +17,7 @@ __all__ = [
     "THREAD_VARIABLES",
     "CurrentDevice",
     "as_current",
+    "call_on",
     "current",
     "current_device",
     "thread_share",
@@ -131,18 +133,39 @@ def current_device() -> CurrentDevice | None:
 
 @contextmanager
 def as_current(device: Device, pool: DevicePool) -> Iterator[CurrentDevice]:
-    """Make ``current()`` return ``device`` inside the block, for work in this process without masks."""
-    view = CurrentDevice(
+    """Make ``current()`` return ``device`` inside the block, for work in this process without masks.
+
+    It holds for the thread, whatever that turns to: it must not be held across ``await`` or ``yield``.
+    """
+    before = _override.view
+    try:
+        _override.view = view = _view_of(device, pool)
+        yield view
+    finally:
+        _override.view = before
+
+
+def call_on(device: Device, pool: DevicePool, function: Callable[[CurrentDevice], Any]) -> Any:
+    """Return what ``function`` does where ``current()`` is ``device``, as in ``as_current``.
+
+    Ctrl-C at any moment leaves nothing behind: it can come as a ``with`` is entered or left, but not between
+    the statements here.
+    """
+    before = _override.view
+    try:
+        _override.view = view = _view_of(device, pool)
+        return function(view)
+    finally:
+        _override.view = before
+
+
+def _view_of(device: Device, pool: DevicePool) -> CurrentDevice:
+    return CurrentDevice(
         id=device.id,
         torch=_torch_name(device.id, device.index),
         threads=thread_share(device, pool),
         adapter=device.uuid if device.family == "wgpu" else None,
     )
-    before, _override.view = _override.view, view
-    try:
-        yield view
-    finally:
-        _override.view = before
 
 
 def _torch_name(device_id: str, cuda_index: int) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.devices import Device, DevicePool, as_current
+from evenload.devices import Device, DevicePool
+from evenload.devices.environment import call_on
 from evenload.devices.selection import Spec
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.failure import Failure
@@ -104,8 +105,9 @@ class InlineBackend:
     def _load(self, worker: int, task: PreparedTask) -> Message:
         inline = self._workers[worker]
         try:
-            with as_current(inline.device, inline.pool) as view:
-                inline.runners[task.id] = Runner(task, lambda: view, inline=True)
+            inline.runners[task.id] = call_on(
+                inline.device, inline.pool, lambda view: Runner(task, lambda: view, inline=True)
+            )
         except Exception as error:
             return Refused(worker, task.id, Failure.of(error, travels=False))
         return Loaded(worker, task.id, 0.0)
@@ -114,15 +116,16 @@ class InlineBackend:
         inline = self._workers[worker]
         runner = inline.runners.pop(task, None)
         if runner is not None:
-            with as_current(inline.device, inline.pool):
-                runner.close()
+            call_on(inline.device, inline.pool, lambda _: runner.close())
 
     def _run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> Message:
         inline = self._workers[worker]
         self._progress.begin(chunk)
         try:
-            with as_current(inline.device, inline.pool):
-                answer = inline.runners[task].run(items, self._progress, singly=singly)
+            runner = inline.runners[task]
+            answer = call_on(
+                inline.device, inline.pool, lambda _: runner.run(items, self._progress, singly=singly)
+            )
         except KeyboardInterrupt as error:
             spoilt = Spoilt(worker, chunk, Failure.of(error, travels=False), is_run=True)
             self._todo.appendleft(lambda: spoilt)
