@@ -269,6 +269,7 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
 
 
 def _checksum(salt: Any, named: Mapping[str, str]) -> int:
+    """Compute the checksum of journal.json. ``salt``: as it stands there, if it is one."""
     return zlib.crc32(json.dumps([salt, sorted(named.items())]).encode())
 
 

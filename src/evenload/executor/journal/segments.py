@@ -48,6 +48,7 @@ class Segments:
         self._fd: int | None = None
         self._number = 0
         self._stop = 0
+        # Ours only: a number that SQLite can hold, written as we write it.
         names = (name for name in os.listdir(folder) if name.startswith("segment-") and len(name) < 24)
         numbers = {int(name[8:]) for name in names if name[8:].isdecimal()}
         self.numbers = sorted(number for number in numbers if self._path(number).exists())

@@ -194,7 +194,7 @@ def exchange(
 
 
 def _await(reply: Path, folder: Path, until_s: float, sleep: Callable[[float], None]) -> None:
-    """Raises ConfigError if nobody listens there any more, or does not answer in time."""
+    """Wait for the answer. Raises ConfigError if nobody listens any more, or nobody answers in time."""
     n_looks = 0
     while not reply.exists():
         n_looks += 1

@@ -110,7 +110,7 @@ class DeviceChanges:
         self._requests.run_last()
 
     def _soon(self, act: Callable[[], None]) -> None:
-        """Have ``act`` called by the run's loop, unless that ends before."""
+        """Have the run's loop call ``act``; it is dropped if the loop ends before."""
         self._requests.call(lambda: None if self._has_ended else act())
 
     def _in_loop(self, act: Callable[[], None]) -> None:

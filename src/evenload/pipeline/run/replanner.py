@@ -1,7 +1,7 @@
 """Looks whether a run goes as planned, and has it planned again where that pays.
 
     look()    in each round of the run's loop: has anything happened? is there a better plan?
-    seeks()   when no device can run what is left: may another plan help?
+    seeks()   when no device can run what is left: search for a plan by which one can
 
 A better plan is searched for in a thread, from values taken at one moment; the run goes on meanwhile.
 """
@@ -81,7 +81,7 @@ class Replanner:
         self._over: frozenset[int] = dispatcher.view().over
         self._planned = estimate_speeds(problem, {})
         self._search: _Replanning | None = None
-        self._stood_after: object = None  # devices there and groups lost, when it last stood still
+        self._stood_after: object = None  # devices and unusable groups at the last search by ``seeks``
         self._not_before_s = 0.0
 
     def look(self) -> None:
@@ -101,7 +101,10 @@ class Replanner:
             self._begin_search(why, seen, now)
 
     def seeks(self, why: str) -> bool:
-        """Is another plan searched for, as the run stands still? Once for all that has come or is lost."""
+        """Search for another plan, as no device can run what is left; return whether a search is under way.
+
+        There is one search for each set of devices and usable groups: a second one would find no more.
+        """
         if self._search is None:
             view, now, there = self._dispatcher.view(), self._clock(), frozenset(self._devices())
             changes = there, frozenset(group.id for group in view.groups if not group.is_usable)

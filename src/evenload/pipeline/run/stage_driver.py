@@ -114,7 +114,7 @@ class StageDriver:
     def step(self, *, deals: bool, seeks_plan: Callable[[str], bool]) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
 
-        Raises NoUsableDevice if no device can run a task; ``seeks_plan``, told so: may another plan come?
+        Raises NoUsableDevice if no device can run a task and ``seeks_plan(why)`` says no plan is sought.
         """
         now = time.monotonic()
         self._stop_drained()
