@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -56,6 +56,9 @@ layers: $(STAMP)dev
 
 types: $(STAMP)dev
 	$(BIN)/pyrefly check --summary=none --output-format min-text
+
+size:  ## Lines of each room against its budget, and what the uncommitted change adds
+	$(PYTHON) scripts/size.py
 
 docs: $(STAMP)dev  ## Serve the documentation on this machine
 	$(BIN)/mkdocs serve

@@ -13,29 +13,18 @@ from parsed_sources import SOURCE, nodes_of, text_of, tree_of
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
-MOST_LINES = 400
-MOST_FUNCTION_LINES = 40
-MOST_MODULES = 15
+MOST_LINES = 600
+MOST_FUNCTION_LINES = 60
+MOST_MODULES = 20
 MOST_EXCEPTIONS = 20
 
 LONG_FUNCTIONS: dict[str, str] = {
     # signatures with documented arguments: the docstring is the length
-    "clients/federation.py:federate": "documented arguments",
-    "clients/training.py:train": "documented arguments",
     "executor/executor.py:map": "documented arguments",
     "executor/mapping.py:map": "documented arguments",
-    "integrations/datasets.py:map": "documented arguments",
     "moe/search/plan.py:place": "documented arguments",
     "pipeline/pipeline.py:run": "documented arguments",
-    "pipeline/pipeline.py:plan": "documented arguments",
-    "pipeline/batch_edit.py:batch_edit": "documented arguments",
     # kernels: a call costs registers, or the compiler wants one body
-    "balance/flow/kernels/even.py:even_out": "one kernel over layers, with its arrays named once",
-    "balance/flow/kernels/waves.py:wave_pass": "one inlined pass over a level, with its state in registers",
-    "executor/transport/wire.py:_take_frames": "the hot loop over frames, about two microseconds each",
-    "moe/cloning/kernels/device_clone.py:clone_kernel": "one Triton program: its state is in registers",
-    "moe/routing/kernels/route.py:_flow_along": "one Triton program: each value is a block in registers",
-    "moe/routing/kernels/route.py:_reach": "one Triton program: each value is a block in registers",
     "moe/routing/kernels/route.py:route_kernel": "one Triton program: each value is a block in registers",
 }
 """``file:function``, and why it may be longer than the others."""
