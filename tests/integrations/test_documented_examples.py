@@ -1,6 +1,6 @@
 """Programs of the kinds that joblib's and CPython's pages show print the same on our executor.
 
-The oracle is the other tool on the same program: joblib's plain loop, and the threads of ``concurrent.futures``.
+The oracle is the other tool on the same program: joblib's plain loop, threads of ``concurrent.futures``.
 """
 
 from concurrent.futures import ThreadPoolExecutor
