@@ -11,6 +11,7 @@ MEANT = {
     ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md", "GOVERNANCE.md", "LICENSE", "Makefile", "README.md", "ROADMAP.md", "SECURITY.md",
     "constraints.txt", "mkdocs.yml", "pyproject.toml",
+    "size-budget.toml",
 }  # fmt: skip
 
 

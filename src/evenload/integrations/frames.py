@@ -168,7 +168,11 @@ def _same_nan(value: Any) -> Any:
 
 
 def _polars_frame(frame: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
-    results = run(function, frame.rows())
+    import polars
+
+    rows: list[Any] = []
+    frame.map_rows(lambda row: rows.append(row) or 0, return_dtype=polars.Int64)
+    results = run(function, rows)
     return frame.map_rows(lambda _: next(results), **options)
 
 
@@ -179,6 +183,15 @@ def _polars_groups(frame: Any, function: Any, by: Any, options: dict[str, Any], 
 
 
 def _polars_series(series: Any, function: Any, by: None, options: dict[str, Any], run: Run) -> Any:
-    skips = options.get("skip_nulls", True)
-    results = run(function, [value for value in series.to_list() if not (skips and value is None)])
+    import polars
+
+    if isinstance(series.dtype, polars.Array):
+        raise ConfigError(
+            f"a series of {series.dtype} cannot be mapped: polars gives functions an object of its insides",
+            hint=f"cast it first: series.cast(polars.{polars.List(series.dtype.inner)})",
+        )
+    values: list[Any] = []
+    skips = {"skip_nulls": options.get("skip_nulls", True)}
+    series.map_elements(lambda value: values.append(value) or 0, return_dtype=polars.Int64, **skips)
+    results = run(function, values)
     return series.map_elements(lambda _: next(results), **options)

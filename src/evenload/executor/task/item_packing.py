@@ -22,7 +22,7 @@ def pack_apart(objects: Sequence[Any], kind: str) -> list[Packed]:
     packed: list[Packed] = []
     for obj in objects:
         try:
-            body, buffers = pack(obj)
+            body, buffers = pack(obj, by_file=kind == "input")
             packed.append((body, [bytes(buffer) for buffer in buffers]))
         except BaseException as error:
             packed.append(Failure.of(error, kind))

@@ -116,7 +116,7 @@ def pickle_callable(fn: Any) -> tuple[bytes, list]:
     """
     try:
         with _by_value(_home(fn)) as is_by_value:
-            return pack(fn, by_name=not is_by_value)
+            return pack(fn, by_name=not is_by_value, by_file=True)
     except Exception as error:
         raise ConfigError(
             f"{name_of(fn)} cannot be sent to a worker: {type(error).__name__}: {error}",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from evenload.executor.transport.memory_maps import MemoryMaps
 from evenload.executor.transport.tensors import reducers
 
 __all__ = ["OUT_OF_BAND_BYTES", "mark_large", "pack"]
@@ -19,10 +20,11 @@ MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
 MOST_MARKED = 256  # values in a message that are checked one by one
 
 
-def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
+def pack(obj: Any, *, by_name: bool = True, by_file: bool = False) -> tuple[bytes, list[memoryview]]:
     """Pickle ``obj``; returns the bytes, and buffers of 64 KiB and more, which are not copied.
 
-    ``by_name``: functions and classes may be pickled as the name of their module and their own.
+    by_name  functions and classes may be pickled as the name of their module and their own
+    by_file  arrays in the memory map of a file are pickled as the name of the file and their place in it
 
     Objects of ``__main__`` (a script, a notebook) cannot be imported by the other process, and plain pickle
     refuses some (a lambda): cloudpickle sends both by value. Raises what cloudpickle raises if it cannot.
@@ -41,41 +43,46 @@ def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
 
     if by_name:
         try:
-            body = _dumps(obj, stays_inside)
+            body = _dumps(obj, stays_inside, by_file)
         except Exception:
             pass  # cloudpickle below can do it, or raises with its own message
         else:
             if b"__main__" not in body:
                 return body, buffers
         buffers.clear()
-    return _dumps_by_value(obj, stays_inside), buffers
+    return _dumps_by_value(obj, stays_inside, by_file), buffers
 
 
-def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool], by_file: bool) -> bytes:
     if "numpy" not in sys.modules:
         return pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
     file = io.BytesIO()
     pickler = pickle.Pickler(file, 5, buffer_callback=stays_inside)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers(by_file)}
     pickler.dump(obj)
     return file.getvalue()
 
 
-def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool], by_file: bool) -> bytes:
     import cloudpickle
 
     file = io.BytesIO()
-    pickler = cloudpickle.Pickler(file, 5, buffer_callback=stays_inside)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **pickler.dispatch_table, **_reducers()}
+    pickler = cloudpickle.Pickler.__new__(cloudpickle.Pickler)
+    # Before __init__, which looks for it: set later, it is ignored, as the class has a table of its own.
+    pickler.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **_reducers(by_file)}
+    pickler.__init__(file, 5, buffer_callback=stays_inside)
     pickler.dump(obj)
     return file.getvalue()
 
 
-def _reducers() -> dict[type, Callable[[Any], Any]]:
+def _reducers(by_file: bool) -> dict[type, Callable[[Any], Any]]:
     table = reducers()
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "ascontiguousarray"):
         table[numpy.ndarray] = _reduce_array
+        if by_file:
+            maps = MemoryMaps()
+            table[numpy.ndarray] = table[numpy.memmap] = lambda one: maps.reduce(one) or _reduce_array(one)
     return table
 
 
