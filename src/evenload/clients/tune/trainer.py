@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
+from evenload.clients.load.datasets import is_lazy
 from evenload.clients.load.load import (
     ClientInputs,
     DatasetReader,
     LoadedClients,
-    is_lazy,
     load_tasks,
     recipes_for,
     states_for,
@@ -125,12 +125,13 @@ class Trainer:
         order = {client: at for at, client in enumerate(inputs.ids)}
         plan: TrainingPlan | None = None
         reasons: dict[str, str] = {}
-        has_tasks = has_trained = False
+        has_tasks, has_trained, n_fresh = False, False, 0
         for part in _windows(inputs):
             loaded = load_tasks(self._reader, part, self._seed, options.round)
             if loaded.tasks or plan is None:
                 plan = self._selector.plan(loaded.tasks)
             has_tasks = has_tasks or bool(loaded.tasks)
+            n_fresh += sum(task.is_fresh for task in loaded.tasks)
             for batch in self._train_loaded(plan, loaded, options.round, reasons):
                 has_trained = has_trained or any(r.status != "failed" and len(r.losses) for r in batch)
                 for result in reducer.take(batch) if reducer else batch:
@@ -142,6 +143,8 @@ class Trainer:
         elif causes and not has_trained:
             plan = dataclasses.replace(plan, failure=causes)
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
+        if n_fresh:
+            plan = dataclasses.replace(plan, notes=(_fresh_note(n_fresh, len(inputs)),))
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
             try:
@@ -280,6 +283,13 @@ def _causes(results: Sequence[ClientResult]) -> str:
     error = _first_line(first.error) if first.error is not None else "it has no rows"
     more = f" (and {len(results) - 1} more)" if len(results) > 1 else ""
     return f"client {first.client}: {error}{more}"
+
+
+def _fresh_note(n_fresh: int, n: int) -> str:
+    return (
+        f"{n_fresh} of {n} datasets were read again in each epoch: they give other examples each time "
+        "(Recipe(augment=fn) augments without reading again)"
+    )
 
 
 def _first_line(error: Exception) -> str:
