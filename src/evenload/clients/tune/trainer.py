@@ -26,6 +26,7 @@ from evenload.clients.load.load import (
 from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.step.forward import has_bfloat16_lstm
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.module_state import copy_model
 from evenload.clients.tune.strategy_selector import StrategySelector
@@ -143,8 +144,7 @@ class Trainer:
         elif causes and not has_trained:
             plan = dataclasses.replace(plan, failure=causes)
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
-        if n_fresh:
-            plan = dataclasses.replace(plan, notes=(_fresh_note(n_fresh, len(inputs)),))
+        plan = dataclasses.replace(plan, notes=tuple(_notes(self.model, inputs, n_fresh)))
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
             try:
@@ -285,11 +285,19 @@ def _causes(results: Sequence[ClientResult]) -> str:
     return f"client {first.client}: {error}{more}"
 
 
-def _fresh_note(n_fresh: int, n: int) -> str:
-    return (
-        f"{n_fresh} of {n} datasets were read again in each epoch: they give other examples each time "
-        "(Recipe(augment=fn) augments without reading again)"
-    )
+def _notes(model: nn.Module, inputs: ClientInputs, n_fresh: int) -> Iterator[str]:
+    """What a reader of the plan should know of the datasets and of this processor."""
+    if n_fresh:
+        yield (
+            f"{n_fresh} of {len(inputs)} datasets were read again in each epoch: they give other examples"
+            " each time (Recipe(augment=fn) augments without reading again)"
+        )
+    is_lower = any(recipe.precision is not None for recipe in inputs.recipes)
+    if is_lower and any(isinstance(m, nn.LSTM) for m in model.modules()) and not has_bfloat16_lstm():
+        yield (
+            "on this CPU the LSTM is computed by torch's plain kernels: oneDNN has none in bfloat16 for it; "
+            "precision=None may be faster"
+        )
 
 
 def _first_line(error: Exception) -> str:
