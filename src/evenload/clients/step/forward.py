@@ -94,7 +94,7 @@ class _PlainLSTM(TorchFunctionMode):
         if func is not torch.lstm:
             return func(*args, **(kwargs or {}))
         library = torch.backends.mkldnn
-        was_enabled, library.enabled = library.enabled, False
+        was_enabled, library.enabled = library.enabled, False  # pyrefly: ignore
         try:
             return func(*args, **(kwargs or {}))
         finally:
