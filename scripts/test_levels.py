@@ -3,10 +3,10 @@
     python scripts/test_levels.py [level ...] [-- pytest's options and paths]
 
 A level is what EVENLOAD_PROCESSOR takes: a baseline, and with ``+`` the extensions that kernels look for.
-The libraries below us choose kernels for themselves: each is lowered to the same baseline by a variable of its
-own (CONTRIBUTING.md has the table). The first of several levels is tested as a machine without a C++ compiler,
-too. x86-64-v2 is older than any processor that runs this: a few suites in an emulator, as root, where Debian's
-qemu-user is installed.
+The libraries below us choose kernels for themselves: each is lowered to the same baseline by a variable of
+its own (CONTRIBUTING.md has the table). The first of several levels is tested as a machine without a C++
+compiler, too. x86-64-v2 is older than any processor that runs this: a few suites in an emulator, as root,
+where Debian's qemu-user is installed.
 """
 
 import argparse
