@@ -22,7 +22,7 @@ suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
 
 site: $(STAMP)dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: $(STAMP)dev  ## The fast lane: style, types, layers, and the tests that start nothing
 	$(MAKE) --jobs 2 --output-sync lint pure
