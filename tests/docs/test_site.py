@@ -243,7 +243,7 @@ nav: [index.md]
     [("index.md#there", None), ("#nowhere", "no such anchor"), ("gone.md", "'gone.md'")],
 )
 def test_a_dead_link_or_anchor_ends_the_build(tmp_path, link, said):
-    """With the command of `make site` and the site's own settings; nothing else may be wrong with the page."""
+    """With the command of `make site` and the site's own settings; nothing else is wrong with the page."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n## There\n\n[a link]({link})\n")
     (tmp_path / "mkdocs.yml").write_text(PLANTED.format(root=ROOT, folder=tmp_path))
