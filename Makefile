@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
 
-PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
-	tests/test_public_surface.py tests/test_settings.py
+PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
+	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
 .PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
 
