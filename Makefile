@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
 
-PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
-	tests/test_public_surface.py tests/test_settings.py
+PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
+	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
 .PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
 
@@ -22,7 +22,7 @@ suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
 
 site: $(STAMP)dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: $(STAMP)dev  ## The fast lane: style, types, layers, and the tests that start nothing
 	$(MAKE) --jobs 2 --output-sync lint pure

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from evenload.native import machine
+
+BASELINES_HERE = machine.baselines_here()
 ROOT = Path(__file__).parents[2]
 PART = ROOT / "benchmarks" / "gpu_parts" / "part.py"  # reads the arguments of all parts
 PASSED_ON = "examples/restore/demo.py"  # unknown options are those of: evenload run
@@ -72,6 +76,32 @@ def test_levels_that_cannot_be_are_refused_before_any_suite_starts(words, levels
         assert "write any of x86-64-v4, x86-64-v4+sha, x86-64-v3, x86-64-v3+sha; or nothing" in said
 
 
+SAID_BY_LIBRARIES = """
+import json, sys
+from numpy._core._multiarray_umath import __cpu_features__
+import torch
+from threadpoolctl import threadpool_info
+blas = [one["architecture"] for one in threadpool_info() if one["internal_api"] == "openblas"]
+found = {"torch": torch.backends.cpu.get_cpu_capability(), "numpy": __cpu_features__["X86_V4"], "blas": blas}
+json.dump(found, sys.stdout)
+"""
+
+
+def test_a_level_reaches_the_libraries_that_choose_kernels_themselves(levels):
+    """The oracle is what each library says that it chose; oneDNN's LSTM tells in test_forward.py."""
+    if "x86-64-v3" not in BASELINES_HERE:
+        pytest.skip("this processor has no AVX2, or is no x86-64")
+    own = levels.environment_of("x86-64-v3")
+    done = subprocess.run(
+        [sys.executable, "-c", SAID_BY_LIBRARIES], env={**os.environ, **own}, capture_output=True, text=True,
+        timeout=500, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert said["torch"] == "AVX2"
+    assert said["numpy"] is False
+    assert {one for one in said["blas"] if one} <= {"Haswell"}
+
+
 def test_levels_are_tested_in_turn_with_pytests_options(levels, monkeypatch, capsys):
     started = []
 
@@ -83,10 +113,12 @@ def test_levels_are_tested_in_turn_with_pytests_options(levels, monkeypatch, cap
         return Ended()
 
     monkeypatch.setattr(levels.subprocess, "run", run)
+    monkeypatch.setattr(levels.shutil, "which", lambda _: None)
     assert levels.main(["x86-64-v3+sha", "--", "-x", "tests/zk"]) == 0
     assert started == [("x86-64-v3+sha", ["-x", "tests/zk"])]
     assert levels.main(["--", "-x", "tests/zk"]) == 0
     assert [level for level, _ in started[1:]] == ["x86-64-v4", "x86-64-v4+sha", "x86-64-v3", "x86-64-v3+sha"]
+    assert "x86-64-v2: skipped: there is no qemu-x86_64" in capsys.readouterr().out
     monkeypatch.setattr(levels.machine, "baselines_here", list)
     with pytest.raises(SystemExit):
         levels.main([])

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Rows, Strategy, evaluate, train
+from evenload.clients.load.datasets import as_rows, size_of
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.spread.remote import RemoteClientWorker, SentModel, received, sent_recipe, sent_task
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.values.data import as_rows, size_of
 from evenload.devices import CurrentDevice
 from evenload.errors import ConfigError
 

@@ -59,5 +59,5 @@ def test_a_page_ends_with_what_to_read_next(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")))
-def test_a_page_has_at_most_400_lines(page: str) -> None:
-    assert (DOCS / page).read_text(encoding="utf-8").count("\n") <= 400
+def test_a_page_has_at_most_450_lines(page: str) -> None:
+    assert (DOCS / page).read_text(encoding="utf-8").count("\n") <= 450

@@ -225,8 +225,38 @@ def test_the_pictures_are_what_their_script_draws(load_script):
 
 
 def mkdocs(site, *options):
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(site / "site"), *options]
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site / "site"), *options]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=550)
+
+
+PLANTED = """
+INHERIT: {root}/mkdocs.yml
+docs_dir: {folder}/docs
+hooks: []
+plugins: [search]
+nav: [index.md]
+"""
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [("index.md#there", None), ("#nowhere", "no such anchor"), ("gone.md", "'gone.md'")],
+)
+def test_a_dead_link_or_anchor_ends_the_build(tmp_path, link, said):
+    """With the command of `make site` and the site's own settings; nothing else is wrong with the page."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n## There\n\n[a link]({link})\n")
+    (tmp_path / "mkdocs.yml").write_text(PLANTED.format(root=ROOT, folder=tmp_path))
+    (line,) = re.findall(r"^\t.*/mkdocs (build.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    command = [sys.executable, "-m", "mkdocs", *line.split(), "--config-file", str(tmp_path / "mkdocs.yml")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, "--site-dir", str(tmp_path / "site")], env=environment, capture_output=True, text=True,
+        timeout=500, check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) == (said is None), done.stderr
+    assert done.stderr.count("WARNING") == (said is not None), done.stderr
+    assert said is None or said in done.stderr
 
 
 @pytest.mark.slow

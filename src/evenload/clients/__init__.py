@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Rprop,
     )
     from evenload.clients.values.data import Rows
+    from evenload.clients.values.keys import client_seed
     from evenload.clients.values.optimizer import SGD, Adam, AdamW
     from evenload.clients.values.own_optimizer import OwnOptimizer, TorchOptimizer
     from evenload.clients.values.parameter_groups import ParameterGroups
@@ -67,6 +68,7 @@ _HOMES = {
     "StepDecay": "values.schedule",
     "Strategy": "values.strategy",
     "TrainResult": "values.result",
+    "client_seed": "values.keys",
     "save_adapter": "lora.files",
     "Trainer": "tune.trainer",
     "evaluate": "evaluation",
@@ -118,6 +120,7 @@ __all__ = [
     "Trainer",
     "TrialResult",
     "adapters",
+    "client_seed",
     "cross_validate",
     "ensemble",
     "evaluate",

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.load.datasets import as_rows
 from evenload.clients.step.objective import BatchLoss
-from evenload.clients.values.data import as_rows
 from evenload.clients.values.losses import METRICS_PER_ROW, n_counted
 from evenload.clients.values.recipe import Recipe
 

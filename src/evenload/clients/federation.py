@@ -22,8 +22,8 @@ from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
 from evenload.clients.algorithms.cohort import Cohort
 from evenload.clients.evaluation import evaluate
+from evenload.clients.load.datasets import size_of
 from evenload.clients.tune.trainer import Trainer
-from evenload.clients.values.data import size_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -178,11 +179,14 @@ class Executor:
         items: Iterable[Any],
         options: MapOptions,
         devices: DevicePool | None = None,
+        asked_s: float | None = None,
     ) -> Results[Any]:
         """``map`` with its options as one value.
 
         devices  a value that ``devices`` had, which the policy was made for; by default that of now
+        asked_s  when the caller began to wait, by ``time.monotonic``; by default now
         """
+        asked_s = time.monotonic() if asked_s is None else asked_s
         self._check_open()
         policy = self._policy if options.policy is None else policy_from_name(options.policy)
         if options.timeout_s is not None and not self._is_threaded:
@@ -191,6 +195,7 @@ class Executor:
         run, delivery = self._runs.make_map(
             fn, items, options, policy, pool, partial(self._finished.take, pool)
         )
+        run.count_call(time.monotonic() - asked_s)
         return Results(
             run,
             delivery,
@@ -352,6 +357,7 @@ class Executor:
     # --- inside -----------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
+        run.ask()
         with self._lock:
             self._check_open()
             self._page.open(run.task.name, self.devices, self._record.note)

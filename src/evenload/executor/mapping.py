@@ -59,6 +59,7 @@ def map(  # the built-in's name on purpose: evenload.map
     or NoUsableDevice at once, TaskError for an item that failed (unless ``on_error="return"``). ``events`` is
     told the whole of a run, from RunStarted to RunFinished.
     """
+    asked_s = time.monotonic()
     executor = Executor(
         devices,
         policy=policy,
@@ -75,20 +76,23 @@ def map(  # the built-in's name on purpose: evenload.map
     )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)
-    results = executor.map_with(fn, items, options)
+    results = executor.map_with(fn, items, options, asked_s=asked_s)
     total = results.total
+    call_s = time.monotonic() - asked_s
 
     def begin() -> None:
         if events is not None:
+            began_s = max(0.0, events.now() - call_s)
             facts: dict[str, Any] = {"backend": str(backend), "policy": str(policy)}
             facts |= {"item_work": {stage: options.work}} if options.work else {}
             known = (total, executor.devices.facts(), facts)
-            events.emit(RunStarted(events.now(), name_of(fn), time.time(), *known))
+            events.emit(RunStarted(began_s, name_of(fn), time.time() - call_s, *known))
 
-    def finish(status: str) -> None:
+    def finish(status: str, over_s: float) -> None:
+        ended_s = 0.0 if events is None else events.now() - over_s
         executor.close()
         if events is not None:
-            events.emit(RunFinished(events.now(), status))
+            events.emit(RunFinished(ended_s, status))
 
     results.around(begin, finish)
     return results

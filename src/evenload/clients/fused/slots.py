@@ -245,9 +245,7 @@ class SlotRun:
             losses, metrics = self._table.losses[o.first : o.next], self._metrics(o, seen)
             status = "ok" if usable[row] and not o.is_dead else "diverged"
             state = StateRow(stack, row, self._names, self._shared)
-            results.append(
-                ClientResult(o.task.client, state, losses, metrics, seen, len(o.task.rows), status)
-            )
+            results.append(ClientResult(o.task.client, state, losses, metrics, seen, o.task.n_rows, status))
         return results
 
     def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | FlatStates, list[bool]]:

@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.load.datasets import ReadRows, is_lazy, read_for, refuse_loader
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
 from evenload.clients.step.module_state import ModuleState, copy_model
 from evenload.clients.step.objective import draws_numbers
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.data import Rows, as_rows, leaves_of
-from evenload.clients.values.keys import MODEL, key
+from evenload.clients.values.data import Rows, leaves_of
+from evenload.clients.values.keys import client_seed
 from evenload.clients.values.losses import IGNORED, refuse_labels
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
@@ -27,14 +28,13 @@ __all__ = [
     "ClientInputs",
     "DatasetReader",
     "LoadedClients",
-    "is_lazy",
     "load_tasks",
     "recipes_for",
     "states_for",
     "with_seeds",
 ]
 
-ReadDataset = tuple[Any, Rows, Exception | None]
+ReadDataset = tuple[Any, ReadRows, Exception | None]
 FEW = 4  # rows that show whether a model draws numbers
 ROWS = 256  # rows whose outputs the model is asked for at once
 
@@ -73,39 +73,43 @@ class DatasetReader:
         self._has_layers = bool(keyed_layers(model))
         self._draws: dict[tuple, bool] = {}  # what matters of a recipe -> does the model draw by functions?
 
-    def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
+    def read(
+        self, datasets: Sequence[Any], recipes: Sequence[Recipe], seeds: Sequence[int]
+    ) -> list[tuple[ReadRows, Exception | None]]:
         """Rows of each dataset, and what is wrong with them. Datasets are known by identity."""
         known_for: dict[int, dict[int, ReadDataset]] = {}
         read = []
-        for dataset, recipe in zip(datasets, recipes, strict=True):
+        for dataset, recipe, seed in zip(datasets, recipes, seeds, strict=True):
             known = known_for.get(id(recipe))
             if known is None:
-                key = _code_of(recipe)
+                key = *_code_of(recipe), recipe.batch_size, recipe.shuffle, recipe.drop_last
                 known = known_for[id(recipe)] = self._known.setdefault(key, {})
             found = known.get(id(dataset))
             if found is None:
-                found = dataset, *self._read(dataset, recipe)
+                found = dataset, *self._read(dataset, recipe, seed)
                 self._state.restore()  # the model was asked, and may remember it
-                if found[2] is None and not is_lazy(dataset):
+                if found[2] is None and not is_lazy(dataset) and not found[1].is_fresh:
                     known[id(dataset)] = found
             read.append(found[1:])
         return read
 
-    def _read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
+    def _read(self, dataset: Any, recipe: Recipe, seed: int) -> tuple[ReadRows, Exception | None]:
         try:
-            rows = as_rows(dataset, self._dtype)
+            refuse_loader(dataset, recipe)
+            read = read_for(dataset, self._dtype, seed, recipe.n_epochs, recipe.batch_size)
+            rows = read.rows
             if not len(rows):
-                return rows, None
+                return read, None
             reason = self._refuse(rows, recipe)
             if reason is None and recipe.step is None and _code_of(recipe) not in self._draws:
                 self._learn_draws(rows, recipe)
             is_labelled = recipe.loss == "cross_entropy" and recipe.objective is None
             if is_labelled and not rows.y.is_floating_point():
                 ignores = bool((_own_labels(rows) == IGNORED).any())
-                rows = replace(rows, has_ignored=True) if ignores else rows
-            return rows, reason
+                read = replace(read, rows=replace(rows, has_ignored=True)) if ignores else read
+            return read, reason
         except Exception as error:
-            return Rows(torch.empty(0), torch.empty(0)), error
+            return ReadRows(Rows(torch.empty(0), torch.empty(0)), 0), error
 
     def is_keyed(self, recipe: Recipe) -> bool:
         """Does the model call functions that draw numbers, as far as its clients' rows have shown?"""
@@ -141,25 +145,21 @@ def _code_of(recipe: Recipe) -> tuple:
     return recipe.loss, recipe.objective, recipe.augment, recipe.step is None
 
 
-def is_lazy(dataset: Any) -> bool:
-    """Is it a function that loads when it is called?"""
-    return callable(dataset) and not hasattr(dataset, "__getitem__")
-
-
 def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: int) -> LoadedClients:
     """Read every dataset; one that raises, has no rows or labels out of range is in ``ended``."""
-    read = reader.read(inputs.datasets, inputs.recipes)
-    sizes = [len(rows) for rows, _ in read]
+    seeds = [client_seed(seed, client, round, of="rows") for client in inputs.ids]
+    read = reader.read(inputs.datasets, inputs.recipes, seeds)
+    sizes = [found.n for found, _ in read]
     alike = list({id(recipe): recipe for recipe in inputs.recipes}.values())
     plans = plan_batches(sizes, inputs.ids, inputs.recipes, seed, round, draws=reader.draws(alike))
     is_keyed = {id(recipe): reader.is_keyed(recipe) for recipe in alike}
     loaded = LoadedClients()
     columns = (inputs.ids, inputs.recipes, inputs.starts, inputs.anchors, inputs.corrections)
-    for (rows, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
+    for (found, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
-        task = ClientTask(
-            client, recipe, rows, batches, start, anchor, correction, is_keyed=is_keyed[id(recipe)]
-        )
+        batches = batches.of_fresh(n, recipe.steps_per_epoch(n)) if found.is_fresh and n else batches
+        rows, more = found.rows, {"is_keyed": is_keyed[id(recipe)], "is_fresh": found.is_fresh}
+        task = ClientTask(client, recipe, rows, n, batches, start, anchor, correction, **more)
         if error is not None:
             loaded.ended.append(failed(task, error))
         elif not n:
@@ -171,7 +171,7 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
 
 def with_seeds(tasks: Sequence[ClientTask], seed: int, round: int) -> list[ClientTask]:
     """The same tasks with a seed each, for a model that draws from torch's own generator."""
-    return [replace(task, seed=key(MODEL, seed, round, task.client)) for task in tasks]
+    return [replace(task, seed=client_seed(seed, task.client, round)) for task in tasks]
 
 
 def recipes_for(recipe: Recipe | Sequence[Recipe], n: int) -> list[Recipe]:

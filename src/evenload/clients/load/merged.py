@@ -50,9 +50,7 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
         losses.append(float(loss.detach()))
     state = {name: t.detach().clone() for name, t in model.state_dict().items()}
     return [
-        ClientResult(
-            t.client, StateRow.of_shared(state), np.array(losses), {}, t.batches.examples, len(t.rows)
-        )
+        ClientResult(t.client, StateRow.of_shared(state), np.array(losses), {}, t.batches.examples, t.n_rows)
         for t in tasks
     ]
 

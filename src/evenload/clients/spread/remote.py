@@ -131,6 +131,7 @@ def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
     return (
         recipe,
         task.client,
+        task.n_rows,
         tuple(rows.x) if isinstance(rows.x, dict) else isinstance(rows.x, tuple),
         [_array(t) for t in (*leaves_of(rows.x), rows.y)],
         task.batches,
@@ -142,7 +143,9 @@ def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
     )
 
 
-def _task(recipe, client, names, arrays, batches, start, anchor, correction, seed, is_keyed) -> ClientTask:
+def _task(
+    recipe, client, n_rows, names, arrays, batches, start, anchor, correction, seed, is_keyed
+) -> ClientTask:
     *x, y = map(_tensor, arrays)
     inputs: Batch = (
         dict(zip(names, x, strict=True)) if isinstance(names, tuple) else tuple(x) if names else x[0]
@@ -153,6 +156,7 @@ def _task(recipe, client, names, arrays, batches, start, anchor, correction, see
         client,
         recipe,
         Rows(inputs, y),
+        n_rows,
         batches,
         state,
         _tensors(anchor),

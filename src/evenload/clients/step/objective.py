@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.forward import Both, augmented, precision_of
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.values.data import Batch, batch_of, leaves_of
 from evenload.clients.values.losses import loss_of, mean_loss_of
@@ -67,26 +67,9 @@ class BatchLoss:
             outputs = outputs_of(model, inputs)
             return self._per_row(outputs, y), outputs
 
-    def _inside(self, x: Batch, key: Tensor) -> "_Both":
+    def _inside(self, x: Batch, key: Tensor) -> "Both":
         functions = nullcontext() if self._functions is None else self._functions.begin(key)
-        return _Both(precision_of(self._recipe, leaves_of(x)[0].device.type), functions)
-
-
-class _Both:
-    """Two contexts as one."""
-
-    __slots__ = ("_a", "_b")
-
-    def __init__(self, a: Any, b: Any):
-        self._a, self._b = a, b
-
-    def __enter__(self) -> None:
-        self._a.__enter__()
-        self._b.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._b.__exit__(*error)
-        self._a.__exit__(*error)
+        return Both(precision_of(self._recipe, leaves_of(x)[0].device.type), functions)
 
 
 def outputs_of(model: Callable[..., Any], x: Batch) -> Any:

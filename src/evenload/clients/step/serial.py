@@ -43,7 +43,7 @@ def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> Client
 def untouched(task: ClientTask, status: str, error: Exception | None = None) -> ClientResult:
     """The result of a client that was not trained: its start."""
     state = StateRow.of_shared(task.start)
-    return ClientResult(task.client, state, np.zeros(0), n_rows=len(task.rows), status=status, error=error)
+    return ClientResult(task.client, state, np.zeros(0), n_rows=task.n_rows, status=status, error=error)
 
 
 def failed(task: ClientTask, error: Exception) -> ClientResult:
@@ -99,7 +99,7 @@ def _result(
     state = {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
     if not all(_is_finite(t) for t in state.values() if t.is_floating_point()):
         status = "diverged"
-    return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
+    return ClientResult(task.client, state, np.array(losses), means, seen, task.n_rows, status)
 
 
 def _is_finite(t: Tensor) -> bool:

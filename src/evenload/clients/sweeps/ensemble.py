@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from evenload.clients.load.datasets import drawn_rows
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.tune.trainer import Trainer, template_of
-from evenload.clients.values.data import Batch, Rows, as_rows, leaves_of, map_batch
+from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
@@ -133,16 +134,10 @@ def ensemble(
             starts = [{name: t.detach() for name, t in m.state_dict().items()} for m in made]
         datasets = [data] * n
         if bootstrap:
-            datasets = _drawn_rows(as_rows(data, _dtype_of(trainer.model)), n, seed)
+            draws = [np.random.default_rng(key(MODEL, seed, member, 1)) for member in range(n)]
+            datasets = drawn_rows(data, draws)
         result = trainer.run(datasets, recipe or Recipe(), TrainOptions(start=starts))
         return Ensemble(trainer.model, result)
-
-
-def _drawn_rows(whole: Rows, n: int, seed: int) -> list[Rows]:
-    """As many rows for each member as there are, drawn with replacement."""
-    own = np.arange(len(whole)) if whole.rows is None else whole.rows
-    draws = [np.random.default_rng(key(MODEL, seed, member, 1)) for member in range(n)]
-    return [Rows(whole.x, whole.y, draw.choice(own, len(own))) for draw in draws]
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.evaluation import evaluate
+from evenload.clients.load.datasets import size_of
 from evenload.clients.sweeps.trials import Trial, groups_of, make_trials
 from evenload.clients.tune.trainer import Trainer, template_of
-from evenload.clients.values.data import size_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
+from evenload.clients.load.datasets import is_lazy
 from evenload.clients.load.load import (
     ClientInputs,
     DatasetReader,
     LoadedClients,
-    is_lazy,
     load_tasks,
     recipes_for,
     states_for,
@@ -26,6 +26,7 @@ from evenload.clients.load.load import (
 from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.step.forward import has_bfloat16_lstm
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.module_state import copy_model
 from evenload.clients.tune.strategy_selector import StrategySelector
@@ -125,12 +126,13 @@ class Trainer:
         order = {client: at for at, client in enumerate(inputs.ids)}
         plan: TrainingPlan | None = None
         reasons: dict[str, str] = {}
-        has_tasks = has_trained = False
+        has_tasks, has_trained, n_fresh = False, False, 0
         for part in _windows(inputs):
             loaded = load_tasks(self._reader, part, self._seed, options.round)
             if loaded.tasks or plan is None:
                 plan = self._selector.plan(loaded.tasks)
             has_tasks = has_tasks or bool(loaded.tasks)
+            n_fresh += sum(task.is_fresh for task in loaded.tasks)
             for batch in self._train_loaded(plan, loaded, options.round, reasons):
                 has_trained = has_trained or any(r.status != "failed" and len(r.losses) for r in batch)
                 for result in reducer.take(batch) if reducer else batch:
@@ -142,6 +144,7 @@ class Trainer:
         elif causes and not has_trained:
             plan = dataclasses.replace(plan, failure=causes)
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
+        plan = dataclasses.replace(plan, notes=tuple(_notes(self.model, inputs, n_fresh)))
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
             try:
@@ -280,6 +283,21 @@ def _causes(results: Sequence[ClientResult]) -> str:
     error = _first_line(first.error) if first.error is not None else "it has no rows"
     more = f" (and {len(results) - 1} more)" if len(results) > 1 else ""
     return f"client {first.client}: {error}{more}"
+
+
+def _notes(model: nn.Module, inputs: ClientInputs, n_fresh: int) -> Iterator[str]:
+    """What a reader of the plan should know of the datasets and of this processor."""
+    if n_fresh:
+        yield (
+            f"{n_fresh} of {len(inputs)} datasets were read again in each epoch: they give other examples"
+            " each time (Recipe(augment=fn) augments without reading again)"
+        )
+    is_lower = any(recipe.precision is not None for recipe in inputs.recipes)
+    if is_lower and any(isinstance(m, nn.LSTM) for m in model.modules()) and not has_bfloat16_lstm():
+        yield (
+            "on this CPU the LSTM is computed by torch's plain kernels: oneDNN has none in bfloat16 for it; "
+            "precision=None may be faster"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,11 @@ class Batches:
     @property
     def examples(self) -> int:
         return int(self.counts.sum())
+
+    def of_fresh(self, n: int, per_epoch: int) -> "Batches":
+        """The same of rows that are other ones in each epoch of ``per_epoch`` batches: ``n`` after ``n``."""
+        begin = n * (np.arange(self.n_steps) // per_epoch)
+        return replace(self, rows=self.rows + begin[:, None])
 
 
 def plan_batches(

@@ -1,6 +1,6 @@
-"""A client's examples as rows of two tensors, made from whatever a user gives when its client is due."""
+"""A client's examples as rows of two tensors, and what a batch of them is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenload.errors import ConfigError
 
-__all__ = ["Batch", "Rows", "as_rows", "batch_of", "leaves_of", "map_batch", "size_of", "unflattened"]
+__all__ = ["Batch", "Rows", "batch_of", "cast_rows", "leaves_of", "map_batch", "unflattened"]
 
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]  # what a model is called with, rows along axis 0
 
@@ -97,100 +97,7 @@ def _kind(x: dict[str, Tensor] | tuple[Tensor, ...]) -> tuple:
     return (tuple((t.shape[1:], t.dtype) for t in leaves_of(x)), names)
 
 
-def as_rows(dataset: Any, dtype: torch.dtype) -> Rows:
-    """Rows of what a user gives for a client; floating inputs become ``dtype``, the model's.
-
-    dataset  Rows, a pair (x, y) of tensors or arrays, of which x may be a dict or a tuple of them; a dict, or
-             more than two, of tensors for a recipe with an objective; a TensorDataset or a Subset of one; any
-             map-style Dataset of such examples; or a function without arguments that returns one of these
-    Raises ConfigError for anything else; what the dataset itself raises passes through.
-    """
-    if isinstance(dataset, Rows):
-        return _cast(dataset, dtype)
-    if (parts := _parts(dataset)) is not None:
-        return _cast(_rows_of(parts), dtype)
-    if callable(dataset) and not hasattr(dataset, "__getitem__"):
-        return as_rows(dataset(), dtype)
-    tensors = getattr(dataset, "tensors", ())
-    if len(tensors) >= 2:
-        return _cast(_rows_of(tuple(tensors)), dtype)
-    if isinstance(dataset, torch.utils.data.Subset) and len(getattr(dataset.dataset, "tensors", ())) >= 2:
-        whole = _rows_of(tuple(dataset.dataset.tensors))  # pyrefly: ignore
-        return _cast(Rows(whole.x, whole.y, np.asarray(dataset.indices, np.int64)), dtype)
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return _cast(_collect(dataset), dtype)
-    raise ConfigError(
-        f"a client's dataset is a {type(dataset).__name__}",
-        hint="give (x, y), a dict of tensors, a Dataset, Rows, or a function that returns one of them",
-    )
-
-
-def size_of(dataset: Any) -> int | None:
-    """The number of examples of a dataset; None if it is not known without loading it."""
-    if isinstance(dataset, Rows):
-        return len(dataset)
-    if (parts := _parts(dataset)) is not None:
-        first = parts if isinstance(parts, dict) else parts[-1]
-        return len(next(iter(first.values())) if isinstance(first, dict) else first)
-    return len(dataset) if hasattr(dataset, "__len__") else None
-
-
-def _parts(dataset: Any) -> Any:
-    """The dataset as a dict or tuple of tensors, or a pair of one of these and a tensor; or None."""
-    if isinstance(dataset, Mapping) and dataset and all(hasattr(v, "shape") for v in dataset.values()):
-        return dict(dataset)
-    if not isinstance(dataset, tuple | list) or len(dataset) < 2:
-        return None
-    if all(hasattr(part, "shape") for part in dataset):
-        return tuple(dataset)
-    inner = None if len(dataset) != 2 or not hasattr(dataset[1], "shape") else dataset[0]
-    inner = _parts(inner) if isinstance(inner, Mapping) or (isinstance(inner, tuple) and inner) else None
-    return None if inner is None else (inner, dataset[1])
-
-
-def _rows_of(parts: Any) -> Rows:
-    """Rows of a pair (x, y), or of tensors without targets beside them."""
-
-    def tensors(x: Any) -> Batch:
-        if isinstance(x, dict):
-            return {str(name): torch.as_tensor(t) for name, t in x.items()}
-        return tuple(map(torch.as_tensor, x)) if isinstance(x, tuple) else torch.as_tensor(x)
-
-    if isinstance(parts, tuple) and len(parts) == 2:
-        return Rows(tensors(parts[0]), torch.as_tensor(parts[1]))
-    x = tensors(parts)
-    return Rows(x, torch.zeros(len(leaves_of(x)[0]), 0))
-
-
-def _collect(dataset: Any) -> Rows:
-    examples = [dataset[i] for i in range(len(dataset))]
-    if not examples:
-        return Rows(torch.empty(0), torch.empty(0, dtype=torch.int64))
-    first = examples[0]
-    if isinstance(first, Mapping):
-        return _rows_of({name: _stacked([example[name] for example in examples]) for name in first})
-    if not all(isinstance(e, tuple | list) and len(e) == len(first) >= 2 for e in examples):
-        raise ConfigError(
-            "an example of a client is not a pair (x, y)", hint="let the dataset return (x, y), or a dict"
-        )
-    if isinstance(first[0], Mapping) and len(first) == 2:
-        x = {name: _stacked([e[0][name] for e in examples]) for name in first[0]}
-        return _rows_of((x, _stacked([e[1] for e in examples])))
-    return _rows_of(tuple(_stacked([e[i] for e in examples]) for i in range(len(first))))
-
-
-def _stacked(values: list) -> Tensor:
-    tensors = [torch.as_tensor(v) for v in values]
-    odd = next((t for t in tensors if t.shape != tensors[0].shape), None)
-    if odd is not None:
-        raise ConfigError(
-            f"examples of one client have shapes {tuple(tensors[0].shape)} and {tuple(odd.shape)}",
-            hint="pad them to one length, with a mask beside them",
-        )
-    return torch.stack(tensors)
-
-
-def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
+def cast_rows(rows: Rows, dtype: torch.dtype) -> Rows:
     """Cast floating numbers to ``dtype``, and whole targets to int64, which torch's losses need."""
     y = rows.y
     is_floating = y.is_floating_point() and rows.has_targets
@@ -209,6 +116,3 @@ def _is_whole(t: Tensor) -> bool:
 
 def _fills_its_storage(t: Tensor) -> bool:
     return t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size()
-
-
-Datasets = Sequence[Any | Callable[[], Any]]

@@ -9,9 +9,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["DROPOUT", "MODEL", "NOISE", "SAMPLE", "SHUFFLE", "bits_of", "key", "keys", "mix", "orders"]
+from evenload.errors import UnknownName
 
-SHUFFLE, DROPOUT, SAMPLE, MODEL, NOISE = 1, 2, 3, 4, 5
+__all__ = [
+    "DROPOUT",
+    "MODEL",
+    "NOISE",
+    "READ",
+    "SAMPLE",
+    "SHUFFLE",
+    "bits_of",
+    "client_seed",
+    "key",
+    "keys",
+    "mix",
+    "orders",
+]
+
+SHUFFLE, DROPOUT, SAMPLE, MODEL, NOISE, READ = 1, 2, 3, 4, 5, 6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _WORD = 2**64 - 1
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -54,6 +69,18 @@ def _mix_one(word: int) -> int:
 def key(*parts: int) -> int:
     """One key as a Python integer, 0 <= key < 2**63: a seed for a generator."""
     return int(keys(*parts)[0]) >> 1
+
+
+def client_seed(seed: int, client: int, round: int = 0, *, of: str = "model") -> int:
+    """The seed of the shared generators (torch's, numpy's, Python's) for one client of a training.
+
+    of  "rows" while its dataset is read; "model" while it is trained, if its model draws from them
+    numpy's generator gets the lowest 32 bits: ``client_seed(...) % 2**32``. Raises UnknownName.
+    """
+    known = {"rows": READ, "model": MODEL}
+    if of not in known:
+        raise UnknownName("seed", of, known)
+    return key(known[of], seed, round, client)
 
 
 def orders(row_keys: np.ndarray, n: int, sizes: np.ndarray | None = None) -> np.ndarray:

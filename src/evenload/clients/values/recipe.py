@@ -125,6 +125,10 @@ class Recipe:
             return 0
         return self.steps if self.steps is not None else (self.epochs or 1) * self.steps_per_epoch(n_rows)
 
+    def n_epochs(self, n_rows: int) -> int:
+        """Passes over ``n_rows`` examples, the last of which may be cut short."""
+        return -(-self.n_steps(n_rows) // self.steps_per_epoch(n_rows))
+
     def steps_per_epoch(self, n_rows: int) -> int:
         return max(1, n_rows // self.batch_size if self.drop_last else -(-n_rows // self.batch_size))
 

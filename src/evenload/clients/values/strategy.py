@@ -148,6 +148,7 @@ class TrainingPlan:
     solo      client id -> why it was trained by itself beside a fused chunk
     check     largest difference of the checked clients from serial, None if nothing was checked
     failure   why no client could be trained, None if one could: the choice and its times then say nothing
+    notes     what else a reader of the plan should know, a sentence each
     """
 
     strategy: Strategy
@@ -157,6 +158,7 @@ class TrainingPlan:
     solo: Mapping[int, str] = field(default_factory=dict)
     check: float | None = None
     failure: str | None = None
+    notes: tuple[str, ...] = ()
 
     def explain(self) -> str:
         """The plan as text: a line for the choice, the table of probes, a line per refusal."""
@@ -175,7 +177,7 @@ class TrainingPlan:
             ]
         lines += [f"not {name}: {reason}" for name, reason in self.reasons.items()]
         lines += [f"client {client} by itself: {reason}" for client, reason in self.solo.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
 
 def _cell(value: Any) -> str:

@@ -16,7 +16,8 @@ class ClientTask:
 
     client      its id, which with the seed decides all randomness
     recipe      its own
-    rows        its examples
+    rows        its examples; if it ``is_fresh``, those of each epoch after one another
+    n_rows      examples of its dataset
     batches     which of them in which step
     start       state dict to start from
     anchor      parameters that the proximal term pulls to; the start's if None
@@ -28,9 +29,11 @@ class ClientTask:
     client: int
     recipe: Recipe
     rows: Rows
+    n_rows: int
     batches: Batches
     start: State
     anchor: State | None = None
     correction: State | None = None
     seed: int | None = None
     is_keyed: bool = False
+    is_fresh: bool = False

@@ -26,7 +26,8 @@ class DeviceShare:
 class Summary:
     """The figures of a finished run.
 
-    wall_s          from the first request for a result to the last result
+    wall_s          that the caller waited: for the call, and from the first request for a result to the last
+                    result; what is imported before the call is not in it
     startup_s       of it, the time before the first item was sent: workers start, a model is built
     bound_s         the least time that any plan could have taken on these devices, from what they were
                     measured to do in this run; ``evenload.balance.bound`` says what that takes as given

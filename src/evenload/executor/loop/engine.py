@@ -159,6 +159,9 @@ class Engine:
         for run in tuple(self.runs):
             run.end(ExecutorClosed("the executor was closed while this ran"))
             self._forget(run)
+        for worker in tuple(self._supervisor.workers.values()):
+            if worker.chunks and all(chunk.run.is_done for chunk in worker.chunks):
+                self._supervisor.kill(worker)  # copies that came second: nobody waits for them
         self._supervisor.close(grace_s)
         self._calls.run_last()
 

@@ -60,7 +60,7 @@ class EngineThread:
             if not self.asks():  # a future's callback may close the executor
                 self._wait_until(lambda seconds: thread.join(seconds) or not thread.is_alive())
 
-    def cancel(self, run: Run, status: str) -> None:
+    def cancel(self, run: Run, status: str, over_s: float) -> None:
         """The receiver is through with ``run``, whether that is over or not."""
         journal = run.journal
         if not run.is_over:

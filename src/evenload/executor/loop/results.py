@@ -24,7 +24,7 @@ class Results(Generic[R]):
     """
 
     def __init__(self, run: Any, delivery: Delivery, *, raises: bool, begin: Callable[[], None], engine: Any,
-                 finish: Callable[[str], None], guard: ForkGuard,
+                 finish: Callable[[str, float], None], guard: ForkGuard,
                  is_bringer: Callable[[], bool]):  # fmt: skip
         self._run, self._guard = run, guard
         self._engine = engine
@@ -89,9 +89,10 @@ class Results(Generic[R]):
         """done | failures (of items) | interrupted | failed, once the run is over."""
         return self._run.status
 
-    def around(self, before: Callable[[], None], after: Callable[[str], None]) -> None:
-        """Call ``before`` just before the run begins, and ``after`` with its status when it is over.
+    def around(self, before: Callable[[], None], after: Callable[[str, float], None]) -> None:
+        """Call ``before`` just before the run begins, and ``after`` when the caller is through with it.
 
+        ``after`` is given the run's status and the seconds since its last result was there.
         Neither is called if it never begins. They must not hold on to this object, whose going ends the run.
         """
         self._course.before.insert(0, before)
@@ -150,13 +151,15 @@ class _Course:
     """The beginning of a run and its end, each of which comes once at most.
 
     before  called when it begins
-    after   called with its status when it ends
+    after   called with its status, and the seconds since it was over, when the caller is through with it
     """
 
-    def __init__(self, run: Any, begin: Callable[[], None], finish: Callable[[str], None], guard: ForkGuard):
+    def __init__(
+        self, run: Any, begin: Callable[[], None], finish: Callable[[str, float], None], guard: ForkGuard
+    ):
         self._guard = guard
         self.before: list[Callable[[], None]] = [begin]
-        self.after: list[Callable[[str], None]] = [finish]
+        self.after: list[Callable[[str, float], None]] = [finish]
         self._run = run
         self._is_begun = self._is_ended = False
 
@@ -169,8 +172,9 @@ class _Course:
     def end(self) -> None:
         if self._is_begun and not (self._is_ended or self._guard.is_child):
             self._is_ended = True
+            over_s = self._run.over_for_s()
             for function in self.after:
-                function(self._run.status)
+                function(self._run.status, over_s)
 
 
 def _blocks(delivery: Delivery, course: _Course, guard: ForkGuard, is_bringer: Callable[[], bool]):

@@ -87,12 +87,21 @@ class Run:
         )
         self._causes: dict[str, str] = {}
         self._machine_losses = MachineLosses()
-        self._began_s = 0.0
+        self._call_s = self._began_s = 0.0
+        self._ended_s: float | None = None
         self._first_sent_s: float | None = None
+
+    def count_call(self, seconds: float) -> None:
+        """Add ``seconds`` that the caller waited for the call that made this run, before it begins."""
+        self._call_s += seconds
+
+    def ask(self) -> None:
+        """Let the run's time begin, as the first result is asked for."""
+        self._began_s = time.monotonic() - self._call_s
 
     def begin(self, on_broken: Callable[[BaseException], None]) -> None:
         """``on_broken`` is called if its journal cannot be written."""
-        self._began_s = time.monotonic()
+        self._began_s = self._began_s or time.monotonic()
         if self.journal is not None:
             self.journal.begin(on_broken)
         self._account.begin(self.source.total)
@@ -343,6 +352,15 @@ class Run:
             return "interrupted"
         return "failures" if self._account.n_failed else "done"
 
+    @property
+    def is_done(self) -> bool:
+        """Whether every item has its result, and nothing ended the run before."""
+        return self.is_over and self.error is None
+
+    def over_for_s(self) -> float:
+        """Seconds since the last result was there; 0 while the run is not over."""
+        return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
+
     def end(self, error: BaseException | None) -> None:
         """Deliver nothing more; ``error`` is raised to the receiver when it has fetched what there is."""
         if self.is_over:
@@ -353,7 +371,7 @@ class Run:
             self.source.close()
             if self._describer is not None:
                 self._describer.close()
-            now = time.monotonic()
+            now = self._ended_s = time.monotonic()
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())

@@ -1,0 +1,50 @@
+"""The generators of random numbers that a whole process shares: torch's, numpy's and Python's own."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Drawn", "seeded"]
+
+
+@contextmanager
+def seeded(seed: int, devices: Any = None) -> Iterator[None]:
+    """Seed the three generators for the block, and put them back as they were after it.
+
+    seed     0 <= seed < 2**63; numpy's generator gets its lowest 32 bits
+    devices  whose generators are put back, too; None: all GPUs
+    """
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed & 0xFFFFFFFF)
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+class Drawn:
+    """The generators as they were when this was made, to ask later whether numbers were drawn since."""
+
+    def __init__(self) -> None:
+        self._torch, self._python, self._numpy = torch.get_rng_state(), random.getstate(), _of_numpy()
+
+    def __bool__(self) -> bool:
+        """Has anything drawn from one of them?"""
+        return (
+            self._python != random.getstate()
+            or self._numpy != _of_numpy()
+            or not torch.equal(self._torch, torch.get_rng_state())
+        )
+
+
+def _of_numpy() -> tuple:
+    state: Any = np.random.get_state()
+    return (state[1].tobytes(), *state[2:])
