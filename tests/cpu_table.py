@@ -9,6 +9,7 @@ collection. Processes that have left their parents are in no line.
 import glob
 import os
 import resource
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -107,6 +108,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             for title, of in columns.items():
                 by[title][of(name)] += float(seconds)
                 counted[title][of(name)] += 1
+    shutil.rmtree(os.environ[FOLDER])
     terminalreporter.section(f"{sum(by['room'].values()):.0f} CPU seconds of the runner's processes")
     for title in columns:
         for line in table(title, by[title], counted[title], N_LINES):
