@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
 	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -18,8 +18,15 @@ test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
 	$(MAKE) style
 	$(MAKE) --jobs 3 suite layers types site
 
+# Plugins and tests are kept compiled, whatever the environment says: each of five processes reads all.
+suite: export PYTHONDONTWRITEBYTECODE :=
+
 suite: $(STAMP)dev
-	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
+	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra \
+		$(PYTEST_MORE)
+
+cpu: $(STAMP)dev  ## CPU seconds of the whole suite, by room, file and test; the last line is of all its processes
+	PYTHONPATH=tests bash -c 'time $(MAKE) suite PYTEST_MORE="-p cpu_table -q"'
 
 site: $(STAMP)dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
