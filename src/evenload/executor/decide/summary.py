@@ -30,6 +30,7 @@ class Summary:
     startup_s       of it, the time before the first item was sent: workers start, a model is built
     bound_s         the least time that any plan could have taken on these devices, from what they were
                     measured to do in this run; ``evenload.balance.bound`` says what that takes as given
+    bound_up_to_s   the bound may be as much: the run does not show the devices' speeds better
     ratio_to_bound  (wall_s - startup_s) / bound_s: 1.0 is the best possible; None if nothing was measured
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
@@ -57,6 +58,7 @@ class Summary:
     retries: dict[str, int] = field(default_factory=dict)
     learned: str = ""
     factors: Factors | None = None
+    bound_up_to_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -97,8 +99,8 @@ class _Share:
 class RunTally:
     """The counts of chunks, items and busy seconds of a run, by device."""
 
-    def __init__(self, devices: list[str]):
-        self._work = StageWork(devices)
+    def __init__(self, devices: list[str], likes: Mapping[str, str] | None = None):
+        self._work = StageWork(devices, likes=likes)
         self._shares = {device: _Share() for device in devices}
 
     def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
@@ -140,6 +142,7 @@ class RunTally:
             startup_s=startup_s,
             items_per_s=(total - n_restored) / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
+            bound_up_to_s=bound.up_to_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
             imbalance=imbalance([share.busy_s for share in shares]),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evenload.balance.factors import like_of
 from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
@@ -38,8 +39,13 @@ class RunAccount:
         self._record, self._stage = record, stage
         self._devices, self._work = devices, work
         self.seconds = RunSeconds()
-        self._tally = RunTally(list(devices))
+        self._likes = {device: like_of(known) for device, known in devices.items()}
+        self._tally = RunTally(list(devices), self._likes)
         self.kept = KeptChunks(stage)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the run, for ``json.dumps``. See ``KeptChunks``."""
+        return self.kept.certificate(self._likes)
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)

@@ -35,14 +35,13 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
             name = name or event.name
     stages, lanes = chunks.stages(), chunks.lanes()
     by_name = {stage.name: stage for stage in stages}
-    lanes = {track: max(n, tally.lanes.n(track)) for track, n in lanes.items()}  # of a log out of order
     lanes |= dict.fromkeys(chunks.idle(), 1)
     stretches = []
     for start_s, stop_s, works in tally.stretches():
         works = {one: work for one, work in works.items() if one in by_name}
         some, prices = [by_name[one] for one in works], work_prices(works.values())
         stretches.append(Stretch(chunks.time(start_s), chunks.time(stop_s), some, prices))
-    return claim_run(name or next(iter(by_name), "run"), stages, lanes, stretches)
+    return claim_run(name or next(iter(by_name), "run"), stages, lanes, stretches, tally.likes)
 
 
 class ChunkRows:
@@ -99,10 +98,7 @@ class ChunkRows:
         for stage in self._stages.values():
             for row in stage.rows:
                 rows[row[0]].append(row)
-        found = {track: settle(rows[number]) for track, number in self._numbers.items()}
-        for stage in self._stages.values():
-            stage.measure()
-        return found
+        return {track: settle(rows[number]) for track, number in self._numbers.items()}
 
     def idle(self) -> list[str]:
         """Return the devices of the run on which nothing ran, of which nobody knows how fast they are."""
