@@ -112,7 +112,7 @@ def ranges_of(stage: dict[str, Any], devices: list[dict[str, Any]]) -> dict[int,
     who = {}
     for d in order:
         lead = leads.setdefault(devices[d].get("like") or d, d)
-        low, high = ratio(logs[lead], logs[d], is_told)
+        low, high = ratio(logs[lead], logs[d], is_told, 3.29)
         who[d] = lead if low <= 1e-12 and high >= -1e-12 else d
     pool = {one: [x for d in order if who[d] == one for x in logs[d]] for one in set(who.values())}
     base = speed(pool[order[0]])
@@ -136,17 +136,19 @@ def speed(logs: list[tuple[float, int]]) -> float:
     return math.exp(-sum(w * x for w, x in zip(inside, each, strict=True)) / sum(inside))
 
 
-def ratio(one: list[tuple[float, int]], other: list[tuple[float, int]], is_told: bool) -> tuple[float, float]:
+def ratio(
+    one: list[tuple[float, int]], other: list[tuple[float, int]], is_told: bool, z: float = 1.96
+) -> tuple[float, float]:
     """The pairs of chunks that leave out 2.5 % of chance on each side, if there are that many."""
     gaps = sorted(a - b for a, _ in one for b, _ in other)
     n, m = len(one), len(other)
-    half = 1.96 * math.sqrt(n * m * (n + m + 1) / 12)
+    half = z * math.sqrt(n * m * (n + m + 1) / 12)
     if half < n * m / 2:
         return gaps[math.floor(n * m / 2 - half)], gaps[math.ceil(n * m / 2 + half) - 1]
     n, m = sum(n for _, n in one), sum(n for _, n in other)
     if is_told or min(n, m) < 30:
         return (gaps[0], gaps[-1]) if is_told else (-math.log(1e9), math.log(1e9))
-    middle, half = math.log(speed(other) / speed(one)), 1.96 * math.sqrt(1 / n + 1 / m)
+    middle, half = math.log(speed(other) / speed(one)), z * math.sqrt(1 / n + 1 / m)
     return middle - half, middle + half
 
 

@@ -17,7 +17,8 @@ def run(tmp_path):
     folder.mkdir()
     with EventFile(folder / "events.jsonl") as sink:
         sink(RunStarted(0.0, "three items", 0.0, 3, {"a": {"name": "GPU"}, "b": {"name": "GPU"}}))
-        sink(Span("map", "a", "a", 0, 2, 0.0, 2.0))
+        sink(Span("map", "a", "a", 0, 1, 0.0, 1.0))
+        sink(Span("map", "a", "a", 1, 1, 1.0, 2.0))
         sink(Span("map", "b", "b", 2, 1, 0.0, 1.0))
         sink(RunFinished(2.0, "done"))
     return folder

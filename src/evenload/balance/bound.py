@@ -19,7 +19,7 @@ It is never above the busiest device's busy seconds, hence never above the makes
 seconds inside the task that do not depend on the items (a launch, a first compilation) count as work; a
 device has one speed for the whole run; and where no sizes were told (``cost``), a device that did many items
 had a mix of them like the others'. A device that finished nothing has no speed and is left out
-(``Bound.unmeasured``).
+(``Bound.unmeasured``), unless it is alike another by its sheet.
 """
 
 import heapq
@@ -55,8 +55,9 @@ class Bound:
     """The least seconds for a stage: ``bound_s``, the larger of ``work_s`` (all work over all speeds) and
     ``longest_s`` (longest items).
 
-    ``up_to_s``: it may be as much, at other speeds that the run does not rule out. ``speeds`` maps each
-    measured device to items (or cost) per busy second, of all its lanes; ``unmeasured`` finished nothing.
+    ``up_to_s``: it may be as much, at other speeds that the run does not rule out, and if a chunk's time (its
+    size not told) is that of one item. ``speeds`` maps each measured device to items (or cost) per busy
+    second, of all its lanes; ``unmeasured`` finished nothing.
     """
 
     bound_s: float
@@ -79,6 +80,7 @@ class Bound:
 @dataclass(slots=True)
 class _Device:
     busy_s: float = 0.0
+    chunk_s: float = 0.0  # of the longest chunk of no told size: for all that is known, it is one item's
     longest: list[float] = field(default_factory=list)
     bins: dict[int, Any] = field(default_factory=dict)
 
@@ -132,6 +134,7 @@ class StageWork:
     devices  those that were there from the start: one that never finishes anything is reported as unmeasured
     lanes    of devices that do several chunks at once
     likes    device -> what it shares with those that are as fast by their sheets; filled in as they show up
+    used     devices that did anything in any stage: others are as fast as those that are alike
     """
 
     def __init__(
@@ -139,7 +142,9 @@ class StageWork:
         devices: Iterable[str] = (),
         lanes: Lanes | None = None,
         likes: Mapping[str, str] | None = None,
+        used: set[str] | None = None,
     ):
+        self._used: set[str] = set() if used is None else used
         self._lanes, self._likes = Lanes() if lanes is None else lanes, {} if likes is None else likes
         self._devices: dict[str, _Device] = {device: _Device() for device in devices}
         self._n_untold = 0
@@ -160,21 +165,24 @@ class StageWork:
         if n_items <= 0 or busy_s < 0:
             return
         self._found = None
+        self._used.add(device)
         one = self._devices.setdefault(device, _Device())
         one.busy_s += busy_s * n_needed / n_items
         if is_good and (cost is None or cost > 0):
             self._n_untold += cost is None
             take_sample(one.bins, busy_s / (n_items if cost is None else cost), n_items)
+        one.chunk_s = max(one.chunk_s, busy_s * (n_needed > 0 and cost is None))
         _keep_longest(one.longest, busy_s / n_items, n_needed, limit=MOST_LONGEST)
 
     def to_prove(self) -> dict[str, Any]:
         """Return what bounds are proved from, as ``evenload.certificate`` has it."""
         samples = {name: one.bins for name, one in self._devices.items() if one.bins}
-        likes = {name: self._likes.get(name) or name for name in samples}
+        idle = [name for name in self._devices if name not in self._used] if samples else []
+        likes = {name: self._likes.get(name) or name for name in [*samples, *idle]}
         return {
             "rate": speeds_of(samples, likes, is_told=not self._n_untold),
-            "busy": {name: self._devices[name].busy_s for name in samples},
-            "load": dict.fromkeys(samples, 0.0),
+            "busy": {name: self._devices[name].busy_s for name in likes},
+            "load": dict.fromkeys(likes, 0.0),
             "fixed": 0,
         }
 
@@ -189,9 +197,9 @@ class StageWork:
         return {name: self._lanes.n(name) * speed for name, (_, speed, *_) in rate.items()}, work
 
     def bound(self) -> Bound:
-        lanes = self.lanes()
-        if self._found is None or self._found[0] != lanes:
-            self._found = lanes, self._bound(lanes)
+        lanes, n_used = self.lanes(), len(self._used)
+        if self._found is None or self._found[0] != (lanes, n_used):
+            self._found = (lanes, n_used), self._bound(lanes)
         return self._found[1]
 
     def _bound(self, lanes: Mapping[str, int]) -> Bound:
@@ -205,7 +213,10 @@ class StageWork:
         longest_s, _ = longest_bound(items, rate, lanes)
         most = swapped(stage)
         most_s = least_time(partial(by_prices, [most], [1.0], lanes), SOON_S)
-        most_s = max(most_s, longest_bound(items, most["rate"], lanes, SOON_S)[0])
+        chunks = [(self._devices[name].chunk_s, name, 1) for name in rate]
+        most_s = max(
+            most_s, *(longest_bound(some, most["rate"], lanes, SOON_S)[0] for some in (items, chunks))
+        )
         bound_s = max(work_s, longest_s)
         if bound_s < NOTHING * max(stage["busy"].values()):  # who did the work could be fast without limit
             bound_s = work_s = longest_s = 0.0

@@ -6,7 +6,7 @@ All sums are made anew, in whole numbers, from what the document says.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -44,10 +44,11 @@ class StageChunks:
         self.rows.append([device, start, stop, min(busy, stop - start), items, n_all - n, cost, is_good])
         self.n_of.append((n, n_all))
 
-    def measure(self, likes: Sequence[str]) -> None:
+    def measure(self, likes: Sequence[str], idle: Collection[int] = ()) -> None:
         """Take what is known of the speed of each device from its chunks.
 
         likes  what each device shares with those that are as fast by their sheets
+        idle   devices that did nothing in any stage
         """
         samples: dict[int, Any] = {}
         good = [(row, n_all) for row, (_, n_all) in zip(self.rows, self.n_of, strict=True) if row[7]]
@@ -55,7 +56,8 @@ class StageChunks:
             size = n_all if cost is None else exact(cost)
             take_sample(samples.setdefault(device, {}), float(busy / size) / 1e9, n_all)
         is_told = all(row[6] is not None for row, _ in good)
-        self.speeds = speeds_of(samples, dict(enumerate(likes)), is_told)
+        known = {d: like for d, like in enumerate(likes) if d in samples or d in idle}
+        self.speeds = speeds_of(samples, known, is_told)
 
     def to_prove(self, number: Callable[[float], Any] = float) -> dict[str, Any]:
         """Return what bounds are proved from, as ``evenload.certificate`` has it, with such numbers."""
@@ -103,8 +105,9 @@ def claim_run(
     Raises ConfigError if nothing was measured, or the numbers prove nothing.
     """
     alike = [likes.get(one) or one for one in lanes]
+    used = {row[0] for stage in stages for row in stage.rows}
     for stage in stages:
-        stage.measure(alike)
+        stage.measure(alike, set(range(len(alike))) - used)
     order = {id(stage): number for number, stage in enumerate(stages)}
     parts, achieved, bound = [], 0, 0
     for one in stretches:
@@ -115,11 +118,9 @@ def claim_run(
         part = {"start": start, "stop": stop, "stages": members, "bound": witness.bound}
         parts.append(part | {"prices": witness.prices, "longest": witness.longest})
         achieved, bound = achieved + stop - start, bound + witness.bound
+    devices = ({"name": one, "lanes": n, "parts": []} for one, n in lanes.items())
     evidence = {
-        "devices": [
-            {"name": one, "lanes": n, "parts": [], "like": like}
-            for (one, n), like in zip(lanes.items(), alike, strict=True)
-        ],
+        "devices": [one | {"like": like} for one, like in zip(devices, alike, strict=True)],
         "stages": [stage.to_json(len(lanes)) for stage in stages],
         "stretches": parts,
     }
@@ -186,11 +187,11 @@ def up_to(stages: list[StageChunks], prices: list[float], lanes: list[int]) -> f
     parts, each = [swapped(one.to_prove()) for one in stages], dict(enumerate(lanes))
     alone = [[float(one is stage) for one in stages] for stage in stages]
     found = [least_time(partial(by_prices, parts, some, lanes), SOON_S) for some in (prices, *alone)]
-    found += [
-        longest_bound(long_items(one, sum(lanes)), one["rate"], each, SOON_S)[0]
-        for one in parts
-        if one["rate"]
-    ]
+    for one in parts:
+        untold = (row for row in one["chunks"] if row[4] and row[6] is None)
+        chunks = [(row[3], row[0], 1) for row in untold if row[0] in one["rate"]]
+        both = long_items(one, sum(lanes)), chunks
+        found += [longest_bound(some, one["rate"], each, SOON_S)[0] for some in both]
     return max(found, default=0.0)
 
 

@@ -15,7 +15,7 @@ __all__ = ["certify"]
 
 MOST_NAMED = 8
 CLOSE = 0.95  # a share of what it may be is as good as known
-CANNOT_JUDGE = "this cannot be judged: the run does not show how fast its devices are beside one another"
+CANNOT_JUDGE = "this cannot be judged: the run does not show its devices' speeds, or what is in its chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
     most = share_up_to(page, with_idle=False)
     if share < CLOSE * most:
-        text = f"up to {_percent(most)} is possible; sizes of items (cost=) would tell"
-        click.echo(f"note: not known better, since devices did unlike items: {text}", err=True)
+        text = "sizes of items (cost=) would tell how fast each device is, and what is in a chunk"
+        click.echo(f"note: not known better, it may be up to {_percent(most)}: {text}", err=True)
     if idle:
         some = ", ".join(idle[:MOST_NAMED]) + (", ..." if len(idle) > MOST_NAMED else "")
         close = f"{_percent(share_with_idle(page))} of the best possible"

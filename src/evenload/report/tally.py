@@ -58,6 +58,7 @@ class Tally:
         self._needed = NeededItems()
         self.lanes = Lanes()
         self.likes: dict[str, str] = {}  # slot -> what it shares with those as fast by their sheets
+        self._used: set[str] = set()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._failures: list[FailedItem] = []
@@ -94,7 +95,7 @@ class Tally:
 
     def _stage(self, name: str) -> StageCount:
         if name not in self._stages:
-            self._stages[name] = StageCount(work=StageWork(self._devices, self.lanes, self.likes))
+            self._stages[name] = StageCount(work=StageWork(self._devices, self.lanes, self.likes, self._used))
         return self._stages[name]
 
     def _on_started(self, event: RunStarted) -> None:
@@ -141,6 +142,7 @@ class Tally:
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
         device.n_items += span.n_items
+        self._used.update((span.device, *span.device.split("+")))
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
         if span.n_items > 0:
             self.lanes.add(track, span.start_s, span.stop_s)

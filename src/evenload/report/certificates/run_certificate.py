@@ -72,12 +72,12 @@ class ChunkRows:
             self._devices |= dict.fromkeys(event.devices)
         if not isinstance(event, Span):
             return
-        self._used |= {event.device, event.worker, *event.device.split("+")}
         track = self._tracks.key(event.device, event.worker)
         length_s = max(0.0, event.stop_s - event.start_s)
         busy_s = min(event.busy_s, length_s) if event.busy_s > 0 else length_s
         if event.status in ("superseded", "lost") or event.n_items <= 0:
             return
+        self._used |= {event.device, event.worker, *event.device.split("+")}
         first = event.index if event.items is None else min(event.items, default=0)
         n_all = event.n_items if event.items is None else len(event.items)
         if first < 0 or n_all != event.n_items:
