@@ -116,10 +116,18 @@ def ranges_of(stage: dict[str, Any], devices: list[dict[str, Any]]) -> dict[int,
         who[d] = lead if low <= 1e-12 and high >= -1e-12 else d
     pool = {one: [x for d in order if who[d] == one for x in logs[d]] for one in set(who.values())}
     base = speed(pool[order[0]])
+    ends = {}
+    for one in pool:
+        low, high = (0.0, 0.0) if one == order[0] else ratio(pool[order[0]], pool[one], is_told)
+        ends[one] = [base * math.exp(low), base * math.exp(high)]
+    for slow, fast, slow_ns, fast_ns in stage.get("shared", ()):  # slow's speed is at most so much of fast's
+        if slow in who and fast in who and who[slow] != who[fast]:
+            a, b, most = ends[who[slow]], ends[who[fast]], fast_ns / slow_ns / 0.95
+            if a[0] <= b[1] * most:
+                a[1], b[0] = min(a[1], b[1] * most), max(b[0], a[0] / most)
     found = {}
     for d in order:
-        low, high = (0.0, 0.0) if who[d] == order[0] else ratio(pool[order[0]], pool[who[d]], is_told)
-        found[d] = who[d], base * math.exp(low), base * math.exp(high)
+        found[d] = who[d], *ends[who[d]]
         told = stage["speeds"][d]
         assert told[1] == pytest.approx(found[d][1], rel=0.03)
         assert told[2] == pytest.approx(found[d][2], rel=0.03)

@@ -218,7 +218,7 @@ def test_it_is_short_and_imports_nothing_but_the_standard_library():
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
     lines = [line for at, line in enumerate(text.splitlines(), 1) if line.strip() and at not in docs]
-    assert len(lines) < 300, "lines of code"
+    assert len(lines) < 320, "lines of code"
 
 
 def test_a_large_run_is_checked():

@@ -22,6 +22,7 @@ from typing import Any
 FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 2, 48_000_000, 2_500_000
 MOST_LANES, MOST_PARTS, MOST_NEEDS = 4096, 16, 64
 Z, Z_ALIKE, FEW, BEYOND = 1.96, 3.29, 30, math.log(1e9)  # 19 in 20, 999 in 1000; nobody is faster by more
+NEAR = 0.95  # times of the same items are alike to 5 %
 NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,25})?(e[+-]?[0-9]{1,2})?")
 ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -169,7 +170,8 @@ def check_speeds(stage: Any, likes: Any, where: str) -> None:
         take_sample(samples.setdefault(d, {}), float(busy / (n if cost is None else +cost)) / 1e9, n)
     is_told = all(row[6] is not None for row in good)
     found = {d: (d, *[speed_of(some)] * 3) for d, some in samples.items()}
-    found = found if likes is None else speeds_of(samples, dict(enumerate(likes)), is_told)
+    if likes is not None:
+        found = speeds_of(samples, dict(enumerate(likes)), is_told, map(numbers, stage.get("shared", ())))
     pairs = ((found[d][1:], one[1:]) for d, one in stage["rate"].items() if d in found)
     is_so = all(abs(a / b - 1) < 1e-9 for some in pairs for a, b in zip(*some, strict=True))
     is_so = is_so and samples.keys() <= stage["rate"].keys() <= found.keys()
@@ -234,11 +236,14 @@ def coarse(bins: Any) -> list[tuple[float, int]]:
     return [(logs / n, chunks) for n, logs, chunks in sums.values()]
 
 
-def speeds_of(samples: Any, likes: Any, is_told: bool) -> dict[Any, tuple[Any, float, float, float]]:
+def speeds_of(
+    samples: Any, likes: Any, is_told: bool, shared: Any = ()
+) -> dict[Any, tuple[Any, float, float, float]]:
     """What is known of each device's speed: ``(who, speed, low, high)``, beside the device with most chunks.
 
     Devices with one ``who`` are equally fast: they are alike by their sheets, and no chunks speak against it.
-    So are those of ``likes`` that did nothing.
+    So are those of ``likes`` that did nothing. ``shared``: ``(slow, fast, its time, the other's)`` with items
+    that both had, which took the first at least that long.
     """
     size = {d: (sum(row[2] for row in bins.values()), speed_of(bins)) for d, bins in samples.items()}
     order, first, who = sorted(samples, key=lambda d: (*size[d], str(likes[d])), reverse=True), {}, {}
@@ -251,12 +256,20 @@ def speeds_of(samples: Any, likes: Any, is_told: bool) -> dict[Any, tuple[Any, f
         for at, row in samples[d].items():
             mine = pooled.setdefault(who[d], {}).setdefault(at, [0, 0.0, 0])
             mine[:] = (a + b for a, b in zip(mine, row, strict=True))
-    ranges = {}
+    ranges: dict[Any, Any] = {}
     for one, bins in pooled.items():
         low, high = (0.0, 0.0) if one == order[0] else ratio_of(pooled[order[0]], bins, is_told)
         whole, speed = speed_of(pooled[order[0]]), speed_of(bins)
         low, high = whole * math.exp(low), whole * math.exp(high)
         ranges[one] = one, min(max(speed, low), high), low, high
+    for slow, fast, slow_s, fast_s in shared:
+        if slow in who and fast in who and who[slow] != who[fast]:
+            (a, one, low, high), (b, other, least, most) = ranges[who[slow]], ranges[who[fast]]
+            ratio = float(fast_s) / float(slow_s) / NEAR
+            if low <= most * ratio and low / ratio <= most:
+                high, least = min(high, most * ratio), max(least, low / ratio)
+                ranges[a] = a, min(max(one, low), high), low, high
+                ranges[b] = b, min(max(other, least), most), least, most
     idle = {d: who[first[like]] for d, like in likes.items() if d not in samples and like in first}
     return {d: ranges[one] for d, one in (who | idle).items()}
 

@@ -120,6 +120,18 @@ def test_a_lone_long_item_says_nothing_of_its_device():
     assert (unlike.bound_s, unlike.up_to_s) == pytest.approx((2.0, 4.0))
 
 
+def test_what_a_copy_did_not_do_meanwhile_is_evidence():
+    """A copy of the long item ran for 2 s elsewhere and was not done: so long takes the item there, too."""
+    work = stage([("a", 0.05, 1)] * 40 + [("b", 4.0, 1)])
+    for name, start, stop, is_done in (("b", 0.0, 4.0, True), ("a", 2.0, 4.0, False)):
+        work.add_shared(name, (40, 1), start, stop, is_done=is_done)
+    r = 0.95 * 2 / 4  # the least that b's speed may be of a's
+    assert work.bound().bound_s == pytest.approx((2 + 4 * r) / (1 + r))
+    assert work.bound().up_to_s == pytest.approx(4.0)
+    work.add_shared("a", (40, 1), 0.0, 4.0, is_done=True)  # a has done it, too: as fast, to 5 %
+    assert work.bound().bound_s == pytest.approx(0.95 * 4)
+
+
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 9)), min_size=1, max_size=30), st.randoms())
 def test_lanes_are_the_most_chunks_at_once_in_whatever_order_they_come(chunks, random):
     """Another way: count at the start of each chunk those that go on then."""

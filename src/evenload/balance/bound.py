@@ -24,13 +24,14 @@ had a mix of them like the others'. A device that finished nothing has no speed 
 
 import heapq
 import math
-from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
+from evenload.balance.shared_items import SharedItems
 from evenload.certificate import by_longest, by_prices, speeds_of, take_sample
 
 __all__ = [
@@ -120,6 +121,14 @@ class Lanes:
             self._n[device] = max(1, self._sweep(device, self._times.get(device, ()))[1])
         return self._n[device]
 
+    def busy_until(self, device: str, time_s: float) -> float:
+        """Return when the last chunk ended that ended before ``time_s``; long ago if none did."""
+        times = self._times.get(device, [])
+        ends = (
+            t for t, change in reversed(times[: bisect_left(times, (time_s - CLOCK_S, -1))]) if change < 0
+        )
+        return next(ends, -math.inf) + CLOCK_S
+
     def _sweep(self, device: str, times: Iterable[tuple[float, int]]) -> tuple[int, int]:
         _, n, most = self._before.get(device, (0.0, 0, 0))
         for _, change in times:
@@ -148,6 +157,7 @@ class StageWork:
         self._lanes, self._likes = Lanes() if lanes is None else lanes, {} if likes is None else likes
         self._devices: dict[str, _Device] = {device: _Device() for device in devices}
         self._n_untold = 0
+        self._shared = SharedItems()
         self._found: tuple[Any, Bound] | None = None  # of which state, since a summary asks several times
 
     def add(
@@ -174,13 +184,24 @@ class StageWork:
         one.chunk_s = max(one.chunk_s, busy_s * (n_needed > 0 and cost is None))
         _keep_longest(one.longest, busy_s / n_items, n_needed, limit=MOST_LONGEST)
 
+    def add_shared(
+        self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
+    ) -> None:
+        """Take note of who had which items, and how long; see ``SharedItems``."""
+        self._found = None
+        self._shared.add(device, items, start_s, stop_s, is_done=is_done)
+
+    def shared(self) -> list[tuple[str, str, float, float]]:
+        """Pairs of devices that had the same items, ``(slow, fast, seconds of each)``."""
+        return self._shared.pairs(self._lanes.busy_until)
+
     def to_prove(self) -> dict[str, Any]:
         """Return what bounds are proved from, as ``evenload.certificate`` has it."""
         samples = {name: one.bins for name, one in self._devices.items() if one.bins}
         idle = [name for name in self._devices if name not in self._used] if samples else []
         likes = {name: self._likes.get(name) or name for name in [*samples, *idle]}
         return {
-            "rate": speeds_of(samples, likes, is_told=not self._n_untold),
+            "rate": speeds_of(samples, likes, not self._n_untold, self.shared()),
             "busy": {name: self._devices[name].busy_s for name in likes},
             "load": dict.fromkeys(likes, 0.0),
             "fixed": 0,

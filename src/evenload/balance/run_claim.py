@@ -30,6 +30,9 @@ class StageChunks:
     rows: list[list[Any]] = field(default_factory=list)
     n_of: list[tuple[int, int]] = field(default_factory=list)
     speeds: dict[int, tuple[Any, float, float, float]] = field(default_factory=dict)
+    shared: list[list[int]] = field(
+        default_factory=list
+    )  # devices with the same items, and their nanoseconds
 
     def add(
         self, device: int, start: int, stop: int, busy: int, items: list[int], n_all: int,
@@ -44,6 +47,15 @@ class StageChunks:
         self.rows.append([device, start, stop, min(busy, stop - start), items, n_all - n, cost, is_good])
         self.n_of.append((n, n_all))
 
+    def share(self, pairs: Iterable[tuple[str, str, float, float]], names: list[str]) -> None:
+        """Take note of devices that had the same items, as ``StageWork.shared`` has them; names by number."""
+        number = {name: at for at, name in enumerate(names)}
+        for slow, fast, *seconds in pairs:
+            if slow in number and fast in number:
+                self.shared.append(
+                    [number[slow], number[fast], *(max(1, round(one * 1e9)) for one in seconds)]
+                )
+
     def measure(self, likes: Sequence[str], idle: Collection[int] = ()) -> None:
         """Take what is known of the speed of each device from its chunks.
 
@@ -57,7 +69,7 @@ class StageChunks:
             take_sample(samples.setdefault(device, {}), float(busy / size) / 1e9, n_all)
         is_told = all(row[6] is not None for row, _ in good)
         known = {d: like for d, like in enumerate(likes) if d in samples or d in idle}
-        self.speeds = speeds_of(samples, known, is_told)
+        self.speeds = speeds_of(samples, known, is_told, self.shared)
 
     def to_prove(self, number: Callable[[float], Any] = float) -> dict[str, Any]:
         """Return what bounds are proved from, as ``evenload.certificate`` has it, with such numbers."""
@@ -77,6 +89,7 @@ class StageChunks:
             "loads": [],
             "needs": [],
             "chunks": self.rows,
+            "shared": self.shared,
         }
 
 

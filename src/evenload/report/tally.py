@@ -28,7 +28,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
-from evenload.report.items import NeededItems
+from evenload.report.items import NeededItems, items_key
 from evenload.report.losses.account import LossAccount
 from evenload.report.losses.advice import Advice
 from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
@@ -137,6 +137,7 @@ class Tally:
         self._take_like(track, span.device)
         n_needed = self._needed.take(span)
         self._losses.add_span(span, track, busy_s, n_needed)
+        self._share(span, track, busy_s, stage)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
@@ -155,6 +156,14 @@ class Tally:
                 stage.items.add(index, 1)
         if span.n_items > 0:
             self._keep_if_slow(span, busy_s / span.n_items)
+
+    @staticmethod
+    def _share(span: Span, track: str, busy_s: float, stage: StageCount) -> None:
+        """Have devices compared by items that both had; a copy that ended second has its seconds, too."""
+        is_done = span.status == "ok" or (span.status == "superseded" and span.busy_s > 0)
+        if span.n_items > 0 and (is_done or span.status == "superseded"):
+            start_s, stop_s = (0.0, busy_s) if is_done else (span.start_s, span.stop_s)
+            stage.work.add_shared(track, items_key(span), start_s, stop_s, is_done=is_done)
 
     def _on_batch(self, event: Batched) -> None:
         stage = self._stage(event.stage)

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -45,10 +45,13 @@ class KeptChunks:
             self._is_full = True
             del self._times[:], self._counts[:], self._scattered[:]
 
-    def certificate(self, likes: Mapping[str, str] = NO_LIKES) -> dict[str, Any]:
+    def certificate(
+        self, likes: Mapping[str, str] = NO_LIKES, shared: Iterable[tuple[str, str, float, float]] = ()
+    ) -> dict[str, Any]:
         """Return the certificate of these chunks, for ``json.dumps``.
 
-        likes  device -> what it shares with those that are as fast by their sheets
+        likes   device -> what it shares with those that are as fast by their sheets
+        shared  devices that had the same items, as ``StageWork.shared`` has them
 
         Raises ConfigError if there were too many, or nothing was measured.
         """
@@ -70,6 +73,7 @@ class KeptChunks:
             stage.add(what // 2, start, stop, busy, new, n, None if math.isnan(cost) else cost, is_good)
         by_device = [[row for row in stage.rows if row[0] == number] for number in self._devices.values()]
         lanes = dict(zip(self._devices, map(settle, by_device), strict=True))
+        stage.share(shared, list(lanes))
         stages = [stage] if stage.rows else []
         stretches = [Stretch(0, 0, stages, [1.0])] if stages else []
         return claim_run(self._stage, stages, lanes, stretches, likes)

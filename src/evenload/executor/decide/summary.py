@@ -1,6 +1,6 @@
 """The summary of a finished run: counts, seconds, and the ratio to the least possible time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -110,6 +110,16 @@ class RunTally:
         share.chunks += 1
         share.busy_s += busy_s
         self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good)
+
+    def add_shared(
+        self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
+    ) -> None:
+        """Take note of who had which items, and how long; see ``StageWork.add_shared``."""
+        self._work.add_shared(device, items, start_s, stop_s, is_done=is_done)
+
+    def shared(self) -> list[tuple[str, str, float, float]]:
+        """Pairs of devices that had the same items; see ``StageWork.shared``."""
+        return self._work.shared()
 
     def add_waste(self, device: str, busy_s: float) -> None:
         """Count what came second of a chunk: the device was busy, but no plan had to do it."""

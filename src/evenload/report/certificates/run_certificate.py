@@ -40,6 +40,8 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
     for start_s, stop_s, works in tally.stretches():
         works = {one: work for one, work in works.items() if one in by_name}
         some, prices = [by_name[one] for one in works], work_prices(works.values())
+        for one, work in works.items():
+            by_name[one].share(work.shared(), list(lanes))
         stretches.append(Stretch(chunks.time(start_s), chunks.time(stop_s), some, prices))
     return claim_run(name or next(iter(by_name), "run"), stages, lanes, stretches, tally.likes)
 
