@@ -42,12 +42,14 @@ __all__ = [
     "bound_together",
     "least_time",
     "longest_bound",
+    "ratio_to",
     "swapped",
     "work_prices",
 ]
 
 CLOCK_S, MOST_TIMES, MOST_LANES, MOST_LONGEST = 1e-6, 8192, 4096, 64
 SOON_S = 1e-12  # before any bound
+SHORTEST_S = 0.01  # of a bound that a run is compared with
 NOTHING = 1e-6  # of a device's busy seconds: that is no bound
 
 
@@ -74,8 +76,13 @@ class Bound:
         return "work" if self.work_s >= self.longest_s else "longest item"
 
     def ratio(self, wall_s: float) -> float | None:
-        """``wall_s`` over the bound (1.0 is the best possible); None if nothing was measured."""
-        return wall_s / self.bound_s if self.bound_s > 0 else None
+        """``wall_s`` over the bound (1.0 is the best possible); None if next to nothing was measured."""
+        return ratio_to(self.bound_s, wall_s)
+
+
+def ratio_to(bound_s: float, wall_s: float) -> float | None:
+    """``wall_s`` over the bound; None where it is so short that messages are what took the time."""
+    return wall_s / bound_s if bound_s >= SHORTEST_S else None
 
 
 @dataclass(slots=True)

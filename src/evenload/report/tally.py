@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heapreplace
 from typing import Any
 
-from evenload.balance.bound import Bound, Lanes, StageWork, bound_together
+from evenload.balance.bound import Bound, Lanes, StageWork, bound_together, ratio_to
 from evenload.balance.factors import Factors, like_of
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
@@ -258,7 +258,7 @@ class Tally:
             bound_s=bound_s,
             bound_up_to_s=up_to_s,
             bound_by=_common_limit(stages),
-            ratio=work_s / bound_s if bound_s > 0 else None,
+            ratio=ratio_to(bound_s, work_s),
             imbalance=imbalance([device.useful_s for device in self._devices.values()]),
             utilisation=sum(d.utilisation for d in devices) / len(devices) if devices else 0.0,
             utilisation_std=utilisation_deviation([d.utilisation for d in devices], 1.0),
