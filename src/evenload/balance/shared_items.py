@@ -2,15 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["SharedItems"]
 
 MOST_KEPT, MOST_PAIRS = 1024, 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
+class _Try(NamedTuple):
     """One device's time with some items; it did them if ``is_done``, else it gave them up at ``stop_s``."""
 
     device: str

@@ -143,7 +143,8 @@ class Tally:
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
         device.n_items += span.n_items
-        self._used.update((span.device, *span.device.split("+")))
+        if span.device not in self._used:
+            self._used.update((span.device, *span.device.split("+")))
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
         if span.n_items > 0:
             self.lanes.add(track, span.start_s, span.stop_s)

@@ -84,6 +84,8 @@ class Summary:
             text += f" · {self.factors.text()}"
         if self.ratio_to_bound is not None:
             text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
+            if self.bound_up_to_s > 1.05 * self.bound_s:
+                text += f" (not known better: up to {self.bound_up_to_s:.3g} s)"
         if self.learned:
             text += f"; {self.learned}"
         return text
