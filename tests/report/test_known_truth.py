@@ -104,6 +104,11 @@ def test_certificate_report_json_and_metrics_say_the_same():
             part.name: part.lost_s for part in summary.factors.parts
         }
         samples = [one for family in metrics.registry.collect() for one in family.samples]
+        bounds = {one.name: one.value for one in samples if "bound" in one.name}
+        assert bounds == {
+            "evenload_bound_seconds": summary.bound_s,
+            "evenload_bound_up_to_seconds": summary.bound_up_to_s,
+        }
         lost = {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"}
         assert lost == {part.name: part.lost_s for part in summary.factors.parts if part.value is not None}
         try:
