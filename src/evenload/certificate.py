@@ -12,15 +12,17 @@ import json
 import math
 import re
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
 from operator import index, le
 from typing import Any
 
-FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 1, 48_000_000, 2_500_000
+FORMAT, VERSION, MOST_BYTES, MOST_ENTRIES = "evenload-certificate", 2, 48_000_000, 2_500_000
 MOST_LANES, MOST_PARTS, MOST_NEEDS = 4096, 16, 64
+Z, Z_ALIKE, FEW, BEYOND = 1.96, 3.29, 30, math.log(1e9)  # 19 in 20, 999 in 1000; nobody is faster by more
+NEAR = 0.95  # times of the same items are alike to 5 %
 NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,25})?(e[+-]?[0-9]{1,2})?")
 ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -65,10 +67,12 @@ def parse(content: bytes) -> Any:
 def check(page: Any) -> tuple[Fraction, Fraction]:
     """Return what was achieved, and a bound of what anybody can achieve. Raises Refused."""
     try:
-        need((page["format"], page["version"]) == (FORMAT, VERSION), f"it is not {FORMAT}, version {VERSION}")
+        is_ours = page["format"] == FORMAT and page["version"] in (1, VERSION)
+        need(is_ours, f"it is not {FORMAT}, version 1 or {VERSION}")
         need(page["kind"] in CHECKS, f"kind: {ascii(page['kind'])[:60]} is none of {', '.join(CHECKS)}")
         achieved, bound, ratio = numbers(page["claim"][name] for name in ("achieved", "bound", "ratio"))
         how, option = CHECKS[page["kind"]]
+        option = "run 1" if option == "run" and page["version"] == 1 else option
         least, most = how(page["evidence"], option)
         need(achieved >= least, f"claim.achieved: {float(achieved)}, but it was {float(least)}")
         need(bound <= most, f"claim.bound: {float(bound)}, but the evidence proves {float(most)}")
@@ -80,9 +84,9 @@ def check(page: Any) -> tuple[Fraction, Fraction]:
         raise Refused(f"it is damaged: {ascii(repr(error))[:99]}") from None
 
 
-def check_times(run: Any, is_plan: bool) -> tuple[Any, Any]:
+def check_times(run: Any, kind: str) -> tuple[Any, Any]:
     """Check a run or a plan: chunks of items on devices, times in nanoseconds."""
-    stages, lanes = run["stages"], [index(one["lanes"]) for one in run["devices"]]
+    stages, lanes, is_plan = run["stages"], [index(one["lanes"]) for one in run["devices"]], kind == "plan"
     parts = [one["parts"] or [d] for d, one in enumerate(run["devices"])]  # of a group: its devices
     needs = [(stage, p) for stage in stages for p in stage["needs"]]
     is_small = 0 < min(lanes) <= sum(lanes) <= MOST_LANES and len(needs) <= MOST_NEEDS
@@ -92,6 +96,10 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any]:
     rows: list[list[Any]] = [[] for _ in lanes]
     for stage in stages:
         check_stage(stage, lanes, parts, rows, is_plan)
+        if not is_plan:
+            likes = [one.get("like") or d for d, one in enumerate(run["devices"])]
+            likes = None if kind == "run 1" else likes
+            check_speeds(stage, likes, f"stage {ascii(stage['name'])[:60]}")
     for d, some in enumerate(rows):
         keep_lanes(some, f"device {d}")
     members = sorted(chain(*(one["stages"] for one in run["stretches"])))
@@ -102,11 +110,14 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any]:
         start, stop, least = numbers((one["start"], one["stop"], one["bound"]))
         times = [start, stop, *(t for stage in some for _, *span in stage["rows"] for t in span)]
         need(last <= start == min(times) and max(times) == stop, f"stretch {at}: a chunk is outside of it")
+        work = rate = 0
         if prices or is_plan:
-            is_proved = by_prices(some, least, prices, lanes)
-        else:
-            is_proved = least and by_longest(some[0], least, index(one["longest"]), lanes)
-        need((is_proved or least == 0) and (at == 0 or not is_plan), f"stretch {at}: its bound is not proved")
+            work, rate = by_prices(some, prices, lanes, least)
+        elif least:
+            n = min(index(one["longest"]), sum(lanes))
+            work, rate = by_longest(long_items(some[0], n), some[0]["rate"], n, lanes, least)
+        is_so = (0 < work >= rate * least or least == 0) and (at == 0 or not is_plan)
+        need(is_so, f"stretch {at}: its bound is not proved")
         achieved, bound, last = achieved + stop - start, bound + least, stop
     for stage, p in needs:
         starts, stops = (sorted(row[k] for row in one["chunks"]) for k, one in ((1, stage), (2, stages[p])))
@@ -118,38 +129,54 @@ def check_times(run: Any, is_plan: bool) -> tuple[Any, Any]:
 def check_stage(stage: Any, lanes: list[int], parts: Any, rows: list[list[Any]], is_plan: bool) -> None:
     """Check the chunks and loads of a stage. Adds sums to the stage, and what devices did to their rows."""
     where, loads, loaded = f"stage {ascii(stage['name'])[:60]}", numbers(stage["load"]), {}
-    rate = {d: +speed for d, speed in enumerate(stage["speeds"]) if speed is not None}
-    is_so = all(rate.values()) and max(rate, default=0) < len(lanes) == len(loads)
+    told = {d: one for d, one in enumerate(stage["speeds"]) if one is not None}
+    rate = {d: (d, *numbers(one if isinstance(one, list) else [one] * 3)) for d, one in told.items()}
+    is_so = all(0 < low <= speed <= high for _, speed, low, high in rate.values())
+    is_so = is_so and max(rate, default=0) < len(lanes) == len(loads)
     need(is_so and (is_plan or not any(loads)), f"{where}: odd speeds or loads")
     for d, start, stop in sorted(map(numbers, stage["loads"])):
         need(stop - start >= max(loads[p] for p in parts[d]), f"{where}: too short a load from {start}")
         loaded.setdefault(d, stop)
-    samples, busy, done = [[] for _ in lanes], [0] * len(lanes), []
-    for *row, items, again, cost, is_good in stage["chunks"]:
+    busy, done = dict.fromkeys(range(len(lanes)), 0), []
+    for *row, items, again, cost, _ in stage["chunks"]:
         (d, start, stop, busy_ns), n = numbers(row), sum(map(index, items[1::2]))
         n_all = n + index(again)
         is_so = start + busy_ns <= stop and n_all and cost != 0
         if is_plan:
             is_ready = loaded.get(d, stop) <= start or not any(loads[p] for p in parts[d])
             is_so = is_so and is_ready and n_all == 1
-            is_so = is_so and busy_ns * sum(rate[p] for p in {*parts[d]}) >= lanes[d] * 10**9
+            is_so = is_so and busy_ns * sum(rate[p][1] for p in {*parts[d]}) >= lanes[d] * 10**9
         need(is_so, f"{where}: nothing done, no time for it, or not loaded, from {start}")
         done += [(index(first), first + k) for first, k in zip(items[::2], items[1::2], strict=True)]
-        samples[d] += [(float(busy_ns / (n_all if cost is None else +cost)) / 1e9, n_all)] * bool(is_good)
-        busy[d] += busy_ns * n // n_all
+        busy[d] += 0 if is_plan else busy_ns * n // n_all
     done.sort()
     n_items = sum(end - first for first, end in done)
     is_so = all(a[1] <= b[0] for a, b in pairwise(done)) and n_items == stage["items"]
     need(is_so, f"{where}: it has {n_items} items, or some twice")
-    for d, some in enumerate([] if is_plan else samples):
-        is_so = abs(speed_of(some) / rate[d] - 1) < 1e-9 if some else d not in rate
-        need(is_so, f"{where}: the speed of device {d} is not what its chunks say")
-    work = n_items * 10**9 if is_plan else sum(busy[d] * speed for d, speed in rate.items())
     spans = [row[:3] for row in (*stage["loads"], *stage["chunks"])]
-    stage |= {"rate": rate, "work": work, "load": loads, "rows": spans}
+    fixed = n_items * 10**9 if is_plan else 0
+    stage |= {"rate": rate, "busy": busy, "fixed": fixed, "load": loads, "rows": spans}
     for d, start, stop in spans:
         for p in parts[d]:
             rows[p].append((start, stop, d, lanes[d]))
+
+
+def check_speeds(stage: Any, likes: Any, where: str) -> None:
+    """Check that the speeds of a run's stage are what its chunks say. ``likes``: None before version 2."""
+    samples: dict[int, Any] = {}
+    good = [row for row in stage["chunks"] if row[7]]
+    for d, _, _, busy, items, again, cost, _ in good:
+        n = sum(items[1::2]) + again
+        take_sample(samples.setdefault(d, {}), float(busy / (n if cost is None else +cost)) / 1e9, n)
+    is_told = all(row[6] is not None for row in good)
+    found = {d: (d, *[speed_of(some)] * 3) for d, some in samples.items()}
+    if likes is not None:
+        found = speeds_of(samples, dict(enumerate(likes)), is_told, map(numbers, stage.get("shared", ())))
+    pairs = ((found[d][1:], one[1:]) for d, one in stage["rate"].items() if d in found)
+    is_so = all(abs(a / b - 1) < 1e-9 for some in pairs for a, b in zip(*some, strict=True))
+    is_so = is_so and samples.keys() <= stage["rate"].keys() <= found.keys()
+    need(is_so, f"{where}: speeds are not what its chunks say")
+    stage["rate"] = {d: (found[d][0], *one[1:]) for d, one in stage["rate"].items()}
 
 
 def keep_lanes(rows: list[Any], where: str) -> None:
@@ -163,36 +190,139 @@ def keep_lanes(rows: list[Any], where: str) -> None:
         heapq.heappush(running, (stop, who))
 
 
-def speed_of(samples: list[Any]) -> float:
-    """Items a second over the middle half of ``(seconds of one, n items)``: the mean of their logarithms."""
-    counts, logs, seen, total = Counter[int](), Counter[int](), 0, 0.0
-    for log_s, n in ((math.log(max(seconds, 1e-9)), n) for seconds, n in samples):
-        counts[math.floor(log_s * 50)] += n
-        logs[math.floor(log_s * 50)] += n * log_s  # pyrefly: ignore
-    quarter = sum(counts.values()) / 4
-    for at, n in sorted(counts.items()):
-        total += max(0.0, min(seen + n, 3 * quarter) - max(seen, quarter)) * logs[at] / n
+def take_sample(bins: Any, seconds: float, n: int) -> None:
+    """Count a chunk of ``n`` items, each of ``seconds``, in a bin of 2 %: [items, sum of logs, chunks]."""
+    log_s = math.log(max(seconds, 1e-9))
+    row = bins.setdefault(math.floor(log_s * 50), [0, 0.0, 0])
+    row[:] = row[0] + n, row[1] + n * log_s, row[2] + 1
+
+
+def speed_of(bins: Any) -> float:
+    """Items a second over the middle half of the items: the mean of their logarithms."""
+    quarter, seen, total = sum(row[0] for row in bins.values()) / 4, 0, 0.0
+    for _, (n, logs, _) in sorted(bins.items()):
+        total += max(0.0, min(seen + n, 3 * quarter) - max(seen, quarter)) * logs / n
         seen += n
     return math.exp(-total / (2 * quarter))
 
 
-def by_prices(stages: list[Any], bound: Any, prices: list[Any], lanes: list[int]) -> bool:
-    """Before the bound, devices earn less than the work is worth, whatever its prices: linear duality."""
-    earned: list[Any] = [0] * len(lanes)
-    for stage, price in zip(stages, prices, strict=True):
-        for d, speed in stage["rate"].items():
-            earned[d] = max(earned[d], lanes[d] * speed * price * (bound - stage["load"][d]))
-    return sum(earned) <= sum(one["work"] * price for one, price in zip(stages, prices, strict=True)) > 0
+def ratio_of(one: Any, other: Any, is_told: bool, z: float = Z) -> tuple[float, float]:
+    """The range of ``other``'s speed over that of ``one``, as logarithms: Mann and Whitney's.
+
+    Of a few chunks, whose sizes nobody told: that of means of so many items, or all that there is.
+    """
+    rows, others = (coarse(bins) for bins in (one, other))
+    gaps = sorted((a - b, n * m) for a, n in rows for b, m in others)
+    n, m = (sum(some) for some in ([k for _, k in rows], [k for _, k in others]))
+    half, ends = z * math.sqrt(n * m * (n + m + 1) / 12), list(accumulate(k for _, k in gaps))
+    if half < n * m / 2:
+        low, high = bisect_right(ends, n * m / 2 - half), bisect_left(ends, n * m / 2 + half)
+        return gaps[low][0], gaps[high][0]
+    n, m = (sum(row[0] for row in bins.values()) for bins in (one, other))
+    if is_told or min(n, m) < FEW:
+        return (gaps[0][0], gaps[-1][0]) if is_told else (-BEYOND, BEYOND)
+    middle, half = math.log(speed_of(other) / speed_of(one)), z * math.sqrt(1 / n + 1 / m)
+    return middle - half, middle + half
 
 
-def by_longest(stage: Any, bound: Any, n: int, lanes: list[int]) -> bool:
-    """The n longest items are on n devices at most, the fastest at best."""
-    rate = stage["rate"]
-    fast = sorted((speed for d, speed in rate.items() for _ in range(min(lanes[d], n))), reverse=True)[:n]
-    chunks = ((row, sum(row[4][1::2])) for row in stage["chunks"] if row[0] in rate)
-    sizes = ((row[3] * rate[row[0]] / (k + row[5]), k) for row, k in chunks)
-    each = (math.floor(size / fast[0]) for size, k in sizes for _ in range(min(k, len(fast))))
-    return bound * sum(fast) <= sum(heapq.nlargest(len(fast), each)) * fast[0]
+def coarse(bins: Any) -> list[tuple[float, int]]:
+    """Bins as ``(mean logarithm, chunks)``; neighbours are put together until there are 64 at most."""
+    by = 1
+    while len({at // by for at in bins}) > 64:
+        by *= 2
+    sums: dict[int, Any] = {}
+    for at, row in sorted(bins.items()):
+        sums[at // by] = [a + b for a, b in zip(sums.get(at // by, (0, 0.0, 0)), row, strict=True)]
+    return [(logs / n, chunks) for n, logs, chunks in sums.values()]
+
+
+def speeds_of(
+    samples: Any, likes: Any, is_told: bool, shared: Any = ()
+) -> dict[Any, tuple[Any, float, float, float]]:
+    """What is known of each device's speed: ``(who, speed, low, high)``, beside the device with most chunks.
+
+    Devices with one ``who`` are equally fast: they are alike by their sheets, and no chunks speak against it.
+    So are those of ``likes`` that did nothing. ``shared``: ``(slow, fast, its time, the other's)`` with items
+    that both had, which took the first at least that long.
+    """
+    size = {d: (sum(row[2] for row in bins.values()), speed_of(bins)) for d, bins in samples.items()}
+    order, first, who = sorted(samples, key=lambda d: (*size[d], str(likes[d])), reverse=True), {}, {}
+    for d in order:
+        lead = first.setdefault(likes[d], d)
+        low, high = ratio_of(samples[lead], samples[d], is_told, Z_ALIKE)
+        who[d] = lead if low <= 0 <= high else d
+    pooled: dict[Any, Any] = {}
+    for d in order:
+        for at, row in samples[d].items():
+            mine = pooled.setdefault(who[d], {}).setdefault(at, [0, 0.0, 0])
+            mine[:] = (a + b for a, b in zip(mine, row, strict=True))
+    ranges: dict[Any, Any] = {}
+    for one, bins in pooled.items():
+        low, high = (0.0, 0.0) if one == order[0] else ratio_of(pooled[order[0]], bins, is_told)
+        whole, speed = speed_of(pooled[order[0]]), speed_of(bins)
+        low, high = whole * math.exp(low), whole * math.exp(high)
+        ranges[one] = one, min(max(speed, low), high), low, high
+    for slow, fast, slow_s, fast_s in shared:
+        if slow in who and fast in who and who[slow] != who[fast]:
+            (a, one, low, high), (b, other, least, most) = ranges[who[slow]], ranges[who[fast]]
+            ratio = float(fast_s) / float(slow_s) / NEAR
+            if low <= most * ratio and low / ratio <= most:
+                high, least = min(high, most * ratio), max(least, low / ratio)
+                ranges[a] = a, min(max(one, low), high), low, high
+                ranges[b] = b, min(max(other, least), most), least, most
+    idle = {d: who[first[like]] for d, like in likes.items() if d not in samples and like in first}
+    return {d: ranges[one] for d, one in (who | idle).items()}
+
+
+def by_prices(stages: list[Any], prices: list[Any], lanes: Any, bound: Any) -> tuple[Any, Any]:
+    """Return the worth of all work and what devices earn at most a second: linear duality, at any prices.
+
+    Of the speeds in their ranges those that say least of ``bound``: slow where much was done, fast elsewhere.
+    """
+    some = [(stage, price) for stage, price in zip(stages, prices, strict=True) if price]
+    groups: dict[Any, dict[int, list[Any]]] = {}
+    for at, (stage, price) in enumerate(some):
+        for d, (who, _, low, high) in stage["rate"].items():
+            rows = groups.setdefault(who if len(some) == 1 else d, {})
+            row, n = rows.setdefault(at, [low, high, 0, 0, 0]), lanes[d] * (bound > stage["load"][d])
+            more = stage["busy"][d], n * stage["load"][d], n
+            row[2:] = (a + price * b for a, b in zip(row[2:], more, strict=True))
+    work, rate = sum(stage["fixed"] * price for stage, price in some), 0
+    for rows in groups.values():
+        work += sum(low * busy for low, _, busy, _, _ in rows.values())
+        found = []
+        for low, high, busy, load, n in rows.values():
+            speed = low if busy + load > n * bound else high
+            own, a_second = speed * (busy + load) - low * busy, speed * n
+            found.append((own - a_second * bound, own, a_second))
+        _, more_work, more_rate = min(found)
+        work, rate = work + more_work, rate + more_rate
+    return work, rate
+
+
+def long_items(stage: Any, n: int) -> list[Any]:
+    """The items of a checked stage as ``(nanoseconds, device, how many)``, no more than ``n`` of a chunk."""
+    chunks = ((row, sum(row[4][1::2])) for row in stage["chunks"] if row[0] in stage["rate"])
+    return [(row[3] // (k + row[5]), row[0], min(k, n)) for row, k in chunks]
+
+
+def by_longest(items: Any, rate: Any, n: int, lanes: Any, bound: Any) -> tuple[Any, Any]:
+    """Return the work of the n longest items, and what n lanes do a second; speeds as in ``by_prices``."""
+    sizes = ((float(s) * float(rate[d][1]), s, d) for s, d, k in items for _ in range(min(k, n)))
+    groups: dict[Any, list[Any]] = {}
+    for d, (who, _, low, high) in rate.items():
+        groups.setdefault(who, [low, high, 0, 0])[3] += min(lanes[d], n)
+    for _, s, d in heapq.nlargest(n, sizes):
+        groups[rate[d][0]][2] += s
+    found, left, work, done = [], n, 0, 0
+    for low, high, busy, k in groups.values():
+        speed = low if busy > k * bound else high
+        found.append(((speed * (busy - k * bound) - low * busy) / k, speed, low, busy, k))
+    for _, speed, low, busy, k in sorted(found):
+        m = min(k, left)
+        work, left = work + (m * speed + (k - m) * low) * busy / Fraction(k), left - m
+        done += m * speed
+    return work, done
 
 
 def check_split(page: Any, proves: Any) -> tuple[Any, Any]:
@@ -232,7 +362,7 @@ def by_copies(layer: Any, peak: Any, gpus: list[int], speeds: list[Fraction]) ->
     return peak * reach[-1] <= sum(layer["demand"]) or needed > sum(speeds[gpu] > 0 for gpu in gpus)
 
 
-CHECKS: dict[str, Any] = {"run": (check_times, False), "plan": (check_times, True)}
+CHECKS: dict[str, Any] = {"run": (check_times, "run"), "plan": (check_times, "plan")}
 CHECKS |= {"routing": (check_split, by_cut), "placement": (check_split, by_copies)}
 
 

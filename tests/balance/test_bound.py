@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from evenload.balance.bound import StageWork, bound_of_spans, bound_together
+from evenload.balance import bound as bound_module
+from evenload.balance.bound import Lanes, StageWork, bound_of_spans, bound_together
 
 names = st.sampled_from(["a", "b", "c", "d"])
 spans = st.lists(st.tuples(names, st.floats(0.001, 100.0), st.integers(1, 20)), min_size=1, max_size=40)
@@ -51,7 +52,7 @@ def test_equal_items_on_unequal_devices_are_bounded_by_all_speed_together(speeds
 
 
 def test_one_long_item_sets_the_bound_and_does_not_slow_its_device():
-    bound = bound_of_spans([("a", 1.0, 1)] * 5 + [("b", 1.0, 1)] * 5 + [("b", 40.0, 1)])
+    bound = stage([("a", 1.0, 1)] * 9 + [("b", 1.0, 1)] * 9 + [("b", 40.0, 1)]).bound()
     assert bound.limit == "longest item"
     assert bound.speeds == pytest.approx({"a": 1.0, "b": 1.0})
     assert bound.bound_s == pytest.approx(40.0)
@@ -99,29 +100,76 @@ def test_nothing_measured_is_no_bound():
     bound = bound_of_spans([])
     assert bound.bound_s == 0.0
     assert bound.ratio(3.0) is None
-    assert bound_together([]) == 0.0
-    assert bound_together([StageWork(["a"])]) == 0.0
+    assert bound_together([]) == (0.0, 0.0)
+    assert bound_together([StageWork(["a"])]) == (0.0, 0.0)
 
 
-def stage(rows):
-    work = StageWork()
-    for row in rows:
-        work.add(*row)
+def stage(rows, likes=None, *, is_told=False):
+    work = StageWork(likes=likes)
+    for device, seconds, n in rows:
+        work.add(device, seconds, n, cost=n if is_told else None)
     return work
+
+
+def test_a_lone_long_item_says_nothing_of_its_device():
+    """40 items of 0.05 s, one of 4 s: on equal devices the least is 4 s, else not known beyond 2 s."""
+    rows = [("a", 0.05, 1)] * 40 + [("b", 4.0, 1)]
+    equal = stage(rows, {"a": "GPU", "b": "GPU"}).bound()
+    assert (equal.bound_s, equal.up_to_s, equal.limit) == pytest.approx((4.0, 4.0, "longest item"))
+    unlike = stage(rows).bound()
+    assert (unlike.bound_s, unlike.up_to_s) == pytest.approx((2.0, 4.0))
+
+
+def test_what_a_copy_did_not_do_meanwhile_is_evidence():
+    """A copy of the long item ran for 2 s elsewhere and was not done: so long takes the item there, too."""
+    work = stage([("a", 0.05, 1)] * 40 + [("b", 4.0, 1)])
+    for name, start, stop, is_done in (("b", 0.0, 4.0, True), ("a", 2.0, 4.0, False)):
+        work.add_shared(name, (40, 1), start, stop, is_done=is_done)
+    r = 0.95 * 2 / 4  # the least that b's speed may be of a's
+    assert work.bound().bound_s == pytest.approx((2 + 4 * r) / (1 + r))
+    assert work.bound().up_to_s == pytest.approx(4.0)
+    work.add_shared("a", (40, 1), 0.0, 4.0, is_done=True)  # a has done it, too: as fast, to 5 %
+    assert work.bound().bound_s == pytest.approx(0.95 * 4)
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 9)), min_size=1, max_size=30), st.randoms())
+def test_lanes_are_the_most_chunks_at_once_in_whatever_order_they_come(chunks, random):
+    """Another way: count at the start of each chunk those that go on then."""
+    chunks = [(start, start + length) for start, length in chunks]
+    lanes = Lanes()
+    random.shuffle(chunks)
+    for chunk in chunks:
+        lanes.add("a", *chunk)
+    most = max(sum(a <= start < b - 1e-6 for a, b in chunks) for start, _ in chunks)
+    assert lanes.n("a") == most
+
+
+def test_lanes_of_many_chunks_are_counted_in_little_memory(monkeypatch):
+    monkeypatch.setattr(bound_module, "MOST_TIMES", 16)
+    lanes = Lanes()
+    for k in range(0, 1000, 2):
+        lanes.add("a", k + 1.0, k + 1.9)  # of each two, the later one comes first
+        lanes.add("a", k + 0.0, k + 1.0)
+    assert lanes.n("a") == 1
+    lanes.add("a", 990.0, 999.0)
+    assert lanes.n("a") == 2
 
 
 @given(st.lists(spans, min_size=1, max_size=3))
 def test_stages_at_once_are_bounded_below_their_makespan(stages):
     busy = busy_of([row for rows in stages for row in rows])
-    assert bound_together([stage(rows) for rows in stages]) <= max(busy.values()) * (1 + 1e-9)
+    assert bound_together([stage(rows, is_told=True) for rows in stages])[0] <= max(busy.values()) * (
+        1 + 1e-9
+    )
 
 
 @given(st.lists(spans, min_size=1, max_size=3))
 def test_stages_at_once_take_at_least_as_long_as_each_alone(stages):
-    together = bound_together([stage(rows) for rows in stages])
-    assert all(together >= bound_of_spans(rows).bound_s for rows in stages)
+    together, _ = bound_together([stage(rows, is_told=True) for rows in stages])
+    assert all(together >= bound_of_spans(rows).bound_s * (1 - 1e-9) for rows in stages)
 
 
 def test_like_stages_at_once_take_as_long_as_in_turn():
     rows = [("a", 4.0, 4), ("b", 4.0, 8)]
-    assert bound_together([stage(rows), stage(rows)]) == pytest.approx(2 * bound_of_spans(rows).bound_s)
+    together, _ = bound_together([stage(rows, is_told=True), stage(rows, is_told=True)])
+    assert together == pytest.approx(2 * bound_of_spans(rows).bound_s)

@@ -16,8 +16,9 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with EventFile(folder / "events.jsonl") as sink:
-        sink(RunStarted(0.0, "three items", 0.0, 3, {"a": {}, "b": {}}))
-        sink(Span("map", "a", "a", 0, 2, 0.0, 2.0))
+        sink(RunStarted(0.0, "three items", 0.0, 3, {"a": {"name": "GPU"}, "b": {"name": "GPU"}}))
+        sink(Span("map", "a", "a", 0, 1, 0.0, 1.0))
+        sink(Span("map", "a", "a", 1, 1, 1.0, 2.0))
         sink(Span("map", "b", "b", 2, 1, 0.0, 1.0))
         sink(RunFinished(2.0, "done"))
     return folder
@@ -51,6 +52,25 @@ def test_json_and_a_badge(run, tmp_path):
     assert (shown["achieved"], shown["bound"]) == (2e9, 1.5e9)
     assert shown["files"] == [str(run / "run.cert.json"), str(badge)]
     assert ">75 % of the best possible<" in badge.read_text()
+
+
+def test_a_perfect_run_whose_devices_nobody_knows_is_not_failed(tmp_path):
+    """One long item beside forty short ones is the best possible on equal devices; are they equal?"""
+    spans = [Span("map", "a", "a", 40, 1, 0.0, 4.0)]
+    spans += [Span("map", "b", "b", k, 1, k * 0.05, k * 0.05 + 0.05) for k in range(40)]
+    for name, judged in (("GPU", True), ("", False)):
+        devices = {"a": {"name": name}, "b": {"name": name}}
+        path = tmp_path / f"{name or 'unknown'}.jsonl"
+        with EventFile(path) as sink:
+            for event in (RunStarted(0.0, "r", 0.0, 41, devices), *spans, RunFinished(4.0, "done")):
+                sink(event)
+        said = call(path, "-o", tmp_path / "x.json", "--require", "0.95")
+        assert said.return_value == 0
+        assert ("cannot be judged" in said.stderr) != judged
+        facts = json.loads(call(tmp_path / "x.json", "--json").stdout)
+        assert (facts["share"], facts["share_up_to"]) == pytest.approx((1.0 if judged else 0.5, 1.0))
+    slow = call(path, "-o", tmp_path / "x.json", "--require", "0.4")
+    assert (slow.return_value, "cannot be judged" in slow.stderr) == (0, False)
 
 
 def test_devices_that_did_nothing_are_named(tmp_path):

@@ -22,6 +22,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     "executor/loop/test_membership.py": {"slow": "a task", "long_on_one": "a task that waits for a file"},
     "executor/task/test_hybrid.py": {"on_cpu": "a task"},
     "executor/test_pause.py": {"nap": "a task"},
+    "report/test_known_truth.py": {"nap": "a task that tells how long it took by its own clock"},
     "executor/test_transport.py": {"nap": "a task"},
     "executor/worker/test_fork_server.py": {
         "slow_pid_of": "a task",

@@ -26,10 +26,10 @@ EVENTS = [
     WorkerStarted(2.0, "b", "b", None, 2.0),
     Idle("a", 1.0, 4.0, "loads x"),
     Idle("b", 2.0, 4.5, "loads x"),
-    Span("x", "a", "a", 0, 1, 4.0, 7.0, busy_s=2.75),
+    Span("x", "a", "a", 0, 1, 4.0, 7.0, busy_s=2.7),
     Span("x", "b", "b", 1, 1, 4.5, 8.0),
     Span("x", "a", "a", 2, 1, 7.0, 10.5),
-    Span("x", "b", "b", 3, 1, 8.0, 9.0),
+    Span("x", "b", "b", 3, 1, 8.0, 9.1),
     RunFinished(11.0, "done"),
 ]
 

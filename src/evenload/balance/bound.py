@@ -4,34 +4,53 @@
 
 Nothing but the spans is known of a run, so devices are compared by what they did:
 
-- the *speed* of a device is items per busy second over the middle half of its items (the mean of their
-  logarithms), so that one very long item does not make its device look slow;
+- what is known of a device's *speed*, beside the device with most chunks, is a range (``speeds_of``): from
+  items whose sizes were told, or from many items on each; alike by their sheets, and not shown to differ,
+  is equal;
 - the *work* of an item is its busy seconds times the speed of the device that it ran on;
 - the bound is the larger of "all work over all speeds" and, for j = 1, 2, ..., "the j longest items over the
   j fastest devices": an item cannot be on two devices at once. This is the exact optimum of a plan that may
   interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner;
+- of the speeds in their ranges, those count that say least: the bound is true whatever they are;
 - a device that had several chunks at once has so many *lanes*, each as fast; and of an item that was done
   several times, the first completion is work.
 
-Whatever the speeds, it is never above the busiest device's busy seconds, hence never above the makespan.
-What it takes as given: seconds inside the task that do not depend on the items (a launch, a first
-compilation) count as work; a device has one speed for the whole run; and without size hints (``cost``)
-every device had a like mix of items, so it is only an estimate when large items went to some devices on
-purpose. A device that finished nothing has no speed and is left out (``Bound.unmeasured``).
+It is never above the busiest device's busy seconds, hence never above the makespan. What it takes as given:
+seconds inside the task that do not depend on the items (a launch, a first compilation) count as work; a
+device has one speed for the whole run; and where no sizes were told (``cost``), a device that did many items
+had a mix of them like the others'. A device that finished nothing has no speed and is left out
+(``Bound.unmeasured``), unless it is alike another by its sheet.
 """
 
 import heapq
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
 
-from evenload.balance.metrics import sorted_prefix_bound
+from evenload.balance.shared_items import SharedItems
+from evenload.certificate import by_longest, by_prices, speeds_of, take_sample
 
-__all__ = ["Bound", "Lanes", "StageWork", "bound_of_spans", "bound_together", "work_prices"]
+__all__ = [
+    "Bound",
+    "Lanes",
+    "StageWork",
+    "bound_of_spans",
+    "bound_together",
+    "least_time",
+    "longest_bound",
+    "ratio_to",
+    "swapped",
+    "work_prices",
+]
 
-
-CLOCK_S, MOST_LANES, MOST_LONGEST = 1e-6, 4096, 64
+CLOCK_S, MOST_TIMES, MOST_LANES, MOST_LONGEST = 1e-6, 8192, 4096, 64
+SOON_S = 1e-12  # before any bound
+SHORTEST_S = 0.01  # of a bound that a run is compared with
+NOTHING = 1e-6  # of a device's busy seconds: that is no bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +58,9 @@ class Bound:
     """The least seconds for a stage: ``bound_s``, the larger of ``work_s`` (all work over all speeds) and
     ``longest_s`` (longest items).
 
-    ``speeds`` maps each measured device to items (or cost) per busy second, of all its lanes; ``unmeasured``
-    finished nothing.
+    ``up_to_s``: it may be as much, at other speeds that the run does not rule out, and if a chunk's time (its
+    size not told) is that of one item. ``speeds`` maps each measured device to items (or cost) per busy
+    second, of all its lanes; ``unmeasured`` finished nothing.
     """
 
     bound_s: float
@@ -48,6 +68,7 @@ class Bound:
     longest_s: float
     speeds: Mapping[str, float] = field(default_factory=dict)
     unmeasured: tuple[str, ...] = ()
+    up_to_s: float = 0.0
 
     @property
     def limit(self) -> str:
@@ -55,70 +76,96 @@ class Bound:
         return "work" if self.work_s >= self.longest_s else "longest item"
 
     def ratio(self, wall_s: float) -> float | None:
-        """``wall_s`` over the bound (1.0 is the best possible); None if nothing was measured."""
-        return wall_s / self.bound_s if self.bound_s > 0 else None
+        """``wall_s`` over the bound (1.0 is the best possible); None if next to nothing was measured."""
+        return ratio_to(self.bound_s, wall_s)
+
+
+def ratio_to(bound_s: float, wall_s: float) -> float | None:
+    """``wall_s`` over the bound; None where it is so short that messages are what took the time."""
+    return wall_s / bound_s if bound_s >= SHORTEST_S else None
 
 
 @dataclass(slots=True)
 class _Device:
     busy_s: float = 0.0
+    chunk_s: float = 0.0  # of the longest chunk of no told size: for all that is known, it is one item's
     longest: list[float] = field(default_factory=list)
-    # Histogram of log(seconds per item) in steps of 1/50: bin -> (items, sum of the logarithms).
-    bins: dict[int, tuple[float, float]] = field(default_factory=dict)
-
-    def rate(self, seconds: float, n_items: int) -> None:
-        log_s = math.log(max(seconds, 1e-9))
-        n, total = self.bins.get(math.floor(log_s * 50), (0.0, 0.0))
-        self.bins[math.floor(log_s * 50)] = (n + n_items, total + n_items * log_s)
-
-    @property
-    def speed(self) -> float | None:
-        """Items per second over the middle half of the items; None if there are none."""
-        everything = sum(n for n, _ in self.bins.values())
-        if not everything:
-            return None
-        low, high, seen, weight, total = everything / 4, everything * 3 / 4, 0.0, 0.0, 0.0
-        for _, (n, log_sum) in sorted(self.bins.items()):
-            inside = max(0.0, min(seen + n, high) - max(seen, low))
-            seen, weight, total = seen + n, weight + inside, total + inside * log_sum / n
-        return math.exp(-total / weight)
+    bins: dict[int, Any] = field(default_factory=dict)
 
 
 class Lanes:
-    """A count of the chunks that each device had at once: ``add`` each one when it ends, then ``n(device)``.
+    """A count of the chunks that each device had at once: ``add`` each one, then ``n(device)``.
 
-    It is the least number if chunks come in the order of their ends, else at least that. Overlaps of up to a
-    microsecond are rounding.
+    It is the most at any time, in whatever order the chunks come; of one that comes after thousands of later
+    ones of its device, what was before them is left out. Overlaps of up to a microsecond are rounding.
     """
 
     def __init__(self) -> None:
-        self._ends: dict[str, list[float]] = {}
+        self._times: dict[str, list[tuple[float, int]]] = {}  # of a device: a chunk began (1) or ended (-1)
+        self._before: dict[str, tuple[float, int, int]] = {}  # a time, chunks then, most until then
+        self._n: dict[str, int] = {}
 
     def add(self, device: str, start_s: float, stop_s: float) -> None:
-        """Give a chunk to the lane that became free last before it (Faigle and Nawijn 1995)."""
-        ends = self._ends.setdefault(device, [])
-        at = bisect_right(ends, start_s + CLOCK_S)
-        if at:
-            del ends[at - 1]
-        elif len(ends) >= MOST_LANES:
+        """Count a chunk."""
+        start_s = max(start_s, self._before.get(device, (-math.inf, 0, 0))[0])
+        if not stop_s - CLOCK_S > start_s:
             return
-        ends.insert(bisect_right(ends, stop_s), max(start_s, stop_s))
+        times = self._times.setdefault(device, [])
+        for one in ((start_s, 1), (stop_s - CLOCK_S, -1)):
+            if not times or one >= times[-1]:
+                times.append(one)
+            else:
+                insort(times, one)
+        self._n.pop(device, None)
+        if len(times) > MOST_TIMES:
+            gone = times[: MOST_TIMES // 2]
+            self._before[device] = (gone[-1][0], *self._sweep(device, gone))
+            del times[: MOST_TIMES // 2]
 
     def n(self, device: str) -> int:
         """Return the lanes of a device, 1 if nothing is known of it."""
-        return max(1, len(self._ends.get(device, ())))
+        if device not in self._n:
+            self._n[device] = max(1, self._sweep(device, self._times.get(device, ()))[1])
+        return self._n[device]
+
+    def busy_until(self, device: str, time_s: float) -> float:
+        """Return when the last chunk ended that ended before ``time_s``; long ago if none did."""
+        times = self._times.get(device, [])
+        ends = (
+            t for t, change in reversed(times[: bisect_left(times, (time_s - CLOCK_S, -1))]) if change < 0
+        )
+        return next(ends, -math.inf) + CLOCK_S
+
+    def _sweep(self, device: str, times: Iterable[tuple[float, int]]) -> tuple[int, int]:
+        _, n, most = self._before.get(device, (0.0, 0, 0))
+        for _, change in times:
+            n += change
+            most = max(most, n)
+        return n, min(most, MOST_LANES)
 
 
 class StageWork:
-    """The spans of one stage, added up in O(devices²) memory however many there are.
+    """The spans of one stage, added up in memory that does not grow with them.
 
-    ``devices`` names those that were there from the start (one that never finishes anything is reported as
-    unmeasured); others are added as they show up. ``lanes``: of devices that do several chunks at once.
+    devices  those that were there from the start: one that never finishes anything is reported as unmeasured
+    lanes    of devices that do several chunks at once
+    likes    device -> what it shares with those that are as fast by their sheets; filled in as they show up
+    used     devices that did anything in any stage: others are as fast as those that are alike
     """
 
-    def __init__(self, devices: Iterable[str] = (), lanes: Lanes | None = None):
-        self._lanes = Lanes() if lanes is None else lanes
+    def __init__(
+        self,
+        devices: Iterable[str] = (),
+        lanes: Lanes | None = None,
+        likes: Mapping[str, str] | None = None,
+        used: set[str] | None = None,
+    ):
+        self._used: set[str] = set() if used is None else used
+        self._lanes, self._likes = Lanes() if lanes is None else lanes, {} if likes is None else likes
         self._devices: dict[str, _Device] = {device: _Device() for device in devices}
+        self._n_untold = 0
+        self._shared = SharedItems()
+        self._found: tuple[Any, Bound] | None = None  # of which state, since a summary asks several times
 
     def add(
         self, device: str, busy_s: float, n_items: int, *, cost: float | None = None, is_good: bool = True,
@@ -134,34 +181,75 @@ class StageWork:
         n_needed = n_items if n_needed is None else n_needed
         if n_items <= 0 or busy_s < 0:
             return
+        self._found = None
+        self._used.add(device)
         one = self._devices.setdefault(device, _Device())
         one.busy_s += busy_s * n_needed / n_items
         if is_good and (cost is None or cost > 0):
-            one.rate(busy_s / (n_items if cost is None else cost), n_items)
-        limit = max(MOST_LONGEST, len(self._devices) - 1 + self._lanes.n(device))
-        _keep_longest(one.longest, busy_s / n_items, n_needed, limit=limit)
+            self._n_untold += cost is None
+            take_sample(one.bins, busy_s / (n_items if cost is None else cost), n_items)
+        one.chunk_s = max(one.chunk_s, busy_s * (n_needed > 0 and cost is None))
+        _keep_longest(one.longest, busy_s / n_items, n_needed, limit=MOST_LONGEST)
+
+    def add_shared(
+        self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
+    ) -> None:
+        """Take note of who had which items, and how long; see ``SharedItems``."""
+        self._found = None
+        self._shared.add(device, items, start_s, stop_s, is_done=is_done)
+
+    def shared(self) -> list[tuple[str, str, float, float]]:
+        """Pairs of devices that had the same items, ``(slow, fast, seconds of each)``."""
+        return self._shared.pairs(self._lanes.busy_until)
+
+    def to_prove(self) -> dict[str, Any]:
+        """Return what bounds are proved from, as ``evenload.certificate`` has it."""
+        samples = {name: one.bins for name, one in self._devices.items() if one.bins}
+        idle = [name for name in self._devices if name not in self._used] if samples else []
+        likes = {name: self._likes.get(name) or name for name in [*samples, *idle]}
+        return {
+            "rate": speeds_of(samples, likes, not self._n_untold, self.shared()),
+            "busy": {name: self._devices[name].busy_s for name in likes},
+            "load": dict.fromkeys(likes, 0.0),
+            "fixed": 0,
+        }
+
+    def lanes(self) -> dict[str, int]:
+        """The lanes of each device."""
+        return {name: self._lanes.n(name) for name in self._devices}
 
     def work(self) -> tuple[dict[str, float], dict[str, float]]:
         """Speeds (items or cost per second, of all lanes) and work (in that unit) of the measured devices."""
-        speeds = self._lane_speeds()
-        work = {name: self._devices[name].busy_s * speed for name, speed in speeds.items()}
-        return {name: self._lanes.n(name) * speed for name, speed in speeds.items()}, work
-
-    def _lane_speeds(self) -> dict[str, float]:
-        rated = ((name, one.speed) for name, one in self._devices.items())
-        return {name: speed for name, speed in rated if speed is not None}
+        rate = self.to_prove()["rate"]
+        work = {name: self._devices[name].busy_s * speed for name, (_, speed, *_) in rate.items()}
+        return {name: self._lanes.n(name) * speed for name, (_, speed, *_) in rate.items()}, work
 
     def bound(self) -> Bound:
-        speeds, work = self.work()
-        unmeasured = tuple(name for name in self._devices if name not in speeds)
-        if not speeds:
+        lanes, n_used = self.lanes(), len(self._used)
+        if self._found is None or self._found[0] != (lanes, n_used):
+            self._found = (lanes, n_used), self._bound(lanes)
+        return self._found[1]
+
+    def _bound(self, lanes: Mapping[str, int]) -> Bound:
+        stage = self.to_prove()
+        rate = stage["rate"]
+        unmeasured = tuple(name for name in self._devices if name not in rate)
+        if not rate:
             return Bound(0.0, 0.0, 0.0, {}, unmeasured)
-        work_s = sum(work.values()) / sum(speeds.values())
-        each = self._lane_speeds()
-        items = (size_s * speed for name, speed in each.items() for size_s in self._devices[name].longest)
-        lanes = [speed for name, speed in each.items() for _ in range(self._lanes.n(name))]
-        longest_s = sorted_prefix_bound(heapq.nlargest(len(lanes), items), lanes)
-        return Bound(max(work_s, longest_s), work_s, longest_s, speeds, unmeasured)
+        items = [(size_s, name, 1) for name in rate for size_s in self._devices[name].longest]
+        work_s = least_time(partial(by_prices, [stage], [1.0], lanes))
+        longest_s, _ = longest_bound(items, rate, lanes)
+        most = swapped(stage)
+        most_s = least_time(partial(by_prices, [most], [1.0], lanes), SOON_S)
+        chunks = [(self._devices[name].chunk_s, name, 1) for name in rate]
+        most_s = max(
+            most_s, *(longest_bound(some, most["rate"], lanes, SOON_S)[0] for some in (items, chunks))
+        )
+        bound_s = max(work_s, longest_s)
+        if bound_s < NOTHING * max(stage["busy"].values()):  # who did the work could be fast without limit
+            bound_s = work_s = longest_s = 0.0
+        speeds = {name: lanes[name] * speed for name, (_, speed, *_) in rate.items()}
+        return Bound(bound_s, work_s, longest_s, speeds, unmeasured, max(bound_s, most_s))
 
 
 def _keep_longest(longest: list[float], size_s: float, n_items: int, limit: int) -> None:
@@ -174,34 +262,66 @@ def _keep_longest(longest: list[float], size_s: float, n_items: int, limit: int)
             return
 
 
+def least_time(proof: Callable[[float], tuple[float, float]], start_s: float = math.inf) -> float:
+    """Return the time up to which ``proof`` proves; of a time it gives work, and work a second (Newton)."""
+    time_s = start_s
+    for _ in range(100):
+        work, rate = proof(time_s)
+        before_s, time_s = time_s, float(work) / float(rate) if rate > 0 else 0.0
+        if abs(time_s - before_s) <= 1e-15 * time_s:
+            break
+    return time_s
+
+
+def longest_bound(
+    items: list[Any], rate: Mapping[Any, Any], lanes: Mapping[Any, int], start_s: float = math.inf
+) -> tuple[float, int]:
+    """Return the most that the longest of ``items`` prove, and how many of them."""
+    sizes = sorted((size * rate[name][1] for size, name, n in items for _ in range(n)), reverse=True)
+    fast = sorted((rate[name][1] for name in rate for _ in range(lanes[name])), reverse=True)
+    each = (a / b for a, b in zip(accumulate(sizes), accumulate(fast), strict=False))
+    best = max(((least_s, n) for n, least_s in enumerate(each, 1)), default=(0.0, 0))
+    tried = {1, best[1]} if best[1] else set()
+    proofs = ((partial(by_longest, items, rate, n, lanes), n) for n in tried)
+    found = ((least_time(proof, start_s), n) for proof, n in proofs)
+    return max(found, default=(0.0, 0))
+
+
 def bound_of_spans(spans: Iterable[tuple[str, float, int]], devices: Iterable[str] = ()) -> Bound:
-    """The bound of one stage (or map) from ``(device, busy_s, n_items)`` of its good spans.
+    """The bound of one stage (or map) of items of one size, from ``(device, busy_s, n_items)`` of its spans.
 
     >>> bound_of_spans([("fast", 6.0, 6), ("slow", 4.0, 2)]).bound_s  # 8 items at 1 + 0.5 items a second
     5.333333333333333
     """
     stage = StageWork(devices)
     for device, busy_s, n_items in spans:
-        stage.add(device, busy_s, n_items)
+        stage.add(device, busy_s, n_items, cost=n_items)
     return stage.bound()
 
 
-def bound_together(stages: Iterable[StageWork]) -> float:
-    """Seconds that no plan could go below for stages that run at the same time, on shared devices.
+def bound_together(stages: Iterable[StageWork]) -> tuple[float, float]:
+    """Seconds that no plan could go below for stages that run at the same time, and up to what it may be.
 
     Any prices of work give a bound (linear-programming duality): all work is worth what it costs, and no
     device earns more in a second than with the work that pays it best. And no stage alone ends sooner than
-    its own bound.
+    its own bound. As in ``Bound``, it is true for all speeds that the run does not rule out.
     """
     stages = list(stages)
     alone = max((stage.bound().bound_s for stage in stages), default=0.0)
-    loads, prices = [stage.work() for stage in stages], work_prices(stages)
-    earned: dict[str, float] = {}
-    for (speeds, _), price in zip(loads, prices, strict=True):
-        for name, speed in speeds.items():
-            earned[name] = max(earned.get(name, 0.0), price * speed)
-    worth = sum(price * sum(work.values()) for (_, work), price in zip(loads, prices, strict=True))
-    return max(alone, worth / sum(earned.values())) if worth > 0 else alone
+    up_to_s = max((stage.bound().up_to_s for stage in stages), default=0.0)
+    if len(stages) < 2:
+        return alone, up_to_s
+    lanes = {name: n for stage in stages for name, n in stage.lanes().items()}
+    parts, prices = [stage.to_prove() for stage in stages], work_prices(stages)
+    together = least_time(partial(by_prices, parts, prices, lanes))
+    most = least_time(partial(by_prices, [swapped(one) for one in parts], prices, lanes), SOON_S)
+    return max(alone, together), max(alone, together, up_to_s, most)
+
+
+def swapped(stage: dict[str, Any]) -> dict[str, Any]:
+    """The stage such that of the speeds in their ranges those count that say most of the bound."""
+    rate = {name: (who, speed, high, low) for name, (who, speed, low, high) in stage["rate"].items()}
+    return stage | {"rate": rate}
 
 
 def work_prices(stages: Iterable[StageWork]) -> list[float]:

@@ -194,9 +194,11 @@ def factors_of(
     lost = {
         name: sum(prices[at] * one.lost_s.get(name, 0.0) for at, one in tracks.items()) for name in FACTORS
     }
-    uncut_s = min(lost["balance"], _uncut_s(stages, bought))
+    uncut_s = min(lost["balance"] + lost["repeats"], _uncut_s(stages, bought))
+    idle_s = min(lost["balance"], uncut_s)
     lost["longest item"] = uncut_s
-    lost["balance"] += in_task_s - useful_s - uncut_s
+    lost["balance"] += in_task_s - useful_s - idle_s
+    lost["repeats"] -= uncut_s - idle_s  # a copy where there was nothing else to do costs nothing
     device = _device_share(tracks, stages, prices)
     found = _multiplied(wall_s, useful_s, {name: max(0.0, s) for name, s in lost.items()}, device)
     workers = (

@@ -6,18 +6,18 @@ All sums are made anew, in whole numbers, from what the document says.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from heapq import heappop, heappush, nlargest
-from itertools import accumulate
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
+from evenload.balance.bound import NOTHING, SOON_S, least_time, longest_bound, swapped
 from evenload.balance.claim import claim, exact
-from evenload.certificate import speed_of
+from evenload.certificate import by_longest, by_prices, long_items, speeds_of, take_sample
 from evenload.errors import ConfigError
 
-__all__ = ["StageChunks", "Stretch", "claim_run", "runs_of", "settle"]
+__all__ = ["StageChunks", "Stretch", "best_witness", "claim_run", "runs_of", "settle", "up_to"]
 
 CLOCK_NS = 1000  # chunks of one worker that overlap by less do so by rounding
 
@@ -29,7 +29,10 @@ class StageChunks:
     name: str
     rows: list[list[Any]] = field(default_factory=list)
     n_of: list[tuple[int, int]] = field(default_factory=list)
-    speeds: dict[int, float] = field(default_factory=dict)
+    speeds: dict[int, tuple[Any, float, float, float]] = field(default_factory=dict)
+    shared: list[list[int]] = field(
+        default_factory=list
+    )  # devices with the same items, and their nanoseconds
 
     def add(
         self, device: int, start: int, stop: int, busy: int, items: list[int], n_all: int,
@@ -44,33 +47,49 @@ class StageChunks:
         self.rows.append([device, start, stop, min(busy, stop - start), items, n_all - n, cost, is_good])
         self.n_of.append((n, n_all))
 
-    def measure(self) -> None:
-        """Take the speed of each device from its chunks."""
-        samples: dict[int, list[tuple[float, int]]] = {}
-        for (device, _, _, busy, _, _, cost, is_good), (_, n_all) in zip(self.rows, self.n_of, strict=True):
-            if is_good:
-                size = n_all if cost is None else exact(cost)
-                samples.setdefault(device, []).append((float(busy / size) / 1e9, n_all))
-        self.speeds = {device: speed_of(some) for device, some in samples.items()}
+    def share(self, pairs: Iterable[tuple[str, str, float, float]], names: list[str]) -> None:
+        """Take note of devices that had the same items, as ``StageWork.shared`` has them; names by number."""
+        number = {name: at for at, name in enumerate(names)}
+        for slow, fast, *seconds in pairs:
+            if slow in number and fast in number:
+                self.shared.append(
+                    [number[slow], number[fast], *(max(1, round(one * 1e9)) for one in seconds)]
+                )
 
-    @property
-    def work(self) -> Fraction:
-        """Nanoseconds of needed work, each times its device's speed."""
-        busy: dict[int, int] = {}
+    def measure(self, likes: Sequence[str], idle: Collection[int] = ()) -> None:
+        """Take what is known of the speed of each device from its chunks.
+
+        likes  what each device shares with those that are as fast by their sheets
+        idle   devices that did nothing in any stage
+        """
+        samples: dict[int, Any] = {}
+        good = [(row, n_all) for row, (_, n_all) in zip(self.rows, self.n_of, strict=True) if row[7]]
+        for (device, _, _, busy, _, _, cost, _), n_all in good:
+            size = n_all if cost is None else exact(cost)
+            take_sample(samples.setdefault(device, {}), float(busy / size) / 1e9, n_all)
+        is_told = all(row[6] is not None for row, _ in good)
+        known = {d: like for d, like in enumerate(likes) if d in samples or d in idle}
+        self.speeds = speeds_of(samples, known, is_told, self.shared)
+
+    def to_prove(self, number: Callable[[float], Any] = float) -> dict[str, Any]:
+        """Return what bounds are proved from, as ``evenload.certificate`` has it, with such numbers."""
+        busy: dict[int, int] = dict.fromkeys(self.speeds, 0)
         for row, (n, n_all) in zip(self.rows, self.n_of, strict=True):
             busy[row[0]] = busy.get(row[0], 0) + row[3] * n // n_all
-        return sum((busy.get(d, 0) * exact(speed) for d, speed in self.speeds.items()), Fraction(0))
+        rate = {d: (who, *map(number, some)) for d, (who, *some) in self.speeds.items()}
+        return {"rate": rate, "busy": busy, "load": dict.fromkeys(rate, 0), "fixed": 0, "chunks": self.rows}
 
     def to_json(self, n_devices: int) -> dict[str, Any]:
         """Return the stage as it is written, with the speeds of ``n_devices``."""
         return {
             "name": self.name,
             "items": sum(n for n, _ in self.n_of),
-            "speeds": [self.speeds.get(device) for device in range(n_devices)],
+            "speeds": [[*self.speeds[d][1:]] if d in self.speeds else None for d in range(n_devices)],
             "load": [0] * n_devices,
             "loads": [],
             "needs": [],
             "chunks": self.rows,
+            "shared": self.shared,
         }
 
 
@@ -85,14 +104,23 @@ class Stretch:
 
 
 def claim_run(
-    name: str, stages: Sequence[StageChunks], lanes: Mapping[str, int], stretches: Iterable[Stretch]
+    name: str,
+    stages: Sequence[StageChunks],
+    lanes: Mapping[str, int],
+    stretches: Iterable[Stretch],
+    likes: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the certificate of a run, for ``json.dumps``; ``evenload.certificate`` checks it.
 
-    stages  measured; ``lanes``: of each device, in the order of their numbers
+    lanes  of each device, in the order of their numbers
+    likes  device -> what it shares with those that are as fast by their sheets, if there are any
 
     Raises ConfigError if nothing was measured, or the numbers prove nothing.
     """
+    alike = [likes.get(one) or one for one in lanes]
+    used = {row[0] for stage in stages for row in stage.rows}
+    for stage in stages:
+        stage.measure(alike, set(range(len(alike))) - used)
     order = {id(stage): number for number, stage in enumerate(stages)}
     parts, achieved, bound = [], 0, 0
     for one in stretches:
@@ -103,8 +131,9 @@ def claim_run(
         part = {"start": start, "stop": stop, "stages": members, "bound": witness.bound}
         parts.append(part | {"prices": witness.prices, "longest": witness.longest})
         achieved, bound = achieved + stop - start, bound + witness.bound
+    devices = ({"name": one, "lanes": n, "parts": []} for one, n in lanes.items())
     evidence = {
-        "devices": [{"name": one, "lanes": n, "parts": []} for one, n in lanes.items()],
+        "devices": [one | {"like": like} for one, like in zip(devices, alike, strict=True)],
         "stages": [stage.to_json(len(lanes)) for stage in stages],
         "stretches": parts,
     }
@@ -161,33 +190,41 @@ def best_witness(stages: list[StageChunks], prices: list[float], lanes: list[int
     tried = [_by_prices(stages, some, lanes) for some in (prices, *alone)]
     for at, stage in enumerate(stages):
         tried.append(_by_longest([stage, *stages[:at], *stages[at + 1 :]], lanes))
-    return max(tried, key=lambda one: one.bound)
+    best = max(tried, key=lambda one: one.bound)
+    busy = max((busy for stage in stages for busy in stage.to_prove()["busy"].values()), default=0)
+    return best if best.bound >= NOTHING * busy else Witness(0, stages, [])
+
+
+def up_to(stages: list[StageChunks], prices: list[float], lanes: list[int]) -> float:
+    """Return up to how many nanoseconds the bound of a stretch may be, at speeds that its chunks allow."""
+    parts, each = [swapped(one.to_prove()) for one in stages], dict(enumerate(lanes))
+    alone = [[float(one is stage) for one in stages] for stage in stages]
+    found = [least_time(partial(by_prices, parts, some, lanes), SOON_S) for some in (prices, *alone)]
+    for one in parts:
+        untold = (row for row in one["chunks"] if row[4] and row[6] is None)
+        chunks = [(row[3], row[0], 1) for row in untold if row[0] in one["rate"]]
+        both = long_items(one, sum(lanes)), chunks
+        found += [longest_bound(some, one["rate"], each, SOON_S)[0] for some in both]
+    return max(found, default=0.0)
 
 
 def _by_prices(stages: list[StageChunks], prices: list[float], lanes: list[int]) -> Witness:
-    earned = [Fraction(0)] * len(lanes)
-    for stage, price in zip(stages, prices, strict=True):
-        for device, speed in stage.speeds.items():
-            earned[device] = max(earned[device], lanes[device] * exact(speed) * exact(price))
-    worth = sum(one.work * exact(price) for one, price in zip(stages, prices, strict=True))
-    return Witness(math.floor(worth / sum(earned)) if sum(earned) else 0, stages, prices)
+    least = least_time(partial(by_prices, [one.to_prove() for one in stages], prices, lanes))
+    parts, exactly = [one.to_prove(exact) for one in stages], [exact(price) for price in prices]
+    return Witness(_proved(least, partial(by_prices, parts, exactly, lanes)), stages, prices)
 
 
 def _by_longest(stages: list[StageChunks], lanes: list[int]) -> Witness:
-    stage = stages[0]
-    speeds = {device: exact(speed) for device, speed in stage.speeds.items()}
-    fast = sorted((speed for device, speed in speeds.items() for _ in range(lanes[device])), reverse=True)
-    if not fast:
-        return Witness(0, stages, [])
-    sizes = (
-        (math.floor(row[3] * speeds[row[0]] / n_all / fast[0]), n)
-        for row, (n, n_all) in zip(stage.rows, stage.n_of, strict=True)
-        if row[0] in speeds
-    )
-    longest = nlargest(len(fast), (size for size, n in sizes for _ in range(min(n, len(fast)))))
-    found = [
-        (math.floor(size * fast[0] / speed), n)
-        for n, (size, speed) in enumerate(zip(accumulate(longest), accumulate(fast), strict=False), 1)
-    ]
-    bound, n = max(found, default=(0, 0))
-    return Witness(bound, stages, [], n)
+    about, part, most = stages[0].to_prove(), stages[0].to_prove(exact), sum(lanes)
+    least, n = longest_bound(long_items(about, most), about["rate"], dict(enumerate(lanes)))
+    items = long_items(part, n)
+    return Witness(_proved(least, partial(by_longest, items, part["rate"], n, lanes)), stages, [], n)
+
+
+def _proved(least: float, proof: Callable[[int], tuple[Any, Any]]) -> int:
+    """Return the most whole nanoseconds near ``least``, of floats, that are proved exactly; 0 if none are."""
+    for bound in (math.floor(least), math.floor(least * (1 - 1e-12)), math.floor(least * (1 - 1e-9))):
+        work, rate = proof(bound) if bound > 0 else (0, 0)
+        if 0 < work >= rate * bound:
+            return bound
+    return 0

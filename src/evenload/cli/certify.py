@@ -14,6 +14,8 @@ from evenload.errors import FormatError, printable
 __all__ = ["certify"]
 
 MOST_NAMED = 8
+CLOSE = 0.95  # a share of what it may be is as good as known
+CANNOT_JUDGE = "this cannot be judged: the run does not show its devices' speeds, or what is in its chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class CertifyRequest:
     "--require",
     type=NumberRange(0, 1),
     metavar="SHARE",
-    help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say.",
+    help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say. Where its events do"
+    " not say how fast the devices are, so that this cannot be judged, exit with 0 and a note.",
 )
 @click.option(
     "--used-only",
@@ -78,9 +81,19 @@ def certify(request: CertifyRequest) -> int:
 
         write_whole(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
+    return _judge(request, page, share, counted)
+
+
+def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fraction) -> int:
+    """Return the exit code: 1 if the run is certainly worse than what is required."""
+    from evenload.report.certificates.idle_devices import share_up_to
+
     if request.require is not None and counted < Fraction(str(request.require)):
         least, idle = f"{100 * request.require:g} %", " with the devices that did nothing"
         which = idle if counted < share else ""
+        if share_up_to(page, with_idle=not request.used_only) >= Fraction(str(request.require)):
+            click.echo(f"note: {CANNOT_JUDGE}", err=True)
+            return 0
         said = f"{_percent(counted)} of the best possible{which}, less than the {least} required"
         click.echo(f"error: {said}", err=True)
         return 1
@@ -104,7 +117,7 @@ def _certify_run(request: CertifyRequest) -> Path:
 
 
 def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
-    from evenload.report.certificates.idle_devices import share_with_idle
+    from evenload.report.certificates.idle_devices import share_up_to, share_with_idle
 
     kind, numbers, idle = page["kind"], page["claim"], _idle(page)
     if request.as_json:
@@ -113,6 +126,7 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
         files = [str(path) for path in (target, request.badge) if path is not None]
         unit = "ns" if _unit(kind)[0] == "s" else "load"
         facts |= {"unit": unit, "files": files, "idle_devices": idle}
+        facts |= {"share_up_to": float(share_up_to(page, with_idle=False))}
         click.echo(json.dumps({**facts, "share_with_idle": float(share_with_idle(page))}))
         return
     unit, scale = _unit(kind)
@@ -120,6 +134,10 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
     name = printable(str(page.get("name", "")))
     close = f"{_percent(share)} of the best possible"
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)
+    most = share_up_to(page, with_idle=False)
+    if share < CLOSE * most:
+        text = "sizes of items (cost=) would tell how fast each device is, and what is in a chunk"
+        click.echo(f"note: not known better, it may be up to {_percent(most)}: {text}", err=True)
     if idle:
         some = ", ".join(idle[:MOST_NAMED]) + (", ..." if len(idle) > MOST_NAMED else "")
         close = f"{_percent(share_with_idle(page))} of the best possible"

@@ -83,6 +83,7 @@ class StageCount:
             wall_s=wall_s,
             busy_s=sum(self.useful_s.values()),
             bound_s=bound.bound_s,
+            bound_up_to_s=bound.up_to_s,
             bound_by=bound.limit,
             ratio=bound.ratio(wall_s),
             imbalance=imbalance([self.useful_s.get(device, 0.0) for device in devices]),

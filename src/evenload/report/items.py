@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from evenload.balance.run_claim import runs_of
 from evenload.events import Event, Restored, RunStarted, Span, StageFinished, StageStarted
 
-__all__ = ["ItemSet", "NeededItems"]
+__all__ = ["ItemSet", "NeededItems", "items_key"]
 
 _DONE, _FAILED = 1, 2
 # Above this many items the bytes are no longer kept and chunks are simply added up.
@@ -157,6 +157,11 @@ class NeededItems:
         ends = [first + n for first, n in zip(found[::2], found[1::2], strict=True)]
         self._end[stage] = max([end, *ends])
         return found
+
+
+def items_key(span: Span) -> tuple[int, ...]:
+    """Return what is the same of two chunks with the same items."""
+    return (span.index, span.n_items) if span.items is None else tuple(runs_of(span.items))
 
 
 def _append(runs: list[int], more: list[int], add: int) -> None:

@@ -186,6 +186,10 @@ class _Summary:
         values = {
             "times_best_possible": (summary.ratio, "Time over the bound: 1 is the best possible."),
             "bound_seconds": (summary.bound_s, "No plan could have done the work so far in less."),
+            "bound_up_to_seconds": (
+                summary.bound_up_to_s,
+                "The bound may be as much, for all that is known.",
+            ),
             "work_seconds": (summary.work_s, "Time in which chunks ran."),
             "imbalance_ratio": (summary.imbalance, "Busiest device over the mean: 1 is even."),
             "utilization_ratio": (summary.utilisation, "Share of the work's time inside the task, mean."),

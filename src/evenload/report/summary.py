@@ -57,6 +57,7 @@ class DeviceSummary:
 class StageSummary:
     """One stage. ``wall_s``: from its first chunk's start to its last one's end; ``ratio``: over the bound.
 
+    ``bound_up_to_s``: it may be as much, for all that the run shows of the devices' speeds.
     ``bound_by`` says what sets the bound: "work" or "longest item". ``learned``: what its items' times go by.
     Of a stage that takes several items in one call: ``n_batches`` calls with ``mean_batch`` items each, which
     filled ``batch_fill`` (0..1) of what they could have taken.
@@ -75,6 +76,7 @@ class StageSummary:
     ratio: float | None
     imbalance: float
     items_per_s: float
+    bound_up_to_s: float = 0.0
     learned: str = ""
     n_batches: int = 0
     mean_batch: float | None = None
@@ -120,6 +122,7 @@ class Summary:
     ``wall_s``     from the run's start to its last event
     ``work_s``     of it, the time in which chunks ran (stages that follow one another are added up)
     ``bound_s``    no plan could have done that work on these devices in less (see ``balance.bound``)
+    ``bound_up_to_s``  the bound may be as much: the run does not show the devices' speeds better
     ``ratio``      work_s / bound_s: 1.0 is the best possible, 1.08 is 8 % longer; None if not measured
     ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
@@ -146,6 +149,7 @@ class Summary:
     imbalance: float
     utilisation: float
     utilisation_std: float
+    bound_up_to_s: float = 0.0
     devices: tuple[DeviceSummary, ...] = ()
     stages: tuple[StageSummary, ...] = ()
     unmeasured: tuple[str, ...] = ()

@@ -1,12 +1,13 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heapreplace
 from typing import Any
 
-from evenload.balance.bound import Bound, Lanes, StageWork, bound_together
-from evenload.balance.factors import Factors
+from evenload.balance.bound import Bound, Lanes, StageWork, bound_together, ratio_to
+from evenload.balance.factors import Factors, like_of
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
     Batched,
@@ -27,7 +28,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
-from evenload.report.items import NeededItems
+from evenload.report.items import NeededItems, items_key
 from evenload.report.losses.account import LossAccount
 from evenload.report.losses.advice import Advice
 from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
@@ -56,6 +57,8 @@ class Tally:
         self._losses = LossAccount(self._tracks)
         self._needed = NeededItems()
         self.lanes = Lanes()
+        self.likes: dict[str, str] = {}  # slot -> what it shares with those as fast by their sheets
+        self._used: set[str] = set()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._failures: list[FailedItem] = []
@@ -92,7 +95,7 @@ class Tally:
 
     def _stage(self, name: str) -> StageCount:
         if name not in self._stages:
-            self._stages[name] = StageCount(work=StageWork(self._devices, self.lanes))
+            self._stages[name] = StageCount(work=StageWork(self._devices, self.lanes, self.likes, self._used))
         return self._stages[name]
 
     def _on_started(self, event: RunStarted) -> None:
@@ -100,6 +103,11 @@ class Tally:
         self._finished = None
         for name, facts in event.devices.items():
             self._device(name).facts = dict(facts)
+            self._take_like(name, name)
+
+    def _take_like(self, track: str, device: str) -> None:
+        if track not in self.likes or track == device:
+            self.likes[track] = like_of(self._device(device).facts) or device
 
     def _on_finished(self, event: RunFinished) -> None:
         self._finished = event
@@ -126,13 +134,17 @@ class Tally:
         self._n["chunks"] += 1
         self._n["duplicates"] += span.duplicate
         track = self._tracks.key(span.device, span.worker)
+        self._take_like(track, span.device)
         n_needed = self._needed.take(span)
         self._losses.add_span(span, track, busy_s, n_needed)
+        self._share(span, track, busy_s, stage)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
         device.n_items += span.n_items
+        if span.device not in self._used:
+            self._used.update((span.device, *span.device.split("+")))
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
         if span.n_items > 0:
             self.lanes.add(track, span.start_s, span.stop_s)
@@ -145,6 +157,14 @@ class Tally:
                 stage.items.add(index, 1)
         if span.n_items > 0:
             self._keep_if_slow(span, busy_s / span.n_items)
+
+    @staticmethod
+    def _share(span: Span, track: str, busy_s: float, stage: StageCount) -> None:
+        """Have devices compared by items that both had; a copy that ended second has its seconds, too."""
+        is_done = span.status == "ok" or (span.status == "superseded" and span.busy_s > 0)
+        if span.n_items > 0 and (is_done or span.status == "superseded"):
+            start_s, stop_s = (0.0, busy_s) if is_done else (span.start_s, span.stop_s)
+            stage.work.add_shared(track, items_key(span), start_s, stop_s, is_done=is_done)
 
     def _on_batch(self, event: Batched) -> None:
         stage = self._stage(event.stage)
@@ -222,7 +242,7 @@ class Tally:
         device.memory_total = event.memory_total_bytes or device.memory_total
 
     def summary(self) -> Summary:
-        begun_s, work_s, bound_s = self._times()
+        begun_s, work_s, bound_s, up_to_s = self._times()
         devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
@@ -233,15 +253,13 @@ class Tally:
             status=status,
             unix_s=started.unix_s,
             total=total,
-            n_done=n_done,
-            n_failed=n_failed,
-            wall_s=self._end_s,
-            work_s=work_s,
-            startup_s=begun_s,
+            n_done=n_done, n_failed=n_failed,
+            wall_s=self._end_s, work_s=work_s, startup_s=begun_s,
             items_per_s=n_done / work_s if work_s > 0 else 0.0,
             bound_s=bound_s,
+            bound_up_to_s=up_to_s,
             bound_by=_common_limit(stages),
-            ratio=work_s / bound_s if bound_s > 0 else None,
+            ratio=ratio_to(bound_s, work_s),
             imbalance=imbalance([device.useful_s for device in self._devices.values()]),
             utilisation=sum(d.utilisation for d in devices) / len(devices) if devices else 0.0,
             utilisation_std=utilisation_deviation([d.utilisation for d in devices], 1.0),
@@ -266,13 +284,14 @@ class Tally:
         longest = next((one.text() for one in self._slowest()), "")
         return self._losses.factors(self._end_s, self._bounds(), is_over=is_over, longest=longest)
 
-    def _times(self) -> tuple[float, float, float]:
-        """Seconds until work began, of work, and the bound of it; stages that overlap share a stretch."""
+    def _times(self) -> tuple[float, float, float, float]:
+        """Seconds until work began, of work, its bound and up to what that may be, added up by stretches."""
         stretches = self.stretches()
         begun_s = min((start_s for start_s, _, _ in stretches), default=0.0)
         work_s = sum(stop_s - start_s for start_s, stop_s, _ in stretches)
-        bound_s = sum(bound_together(stages.values()) for _, _, stages in stretches)
-        return begun_s, work_s, bound_s
+        bounds = [bound_together(stages.values()) for _, _, stages in stretches]
+        bound_s, up_to_s = (math.fsum(row[k] for row in bounds) for k in (0, 1))
+        return begun_s, work_s, bound_s, up_to_s
 
     def stretches(self) -> list[tuple[float, float, dict[str, StageWork]]]:
         """``(start_s, stop_s, work of each stage)`` of each time in which stages overlapped, in order."""

@@ -138,7 +138,7 @@ class TrainingRecord:
         for track, n, busy_s in zip(self._tracks, counts, seconds, strict=True):
             if n:
                 index, end_s = self._n_samples, start_s + busy_s
-                self._log.emit(Span("step", track, track, index, n, start_s, end_s, busy_s))
+                self._log.emit(Span("step", track, track, index, n, start_s, end_s, busy_s, cost=n))
                 self._n_samples += n
             if stop_s - start_s > busy_s:
                 self._log.emit(Idle(track, start_s + busy_s, stop_s, WAITS))

@@ -46,12 +46,11 @@ class Step:
         for rank, (n, seconds) in enumerate(self._parts()):
             ns = max(1, round(seconds * 1e9))
             if n:
-                stage.add(rank, 0, ns, ns, [first, n], n, None, True)
+                stage.add(rank, 0, ns, ns, [first, n], n, n, True)  # samples of a batch are of one size
             first += n
-        stage.measure()
         lanes = {f"rank {rank}": 1 for rank in range(len(self.counts))}
         stop = max(row[2] for row in stage.rows)
-        return claim_run(f"step {self.number}", [stage], lanes, [Stretch(0, stop, [stage], [1.0])])
+        return claim_run(f"step {self.number}", [stage], lanes, [Stretch(0, stop, [stage], [1.0])], {})
 
     def _parts(self) -> list[tuple[int, float]]:
         return list(zip(self.counts, self.seconds, strict=True))

@@ -8,6 +8,7 @@ from examples_count import examples
 from hypothesis import given, settings
 
 import evenload
+from evenload.balance.shared_items import SharedItems
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import EventLog, Span
@@ -29,12 +30,14 @@ CHUNKS = st.lists(
 @settings(max_examples=examples(60), deadline=None)
 @given(CHUNKS, st.sampled_from([None, 2.0]))
 def test_it_is_the_certificate_of_the_events(chunks, cost):
-    kept, spans, free = KeptChunks("map"), [], dict.fromkeys("abc", 100.0)
+    kept, spans, free, shared = KeptChunks("map"), [], dict.fromkeys("abc", 100.0), SharedItems()
     for device, items, seconds, is_good in chunks:
         start, free[device] = free[device], free[device] + seconds
         times = (start, free[device], seconds * 0.75)
         kept.add(device, items, *times, cost, is_good=is_good)
         status = "ok" if is_good else "failed"
+        if is_good:
+            shared.add(device, tuple(items), 0.0, times[2], is_done=True)
         spans.append(
             Span("map", device, device, items[0], len(items), *times, status, cost=cost, items=tuple(items))
         )
@@ -42,9 +45,9 @@ def test_it_is_the_certificate_of_the_events(chunks, cost):
         theirs = run_certificate(spans)
     except ConfigError:  # whoever did needed work has no speed
         with pytest.raises(ConfigError, match="nothing was measured"):
-            kept.certificate()
+            kept.certificate(shared=shared.pairs(lambda device, time_s: 0.0))
         return
-    mine = kept.certificate()
+    mine = kept.certificate(shared=shared.pairs(lambda device, time_s: 0.0))
     assert mine["claim"] == pytest.approx(theirs["claim"], abs=9)
     what = [[row[0], *row[4:]] for row in mine["evidence"]["stages"][0]["chunks"]]
     assert what == [[row[0], *row[4:]] for row in theirs["evidence"]["stages"][0]["chunks"]]

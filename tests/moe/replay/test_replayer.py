@@ -3,14 +3,16 @@ import json
 import random
 import re
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples_count import examples
+from hypothesis import given, settings
 
 from evenload.balance.flow import route
 from evenload.errors import ConfigError, FormatError, UnknownName
 from evenload.moe import Fleet, rebalance_experts
 from evenload.moe.generators import Popularity, generate
-from evenload.moe.placement.bound import equal_split_imbalance
 from evenload.moe.replay.page import page, write_replay
 from evenload.moe.replay.replayer import STRATEGIES, imbalances, replay
 from evenload.moe.search.layer_search import Effort
@@ -40,10 +42,36 @@ def test_eplb_is_replayed_as_it_plans(result):
     for at, start in ((0, 0), (5, 4)):
         placement = rebalance_experts(BATCHES[start : start + 4].sum(axis=0), 40, 1, 1, 8)
         batch = BATCHES[4 + at]
-        assert result.courses[0].imbalance[at] == pytest.approx(
-            equal_split_imbalance(placement.phy2log, batch, 8)
-        )
+        assert result.courses[0].imbalance[at] == pytest.approx(dealt_imbalance(placement.phy2log, batch, 8))
         assert result.courses[1].imbalance[at] == pytest.approx(route(placement.phy2log, batch, 8).imbalance)
+
+
+def dealt_imbalance(phy2log, counts, n_gpus):
+    """Deal each expert's tokens to its slots one by one, and look at the busiest GPU."""
+    found = []
+    for slots, tokens in zip(phy2log, counts, strict=True):
+        loads = np.zeros(n_gpus)
+        for expert, n in enumerate(tokens):
+            held = np.flatnonzero(slots == expert)
+            for token in range(n):
+                loads[held[token % len(held)] * n_gpus // len(slots)] += 1
+        found.append(loads.max() / loads.mean() if loads.any() else 1.0)
+    return found
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.lists(st.lists(st.integers(0, 40), min_size=6, max_size=6), min_size=2, max_size=4))
+def test_all_is_counted_in_whole_tokens_so_that_routing_is_never_worse_than_an_equal_split(counts):
+    """Exact routing is at most any other way, such as dealing tokens in turn, and the bound below it."""
+    batches = np.array(counts, np.int64)[:, None]
+    found = replay(batches, Fleet.even(4, 8), history=1, strategies=["EPLB", "EPLB + routing"])
+    plain, routed = (course.imbalance for course in found.courses)
+    placement = rebalance_experts(batches[0], 8, 1, 1, 4).phy2log
+    assert plain[:, 0] == pytest.approx([dealt_imbalance(placement, one, 4)[0] for one in batches[1:]])
+    assert (routed <= plain + 1e-9).all()
+    assert (found.bound <= routed + 1e-9).all()
+    totals = batches[1:].sum(axis=2)[:, 0]
+    assert np.allclose(found.bound[:, 0] * totals / 4, np.round(found.bound[:, 0] * totals / 4))
 
 
 def test_routing_and_search_pay(result):

@@ -83,7 +83,7 @@ def test_a_damaged_log_is_certified_truly_or_refused(events):
 def test_chunks_at_once_on_one_worker_count_it_that_often():
     one = [Span("x", "a", "a", k, 1, 0.0, 1.0) for k in range(2)]
     page = run_certificate([RunStarted(0.0, "twice", 0.0), *one])
-    assert page["evidence"]["devices"] == [{"name": "a", "lanes": 2, "parts": []}]
+    assert page["evidence"]["devices"] == [{"name": "a", "lanes": 2, "parts": [], "like": "a"}]
     assert (page["claim"]["achieved"], page["claim"]["bound"]) == (10**9, 10**9)
 
 
@@ -98,6 +98,9 @@ def test_the_work_of_the_bound_is_the_useful_work_of_the_factors(seed):
         return
     lost_s = {part.name: part.lost_s for part in summary.factors.parts}
     by_work_s = summary.factors.useful_s
+    assert summary.bound_up_to_s >= by_work_s * (1 - 1e-9)
+    if summary.bound_up_to_s > summary.bound_s * (1 + 1e-9):
+        return  # the factors are at the likeliest speeds
     assert summary.bound_s >= by_work_s * (1 - 1e-9)
     if summary.bound_by == "work":
         assert summary.bound_s == pytest.approx(by_work_s)

@@ -156,7 +156,7 @@ def _by_eplb(request: PlaceRequest, windows: "NDArray[np.int64]") -> _Placed:
     """EPLB's plan for the sum of the windows, judged on each of them."""
     import numpy as np
 
-    from evenload.moe.placement.bound import placement_bound
+    from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
     from evenload.moe.placement.rebalance import rebalance_experts
     from evenload.moe.replay.replayer import imbalances
 
@@ -166,7 +166,10 @@ def _by_eplb(request: PlaceRequest, windows: "NDArray[np.int64]") -> _Placed:
     n_slots, n_gpus = fleet.n_living_slots, fleet.n_gpus
     n_nodes = fleet.n_nodes if groups else 1
     phy2log = rebalance_experts(windows.sum(axis=0), n_slots, groups or 1, n_nodes, n_gpus).phy2log
-    reached = imbalances(phy2log, windows, fleet, routed=request.objective == "routed")
+    if request.objective == "routed":
+        reached = imbalances(phy2log, windows, fleet)
+    else:  # in fractions of tokens, as the search plans
+        reached = np.stack([equal_split_imbalance(phy2log, window, n_gpus) for window in windows])
     bound = np.mean([placement_bound(window, n_slots, n_gpus) for window in windows], axis=0)
     return _Placed(phy2log, {"imbalance": reached.mean(axis=0).tolist(), "bound": bound.tolist()})
 

@@ -33,7 +33,7 @@ def route(plan: Path, trace: TraceFile, window: int, certificate: Path | None, a
     """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
     import numpy as np
 
-    from evenload.moe.placement.bound import placement_bound
+    from evenload.moe.placement.bound import placement_bound, whole_bound
     from evenload.moe.replay.replayer import imbalances
     from evenload.moe.search.plan_file import read_plan
 
@@ -50,9 +50,8 @@ def route(plan: Path, trace: TraceFile, window: int, certificate: Path | None, a
     _certify(certificate, name, phy2log, windows, fleet)
     routed = imbalances(phy2log, windows, fleet)
     equal = imbalances(phy2log, windows, fleet, routed=False)
-    bound = [
-        placement_bound(one, fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds()) for one in windows
-    ]
+    limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
+    bound = [whole_bound(placement_bound(one, *limits), one, limits[2]) for one in windows]
     facts = {
         "schema": 1, "trace": name, "n_batches": len(windows), "equal": equal.mean(axis=0).tolist(),
         "routed": routed.mean(axis=0).tolist(), "worst": routed.max(axis=0).tolist(),

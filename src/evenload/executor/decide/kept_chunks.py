@@ -2,6 +2,8 @@
 
 import math
 from array import array
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from evenload.balance.run_claim import StageChunks, Stretch, claim_run, runs_of, settle
@@ -12,6 +14,7 @@ __all__ = ["KeptChunks"]
 MOST_CHUNKS = 200_000
 MOST_NUMBERS = 2_000_000  # of items that do not follow one another
 NS = 10**9
+NO_LIKES: Mapping[str, str] = MappingProxyType({})
 
 
 class KeptChunks:
@@ -42,8 +45,13 @@ class KeptChunks:
             self._is_full = True
             del self._times[:], self._counts[:], self._scattered[:]
 
-    def certificate(self) -> dict[str, Any]:
+    def certificate(
+        self, likes: Mapping[str, str] = NO_LIKES, shared: Iterable[tuple[str, str, float, float]] = ()
+    ) -> dict[str, Any]:
         """Return the certificate of these chunks, for ``json.dumps``.
+
+        likes   device -> what it shares with those that are as fast by their sheets
+        shared  devices that had the same items, as ``StageWork.shared`` has them
 
         Raises ConfigError if there were too many, or nothing was measured.
         """
@@ -65,10 +73,10 @@ class KeptChunks:
             stage.add(what // 2, start, stop, busy, new, n, None if math.isnan(cost) else cost, is_good)
         by_device = [[row for row in stage.rows if row[0] == number] for number in self._devices.values()]
         lanes = dict(zip(self._devices, map(settle, by_device), strict=True))
-        stage.measure()
+        stage.share(shared, list(lanes))
         stages = [stage] if stage.rows else []
         stretches = [Stretch(0, 0, stages, [1.0])] if stages else []
-        return claim_run(self._stage, stages, lanes, stretches)
+        return claim_run(self._stage, stages, lanes, stretches, likes)
 
 
 def _take(seen: bytearray, items: "range | array[int]") -> list[int]:

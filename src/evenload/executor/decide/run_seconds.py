@@ -95,13 +95,14 @@ class RunSeconds:
         if needed > 0:
             self._last_useful_s = max(self._last_useful_s, start_s)
 
-    def lost(self, device: str, dealt_s: float, now: float, *, worker_died: bool = False) -> None:
-        """A chunk has no results that count, or its worker died with it."""
+    def lost(self, device: str, dealt_s: float, now: float, *, worker_died: bool = False) -> float:
+        """A chunk has no results that count, or its worker died with it. Returns when it can have begun."""
         one = self._devices.get(device)
         since_s = dealt_s if one is None else max(dealt_s, one.stop_s)
         self.worked(device, since_s, max(since_s, now), max(0.0, now - since_s), 0.0)
         if worker_died:
             self._devices[device].gone_s = now
+        return since_s
 
     def elsewhere(self, device: str, seconds: float) -> None:
         """``device`` worked for another run meanwhile."""

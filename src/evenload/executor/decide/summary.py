@@ -1,6 +1,6 @@
 """The summary of a finished run: counts, seconds, and the ratio to the least possible time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Summary:
     startup_s       of it, the time before the first item was sent: workers start, a model is built
     bound_s         the least time that any plan could have taken on these devices, from what they were
                     measured to do in this run; ``evenload.balance.bound`` says what that takes as given
+    bound_up_to_s   the bound may be as much: the run does not show the devices' speeds better
     ratio_to_bound  (wall_s - startup_s) / bound_s: 1.0 is the best possible; None if nothing was measured
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
@@ -58,6 +59,7 @@ class Summary:
     retries: dict[str, int] = field(default_factory=dict)
     learned: str = ""
     factors: Factors | None = None
+    bound_up_to_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -83,6 +85,8 @@ class Summary:
             text += f" · {self.factors.text()}"
         if self.ratio_to_bound is not None:
             text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
+            if self.bound_up_to_s > 1.05 * self.bound_s:
+                text += f" (not known better: up to {self.bound_up_to_s:.3g} s)"
         if self.learned:
             text += f"; {self.learned}"
         return text
@@ -98,8 +102,8 @@ class _Share:
 class RunTally:
     """The counts of chunks, items and busy seconds of a run, by device."""
 
-    def __init__(self, devices: list[str]):
-        self._work = StageWork(devices)
+    def __init__(self, devices: list[str], likes: Mapping[str, str] | None = None):
+        self._work = StageWork(devices, likes=likes)
         self._shares = {device: _Share() for device in devices}
 
     def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
@@ -109,6 +113,16 @@ class RunTally:
         share.chunks += 1
         share.busy_s += busy_s
         self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good)
+
+    def add_shared(
+        self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
+    ) -> None:
+        """Take note of who had which items, and how long; see ``StageWork.add_shared``."""
+        self._work.add_shared(device, items, start_s, stop_s, is_done=is_done)
+
+    def shared(self) -> list[tuple[str, str, float, float]]:
+        """Pairs of devices that had the same items; see ``StageWork.shared``."""
+        return self._work.shared()
 
     def add_waste(self, device: str, busy_s: float) -> None:
         """Count what came second of a chunk: the device was busy, but no plan had to do it."""
@@ -141,6 +155,7 @@ class RunTally:
             startup_s=startup_s,
             items_per_s=(total - n_restored) / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
+            bound_up_to_s=bound.up_to_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
             imbalance=imbalance([share.busy_s for share in shares]),

@@ -79,7 +79,7 @@ class Run:
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices, options.work)
-        self.certificate = self._account.kept.certificate
+        self.certificate = self._account.certificate
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
         look_ahead = options.look_ahead or LOOK_AHEAD
         self._feeder = Feeder(

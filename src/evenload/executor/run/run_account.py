@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evenload.balance.factors import like_of
 from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
@@ -38,8 +39,13 @@ class RunAccount:
         self._record, self._stage = record, stage
         self._devices, self._work = devices, work
         self.seconds = RunSeconds()
-        self._tally = RunTally(list(devices))
+        self._likes = {device: like_of(known) for device, known in devices.items()}
+        self._tally = RunTally(list(devices), self._likes)
         self.kept = KeptChunks(stage)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the run, for ``json.dumps``. See ``KeptChunks``."""
+        return self.kept.certificate(self._likes, self._tally.shared())
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
@@ -84,6 +90,8 @@ class RunAccount:
             share = None if cost is None else cost * needed
             self._tally.add(device, answer.busy_s * needed, n_first, cost=share, is_good=is_good)
             self.kept.add(device, items, answer.start_s, answer.stop_s, answer.busy_s, cost, is_good=is_good)
+        if is_good:
+            self._tally.add_shared(device, _key(items), 0.0, answer.busy_s, is_done=True)
         if needed < 1.0:
             self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
         self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first)
@@ -91,7 +99,9 @@ class RunAccount:
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
         """``chunk`` has no results: failed | lost | superseded."""
-        self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
+        since_s = self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
+        if status == "superseded":
+            self._tally.add_shared(device, _key(chunk.send.items), since_s, now, is_done=False)
         self._span(chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status)
 
     def worker_lost(self) -> None:
@@ -127,3 +137,8 @@ class RunAccount:
             self._stage, device, chunk.worker, items, start_s, stop_s, busy_s, status, send.why,
             chunk.dealt_s, send.duplicate, cost,
         )  # fmt: skip
+
+
+def _key(items: "range | tuple[int, ...]") -> tuple[int, ...]:
+    """Return what is the same of two chunks with the same items."""
+    return (items.start, len(items)) if isinstance(items, range) else tuple(items)

@@ -3,7 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["equal_split_imbalance", "equal_split_loads", "placement_bound"]
+__all__ = [
+    "equal_split_imbalance",
+    "equal_split_loads",
+    "equal_split_tokens",
+    "placement_bound",
+    "whole_bound",
+]
 
 
 def equal_split_imbalance(phy2log: NDArray[np.int64], weight: NDArray, n_gpus: int) -> NDArray[np.float64]:
@@ -25,6 +31,33 @@ def equal_split_loads(phy2log: NDArray[np.int64], weight: NDArray, n_gpus: int) 
     copies = np.bincount(flat[is_held], minlength=n_layers * n_experts)
     share = weight.reshape(-1) / np.maximum(copies, 1)
     return np.where(is_held, share[flat], 0.0).reshape(n_layers, n_gpus, -1).sum(axis=2)
+
+
+def equal_split_tokens(phy2log: NDArray[np.int64], counts: NDArray[np.int64], n_gpus: int) -> NDArray:
+    """[layers, gpus] whole tokens when each expert's are dealt to its copies in turn, from the first slot on.
+
+    phy2log  as in ``equal_split_loads``;  counts  [layers, experts] tokens
+    """
+    layers, slots = np.nonzero(phy2log >= 0)
+    experts = layers * counts.shape[1] + phy2log[layers, slots]
+    order = np.argsort(experts, kind="stable")
+    copies = np.bincount(experts, minlength=counts.size)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(copies) - copies, copies)
+    tokens, n = counts.reshape(-1)[experts], copies[experts]
+    loads = np.zeros(phy2log.shape, np.int64)
+    loads[layers, slots] = tokens // n + (rank < tokens % n)
+    return loads.reshape(len(phy2log), n_gpus, -1).sum(axis=2)
+
+
+def whole_bound(
+    bound: NDArray[np.float64], counts: NDArray[np.int64], speeds: NDArray
+) -> NDArray[np.float64]:
+    """[layers] ``placement_bound`` of ``counts`` tokens if none is divided: a GPU has whole ones."""
+    speeds = speeds[speeds > 0]
+    mean = counts.sum(axis=1, keepdims=True) / speeds.sum()
+    least = np.ceil(bound[:, None] * mean * speeds * (1 - 1e-9)) / speeds
+    return np.divide(least.min(axis=1), mean[:, 0], out=bound.copy(), where=mean[:, 0] > 0)
 
 
 def placement_bound(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from evenload.balance.flow import Router
 from evenload.balance.flow.graph import ReplicaGraph
 from evenload.errors import ConfigError, UnknownName
-from evenload.moe.placement.bound import equal_split_loads, placement_bound
+from evenload.moe.placement.bound import equal_split_tokens, placement_bound, whole_bound
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
@@ -26,7 +26,7 @@ __all__ = ["STRATEGIES", "PlacementChange", "Replay", "StrategyReplay", "imbalan
 LoadsOf = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 STRATEGIES = {
-    "EPLB": "EPLB's placement, loads split equally over copies",
+    "EPLB": "EPLB's placement, tokens split equally over copies",
     "EPLB + routing": "EPLB's placement, each batch routed exactly",
     "search + routing": "placement by search, each batch routed exactly",
     "few fetches + routing": "the same, changed only as far as the target asks",
@@ -75,7 +75,10 @@ class StrategyReplay:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """All strategies over the same batches, and a ``bound`` [batches, layers] that none can go below."""
+    """All strategies over the same batches, and a ``bound`` [batches, layers] that none can go below.
+
+    All of them in whole tokens: loads that are split equally, that are routed, and of the bound.
+    """
 
     trace: str
     fleet: Fleet
@@ -157,7 +160,9 @@ def replay(
         raise UnknownName("strategy", unknown[0], STRATEGIES)
     _check_length(len(batches), history)
     limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
-    bound = np.stack([placement_bound(one, *limits) for one in batches[history:]])
+    bound = np.stack(
+        [whole_bound(placement_bound(one, *limits), one, limits[2]) for one in batches[history:]]
+    )
     ratio = 1 if fine is None else len(fine) // len(batches)
     windows, courses = batches if fine is None else fine, []
     for strategy in strategies:
@@ -238,7 +243,7 @@ def _serve(
 def _loads_under(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: bool) -> LoadsOf:
     """A function from a batch [layers, experts] to loads [layers, gpus], routed exactly or split equally."""
     if not routed:
-        return lambda counts: equal_split_loads(phy2log, counts, fleet.n_gpus)
+        return lambda counts: equal_split_tokens(phy2log, counts, fleet.n_gpus).astype(np.float64)
     graph = ReplicaGraph.from_slots(
         phy2log,
         n_experts,

@@ -169,8 +169,9 @@ def _proof(
     """Return the prices that prove most, of all stages together or of one, and the bound that they prove."""
     rows = [
         {
-            "rate": {d: exact(speed) for d, speed in enumerate(stage["speeds"]) if speed is not None},
-            "work": stage["items"] * NS,
+            "rate": {d: (d, *[exact(one)] * 3) for d, one in enumerate(stage["speeds"]) if one is not None},
+            "busy": [0] * n_devices,
+            "fixed": stage["items"] * NS,
             "load": stage["load"],
         }
         for stage in stages
@@ -182,8 +183,8 @@ def _proof(
         numbers = [exact(price) for price in prices]
         while low + 1 < high:
             middle = (low + high) // 2
-            is_proved = by_prices(rows, middle, numbers, [1] * n_devices)
-            low, high = (middle, high) if is_proved else (low, middle)
+            work, rate = by_prices(rows, numbers, [1] * n_devices, middle)
+            low, high = (middle, high) if 0 < work >= rate * middle else (low, middle)
         if low > best[1]:
             best = prices, low
     return best

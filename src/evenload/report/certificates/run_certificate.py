@@ -35,14 +35,15 @@ def run_certificate(events: Iterable[Event]) -> dict[str, Any]:
             name = name or event.name
     stages, lanes = chunks.stages(), chunks.lanes()
     by_name = {stage.name: stage for stage in stages}
-    lanes = {track: max(n, tally.lanes.n(track)) for track, n in lanes.items()}  # of a log out of order
     lanes |= dict.fromkeys(chunks.idle(), 1)
     stretches = []
     for start_s, stop_s, works in tally.stretches():
         works = {one: work for one, work in works.items() if one in by_name}
         some, prices = [by_name[one] for one in works], work_prices(works.values())
+        for one, work in works.items():
+            by_name[one].share(work.shared(), list(lanes))
         stretches.append(Stretch(chunks.time(start_s), chunks.time(stop_s), some, prices))
-    return claim_run(name or next(iter(by_name), "run"), stages, lanes, stretches)
+    return claim_run(name or next(iter(by_name), "run"), stages, lanes, stretches, tally.likes)
 
 
 class ChunkRows:
@@ -73,12 +74,12 @@ class ChunkRows:
             self._devices |= dict.fromkeys(event.devices)
         if not isinstance(event, Span):
             return
-        self._used |= {event.device, event.worker, *event.device.split("+")}
         track = self._tracks.key(event.device, event.worker)
         length_s = max(0.0, event.stop_s - event.start_s)
         busy_s = min(event.busy_s, length_s) if event.busy_s > 0 else length_s
         if event.status in ("superseded", "lost") or event.n_items <= 0:
             return
+        self._used |= {event.device, event.worker, *event.device.split("+")}
         first = event.index if event.items is None else min(event.items, default=0)
         n_all = event.n_items if event.items is None else len(event.items)
         if first < 0 or n_all != event.n_items:
@@ -99,10 +100,7 @@ class ChunkRows:
         for stage in self._stages.values():
             for row in stage.rows:
                 rows[row[0]].append(row)
-        found = {track: settle(rows[number]) for track, number in self._numbers.items()}
-        for stage in self._stages.values():
-            stage.measure()
-        return found
+        return {track: settle(rows[number]) for track, number in self._numbers.items()}
 
     def idle(self) -> list[str]:
         """Return the devices of the run on which nothing ran, of which nobody knows how fast they are."""

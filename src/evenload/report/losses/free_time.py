@@ -21,6 +21,12 @@ class FreeTime:
         self._starts, self._stops = [0.0], [math.inf]
         self.short_s = 0.0
 
+    def copy(self) -> "FreeTime":
+        """Return the same free stretches, to be taken apart."""
+        new = FreeTime()
+        new._starts, new._stops, new.short_s = self._starts[:], self._stops[:], self.short_s
+        return new
+
     def take(self, start_s: float, stop_s: float) -> float:
         """Take the time between the two; returns the seconds of it that were free.
 

@@ -65,7 +65,7 @@ class TrackSeconds:
     sources   what the lost seconds came from
     """
 
-    __slots__ = ("_free", "_held", "_held_s", "lost_s", "n_spans", "sources", "useful_s")
+    __slots__ = ("_firsts", "_free", "_held", "_held_s", "lost_s", "n_spans", "sources", "useful_s")
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}
@@ -75,6 +75,7 @@ class TrackSeconds:
         self._free = FreeTime()
         self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
         self._held = (0.0, 0.0)
+        self._firsts: dict[str, tuple[float, float]] = {}  # stage -> its first chunk began, and it itself
 
     def span(
         self,
@@ -92,9 +93,8 @@ class TrackSeconds:
         """
         if not 0 <= busy_s < math.inf:
             return
-        if stage not in self.useful_s and self.n_spans:  # a model that is loaded before its first chunk
-            since_s = max(began_s, self._free.before(start_s))
-            self._lose("start-up", f"before the first item of {stage}", self._free.take(since_s, start_s))
+        if stage not in self._firsts or start_s < self._firsts[stage][0]:
+            self._firsts[stage] = start_s, began_s
         length_s = stop_s - max(0.0, start_s)
         taken_s = self._free.take(start_s, stop_s)
         self.n_spans += 1
@@ -137,7 +137,7 @@ class TrackSeconds:
         found.add("waiting", "for items", waited * self._held_s)
         found.add("balance", NOTHING_LEFT, (1.0 - waited) * self._held_s)
         found.add("overhead", BETWEEN, self._free.short_s)
-        gaps = self._free.gaps(0.0, wall_s)
+        gaps = self._without_loads(found).gaps(0.0, wall_s)
         begin_s, end_s = (1 if gaps and gaps[0][0] <= 0 else 0), max(0, len(gaps) - 1)
         between = gaps[begin_s:end_s]
         if (
@@ -163,6 +163,14 @@ class TrackSeconds:
         useful = {one: s * scale for one, s in self.useful_s.items()}
         causes = {one: s * scale for one, s in found.seconds.items()}
         return useful, {one: s * scale for one, s in lost.items()}, causes
+
+    def _without_loads(self, found: LossSources) -> FreeTime:
+        """Return the time that no event speaks of, less what is before later stages' first chunks: loads."""
+        free = self._free.copy()
+        for stage, (start_s, began_s) in sorted(self._firsts.items(), key=lambda row: row[1])[1:]:
+            loaded_s = free.take(max(began_s, free.before(start_s)), start_s)
+            found.add("start-up", f"before the first item of {stage}", loaded_s)
+        return free
 
     def _waited(self, times: RunTimes) -> float:
         """The share of the time without items in which others still got some; later, there were none left."""

@@ -207,8 +207,9 @@ function boundBars(summary, live) {
       "details",
       { class: "why" },
       el("summary", {}, "How is that known?"),
-      el("p", {}, `Each device's speed is measured in this run, over the middle half of its items. From the speeds follows the bound: no plan, however clever, could have done this work on these devices in less than ${time(summary.bound_s)}. Here it is set by ${by}. Time before the first chunk (${time(summary.startup_s)}, mostly start-up) is not counted on either side.${summary.stages.length > 1 ? " Stages that follow one another are added up." : ""}`),
+      el("p", {}, `This run shows how fast its devices are beside one another, within limits. At all speeds within these, no plan, however clever, could have done this work on these devices in less than ${time(summary.bound_s)}. Here it is set by ${by}. Time before the first chunk (${time(summary.startup_s)}, mostly start-up) is not counted on either side.${summary.stages.length > 1 ? " Stages that follow one another are added up." : ""}`),
     ),
+    summary.bound_up_to_s > 1.05 * summary.bound_s && el("p", { class: "why" }, `Not known better: the best possible may be up to ${time(summary.bound_up_to_s)}, as devices did unlike items. Sizes of items (cost=) would tell.`),
     ...summary.stages.filter((stage) => stage.learned).map((stage) => el("p", { class: "why quiet" }, `Learned of ${stage.stage}: ${stage.learned}.`)),
     ...summary.stages.filter((stage) => stage.n_batches).map((stage) => el("p", { class: "why quiet" }, `Batches of ${stage.stage}: ${figures(stage.mean_batch)} items on average, ${percent(stage.batch_fill)} full (${plural(stage.n_batches, "call")}).`)),
   );

@@ -1,0 +1,172 @@
+"""The bound and the factors of runs in worlds whose truth is known (``worlds``), and of real processes.
+
+The oracle is the world: what its devices can do at best is found by trying every plan, or lies between what
+no plan beats and what a plan reaches; what each second went into was planted. ``PYTHONPATH=tests python
+tests/report/test_known_truth.py 2000`` counts how often the account is wrong.
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+
+import pytest
+from examples_count import examples
+from worlds import cut, play, time_of, worlds
+
+import evenload
+from evenload.certificate import check, parse
+from evenload.errors import ConfigError
+from evenload.events import EventFile, EventLog
+from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.source import open_run
+from evenload.report.tally import summarise
+
+NEAR = 0.95
+
+
+def is_told(kind, world):
+    """Whether the log says how fast devices are: sizes, or sheets; and no long item hides in a chunk."""
+    is_known = world.is_told or len(set(world.names.values())) == 1
+    return is_known and (world.chunk == 1 or kind in ("one size", "few sizes"))
+
+
+def faults(seed, kind, world):
+    """What the account says of one run in a world that is not so."""
+    played = play(world, seed)
+    summary = summarise(played.events)
+    divided_s, plan_s = world.bracket(played.events)
+    slack = 1 + world.drift + 1e-6
+    if summary.bound_s > plan_s * slack:
+        yield "bound above what a plan reaches"
+    hides = world.is_told and world.chunk > 1  # items of a chunk are taken to be of one size
+    if summary.bound_up_to_s * slack < NEAR * divided_s and not hides:
+        yield "not even 'up to' is as much as no plan beats"
+    if is_told(kind, world) and summary.bound_s * slack < NEAR * divided_s:
+        yield "bound too low, though the log says enough"
+    in_order = sorted(played.events, key=time_of)
+    if summarise(in_order).bound_s != pytest.approx(summary.bound_s, rel=1e-9):
+        yield "bound depends on the order of events"
+    is_up = all(one < played.wall_s for one in world.start_s.values())  # else no event tells of it
+    is_seen = len(world.seen(played.events)) == len(world.speeds)
+    if is_told(kind, world) and not world.drift and is_up and is_seen:
+        yield from misattributed(summary, played.priced(world), divided_s)
+
+
+def misattributed(summary, planted, divided_s):
+    """Factors that are off by more than 5 % of their seconds, and half a percent of the run's."""
+    uncut_s = min(planted["balance"] + planted["repeats"], max(0.0, divided_s - planted["useful"]))
+    idle_s = min(planted["balance"], uncut_s)  # copies where nothing else was to be done cost nothing
+    planted = planted | {"longest item": uncut_s, "balance": planted["balance"] - idle_s}
+    planted["repeats"] -= uncut_s - idle_s
+    found = {part.name: part.lost_s for part in summary.factors.parts} | {"useful": summary.factors.useful_s}
+    for name, seconds in planted.items():
+        if abs(found[name] - seconds) > max(0.05 * seconds, 0.005 * summary.wall_s):
+            yield f"{name}: {found[name]:.3g} s, and {seconds:.3g} s were planted"
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["every plan tried", "large"])
+def test_the_account_says_what_is_so(small):
+    found = {
+        seed: list(faults(seed, kind, world)) for seed, kind, world in worlds(examples(150), small=small)
+    }
+    assert {seed: some for seed, some in found.items() if some} == {}
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_run_that_was_cut_off_and_goes_on_has_the_bound_of_its_items(tmp_path, has_journal):
+    """With or without a journal each item is needed once, by the log as it is written and read."""
+    for seed, _, world in worlds(examples(30)):
+        if len(set(world.names.values())) > 1 or world.drift or world.chunk > 1:
+            continue
+        played = play(world, seed)
+        path = tmp_path / f"{seed}.jsonl"
+        with EventFile(path) as sink:
+            for event in cut(played, world, played.wall_s / 2, has_journal=has_journal):
+                sink(event)
+        summary = summarise(open_run(path))
+        divided_s, _ = world.bracket(played.events)
+        assert summary.bound_s == pytest.approx(divided_s, rel=1e-3)
+
+
+def test_certificate_report_json_and_metrics_say_the_same():
+    pytest.importorskip("prometheus_client")
+    from evenload.report.metrics import Metrics
+
+    for seed, _, world in worlds(examples(40)):
+        events = play(world, seed).events
+        summary, metrics = summarise(events), Metrics()
+        for event in events:
+            metrics(event)
+        told = json.loads(json.dumps(summary.to_json()))
+        assert told["bound_s"] == round(summary.bound_s, 6)
+        assert {part["name"]: part["lost_s"] for part in told["factors"]["parts"]} == {
+            part.name: part.lost_s for part in summary.factors.parts
+        }
+        samples = [one for family in metrics.registry.collect() for one in family.samples]
+        bounds = {one.name: one.value for one in samples if "bound" in one.name}
+        assert bounds == {
+            "evenload_bound_seconds": summary.bound_s,
+            "evenload_bound_up_to_seconds": summary.bound_up_to_s,
+        }
+        lost = {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"}
+        assert lost == {part.name: part.lost_s for part in summary.factors.parts if part.value is not None}
+        try:
+            page = run_certificate(events)
+        except ConfigError:
+            assert summary.bound_s == 0
+            continue
+        achieved, bound = check(parse(json.dumps(page).encode()))
+        assert float(achieved) == pytest.approx(summary.work_s * 1e9, abs=5)
+        assert float(bound) == pytest.approx(summary.bound_s * 1e9, rel=1e-6, abs=50)
+
+
+def nap(seconds):
+    """Sleep, and say when by this worker's own clock."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return began, time.monotonic()
+
+
+def slept(intervals, n_devices):
+    """The least seconds for what was slept, and those in which at least one worker slept."""
+    each = sorted((stop - start for start, stop in intervals), reverse=True)
+    return max(each[0], sum(each) / n_devices), max(stop for _, stop in intervals) - min(
+        start for start, _ in intervals
+    )
+
+
+@pytest.mark.parametrize("naps", [[0.02] * 12, [0.02] * 8 + [0.4]], ids=["alike", "a long one at the end"])
+@pytest.mark.parametrize("cost", [None, float], ids=["", "told"])
+def test_real_processes_that_sleep(naps, cost):
+    """The oracle is each worker's own clock, read in the task: the bound is of what it slept."""
+    events = []
+    log = EventLog(events.append)
+    run = evenload.map(nap, naps, devices="cpu*2", cost=cost, policy="pull", events=log)  # one at a time
+    least_s, work_s = slept(list(run), 2)
+    report, own = summarise(events), run.summary
+    for bound_s in (report.bound_s, own.bound_s, run.certificate()["claim"]["bound"] / 1e9):
+        assert bound_s == pytest.approx(least_s, rel=0.05)
+    assert report.work_s >= work_s * 0.999
+    assert report.factors.useful_s <= report.wall_s
+
+
+def count(n):
+    """Write how often the account is wrong, and the worst bounds."""
+    for small in (True, False):
+        wrong, n_told, worst = Counter(), 0, {"highest over a plan": 0.0, "lowest over what is so, told": 9.0}
+        for seed, kind, world in worlds(n, small=small):
+            wrong.update(one.partition(":")[0] for one in faults(seed, kind, world))
+            played = play(world, seed)
+            bound_s, (divided_s, plan_s) = summarise(played.events).bound_s, world.bracket(played.events)
+            worst["highest over a plan"] = max(
+                worst["highest over a plan"], bound_s / plan_s / (1 + world.drift)
+            )
+            if is_told(kind, world):
+                n_told, share = n_told + 1, bound_s / divided_s
+                worst["lowest over what is so, told"] = min(worst["lowest over what is so, told"], share)
+        sys.stdout.write(f"{'small' if small else 'large'}: {n_told} of {n} told; {dict(wrong)} {worst}\n")
+
+
+if __name__ == "__main__":
+    count(int(sys.argv[1]))
