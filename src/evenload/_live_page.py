@@ -28,7 +28,12 @@ class LivePage:
 
         for package in ("starlette", "uvicorn"):
             require(package, extra="dash", why="serving the live page")
-        command = [sys.executable, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
+        isolation = zip(
+            "EsP", (sys.flags.ignore_environment, sys.flags.no_user_site, sys.flags.safe_path), strict=True
+        )
+        flags = [f"-{letter}" for letter, is_set in isolation if is_set]
+        command = [sys.executable, *flags, "-m", "evenload", "dash"]
+        command += [str(events.absolute()), "--until-eof"]
         # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -10,6 +10,7 @@ from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
+from evenload.executor.worker.program_settings import ProgramSettings
 
 __all__ = [
     "BACKENDS",
@@ -35,11 +36,13 @@ class WorkerOptions:
     shared_memory_limit  bytes, or text such as "2 GiB"; None: from the settings
     start                "forkserver" or "spawn"; None: from the settings
     imports              packages that every worker will import: the fork server imports them for all
+    program              settings that workers take over; None: those of the process that starts them
     """
 
     shared_memory_limit: int | str | None = None
     start: str | None = None
     imports: tuple[str, ...] = ()
+    program: ProgramSettings | None = None
 
 
 class Backend(Protocol):

@@ -35,6 +35,7 @@ from evenload.executor.worker.fork_server import (
     imports_of,
 )
 from evenload.executor.worker.memory import SharedMemory, limit_from
+from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
 from evenload.settings import resolve
@@ -64,6 +65,8 @@ class ProcessBackend:
         self._imports = options.imports if options is not None else ()
         limit = options.shared_memory_limit if options is not None else None
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
+        program = options.program if options is not None else None
+        self._program = program or ProgramSettings.of_this_process()
         self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
@@ -105,15 +108,15 @@ class ProcessBackend:
         log: int,
         cell: int | None,
     ) -> SpawnedWorker | ForkedWorker:
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]  # as ``import`` does
         whole = {**os.environ, **environment}
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
         if self._forks and self._server is not None:
             self._server.preload(self._imports)
             with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell)
-        return SpawnedWorker(device, whole, path, fds, log, cell)
+                return self._server.fork(device, whole, path, fds, log, cell, self._program.pack())
+        return SpawnedWorker(device, whole, path, fds, log, cell, self._program.pack())
 
     def _renew_server(self, path: list[str]) -> None:
         """Start a new fork server, unless the last one never worked or several have ended already."""
