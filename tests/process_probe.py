@@ -7,6 +7,7 @@ import contextlib
 import decimal
 import faulthandler
 import gc
+import importlib
 import json
 import locale
 import multiprocessing
@@ -20,6 +21,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +114,19 @@ def _of_libraries() -> Iterator[tuple[str, Any]]:
     yield "warnings", [_fate(*sample) for sample in WARNINGS]
     yield "locale", {name: locale.setlocale(getattr(locale, name)) for name in _categories()}
     yield "time zone", (time.tzname, time.timezone, time.strftime("%H", time.localtime(0)))
+    yield "errors of numpy", _numpy_errors()
     yield "decimal", str(decimal.getcontext().prec) + decimal.getcontext().rounding
     yield "rounding of floats", [(1 + 3 * 2**-54).hex(), (0.1 + 0.2).hex(), round(2.5)]
     yield "random numbers", random.getstate()[1][:3]
     yield "multiprocessing", multiprocessing.get_start_method()
     yield "stack of threads", threading.stack_size()
     yield "time limit of sockets", socket.getdefaulttimeout()
+
+
+def _numpy_errors() -> dict[str, str]:
+    import numpy
+
+    return numpy.geterr()
 
 
 def _categories() -> list[str]:
@@ -131,6 +140,9 @@ def _fate(category: type[Warning], text: str, module: str, line: int) -> str:
         except category:
             return "raised"
     return "shown" if shown else "ignored"
+
+
+OWN: ContextVar[str] = ContextVar("own")
 
 
 class OwnWarning(UserWarning):
@@ -171,6 +183,7 @@ def _change_everything(folder: Path) -> None:
     warnings.simplefilter("ignore", ResourceWarning)
     multiprocessing.set_start_method("spawn")
     random.seed(3)
+    importlib.import_module("numpy").seterr(over="raise", under="warn")
     sys.argv.append("--an-argument-of-its-own")
 
 
@@ -195,6 +208,8 @@ def main(kinds: list[str], changes: str, folder: Path) -> None:
         _change_everything(folder)
     for kind in kinds:
         backend, start = kind.split(":") if ":" in kind else (kind, None)
+        if changes != "none":
+            decimal.getcontext().prec = 11
         with evenload.Executor("cpu*1", backend=backend, start=start) as executor:
             list(executor.map(rows, [0]))
             if changes != "none" and backend == "process":

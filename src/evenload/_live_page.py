@@ -28,10 +28,9 @@ class LivePage:
 
         for package in ("starlette", "uvicorn"):
             require(package, extra="dash", why="serving the live page")
-        isolation = zip(
-            "EsP", (sys.flags.ignore_environment, sys.flags.no_user_site, sys.flags.safe_path), strict=True
-        )
-        flags = [f"-{letter}" for letter, is_set in isolation if is_set]
+        own = sys.flags  # a program that is kept from PYTHONPATH keeps its page from it, too
+        isolation = {"-E": own.ignore_environment, "-s": own.no_user_site, "-P": own.safe_path}
+        flags = [word for word, is_set in isolation.items() if is_set]
         command = [sys.executable, *flags, "-m", "evenload", "dash"]
         command += [str(events.absolute()), "--until-eof"]
         # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.

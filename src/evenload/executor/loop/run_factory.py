@@ -24,6 +24,7 @@ from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import LOOK_AHEAD_BYTES, Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.prepare import Tasks, named
 from evenload.executor.task.task import PreparedTask
 
@@ -91,6 +92,7 @@ class RunFactory:
             is_spread=options.is_spread,
             is_tidied=True,
             sends=is_threaded,
+            caller=CallerContext.of_now() if is_threaded else None,
         )
         source = make_source(items, options.cost, self._engine.wake if is_threaded else None)
         if source.total is None:

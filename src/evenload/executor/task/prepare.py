@@ -15,6 +15,7 @@ from evenload._arguments import whole
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.pickling import pack
 
@@ -41,12 +42,11 @@ class Tasks:
         is_spread: bool = False,
         is_tidied: bool = False,
         sends: bool = True,
+        caller: CallerContext | None = None,
     ) -> PreparedTask:
         """Return the task for ``fn`` with these options, the same one each time.
 
-        is_spread  an item is a tuple of arguments
-        is_tidied  what an item changes of its process is put back before the next
-        sends      it goes to another process
+        sends  it goes to another process; the other options are those of ``PreparedTask``
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
         given = fn
@@ -55,8 +55,14 @@ class Tasks:
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        options = {"batch": batch, "may_split": may_split, "is_spread": is_spread, "is_tidied": is_tidied}
-        key = (_digest(pickled) if sends else id(given), *options.values())
+        options: dict[str, Any] = {
+            "batch": batch,
+            "may_split": may_split,
+            "is_spread": is_spread,
+            "is_tidied": is_tidied,
+        }
+        key = (_digest(pickled) if sends else id(given), *options.values(), repr(caller))
+        options["caller"] = caller
         with self._lock:
             task = self._tasks.get(key)
             if task is None:

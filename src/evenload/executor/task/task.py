@@ -9,12 +9,15 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from evenload.errors import ConfigError
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.executor.task.item_context import CallerContext, ItemContexts
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
 __all__ = ["PreparedTask", "Runner", "State", "dump", "load"]
@@ -35,6 +38,7 @@ class PreparedTask:
     ceiling    items per call that are known to fit into the memory of the device; None if not known
     is_spread  an item is a tuple of arguments; of a batch, the function gets a list for each argument
     is_tidied  what an item changes of its process is put back before the next
+    caller     what items find of the context of the call
     """
 
     id: int
@@ -48,6 +52,7 @@ class PreparedTask:
     ceiling: int | None = None
     is_spread: bool = False
     is_tidied: bool = False
+    caller: CallerContext | None = None
 
 
 class State(Protocol):
@@ -83,16 +88,16 @@ class Runner:
         self._travels = not inline
         self._lets_through = (KeyboardInterrupt,) if inline else ()
         self._task = task
+        self._contexts = ItemContexts(task.caller)
         self._call: Callable[[Any], Any] = task.fn
         self._ceiling = task.ceiling or task.batch
         self._n_good = 0  # batches of that size in a row
         if task.is_class:
-            if task.device_as is None:
-                self._call = task.fn()
-            elif task.device_as:
-                self._call = task.fn(**{task.device_as: device()})
-            else:
-                self._call = task.fn(device())
+            self._call = (
+                _construct(task, device)
+                if inline
+                else self._contexts.build(partial(_construct, task, device))
+            )
             if not callable(self._call):
                 raise ConfigError(
                     f"{task.name} has no __call__", hint="give the class a method __call__(self, item)"
@@ -107,6 +112,8 @@ class Runner:
         """
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
+        if not self._travels:
+            self._contexts.keep(copy_context())  # the caller's of now
         if self._task.batch is None:
             self._run_each(self._one, items, cell, answer)
         elif singly:
@@ -134,10 +141,10 @@ class Runner:
             call, self._call, self._one = self._call, _gone, _gone
             close = getattr(call, "close", None)
             if callable(close):
-                close()
+                self._contexts.fresh().run(close)
 
     def _run_each(self, call: Callable, items: Iterable[Any], cell: ProgressCell, answer: Answer) -> None:
-        enter, values, state = cell.enter, answer.values, self._state
+        enter, values, state, fresh = cell.enter, answer.values, self._state, self._contexts.fresh
         for position, item in enumerate(items):
             now = enter(position)
             if not now:
@@ -151,7 +158,7 @@ class Runner:
                 self._restore(state)
                 enter(position)
             try:
-                values.append(call(item))
+                values.append(fresh().run(call, item))
             except self._lets_through:
                 raise
             except BaseException as error:
@@ -173,7 +180,7 @@ class Runner:
                 self._restore(self._state)
             cell.at(start)
             try:
-                answer.values.extend(self._call_batch(items[start:stop]))
+                answer.values.extend(self._contexts.fresh().run(self._call_batch, items[start:stop]))
                 if stop - start == self._ceiling != most:
                     self._try_more(most)
             except self._lets_through:
@@ -219,6 +226,12 @@ class Runner:
             todo.extend((at, at + 1) for at in reversed(range(start, stop)))
 
 
+def _construct(task: PreparedTask, device: Callable[[], Any]) -> Any:
+    if task.device_as is None:
+        return task.fn()
+    return task.fn(**{task.device_as: device()}) if task.device_as else task.fn(device())
+
+
 def _spread(call: Callable[..., Any]) -> Callable[[tuple], Any]:
     return lambda item: call(*item)
 
@@ -238,5 +251,5 @@ def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
     options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
-    options += (task.is_spread, task.is_tidied)
+    options += (task.is_spread, task.is_tidied, task.caller)
     return pickle.dumps((task.name, body, *options), protocol=5), buffers
