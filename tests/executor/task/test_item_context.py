@@ -120,6 +120,6 @@ def test_a_run_within_this_process_changes_nothing_of_the_callers() -> None:
         decimal.getcontext().prec = 6
         with Executor("cpu*1", backend="inline") as inline:
             list(inline.map(careless, ["precision", "context", "variable"]))
-        return f"{decimal.getcontext().prec} {process_probe.OWN.get("unset")}"
+        return f"{decimal.getcontext().prec} {process_probe.OWN.get('unset')}"
 
     assert contextvars.Context().run(within) == "6 unset"

@@ -55,14 +55,9 @@ class Tasks:
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        options: dict[str, Any] = {
-            "batch": batch,
-            "may_split": may_split,
-            "is_spread": is_spread,
-            "is_tidied": is_tidied,
-        }
-        key = (_digest(pickled) if sends else id(given), *options.values(), repr(caller))
-        options["caller"] = caller
+        options: dict[str, Any] = {"batch": batch, "may_split": may_split, "is_spread": is_spread}
+        options |= {"is_tidied": is_tidied, "caller": caller}
+        key = (_digest(pickled) if sends else id(given), *map(repr, options.values()))
         with self._lock:
             task = self._tasks.get(key)
             if task is None:
