@@ -12,7 +12,7 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.devices.fork_guard import ForkGuard
-from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice
+from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice, not_sendable
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
@@ -341,6 +341,9 @@ class Executor:
         else:
             self._finalizer()
         self._costs.save()
+
+    def __reduce__(self) -> Any:
+        raise not_sendable("an Executor", "use it outside of the task, or make one in the task")
 
     def __enter__(self) -> "Executor":
         self.start()

@@ -108,7 +108,7 @@ class ProcessBackend:
         log: int,
         cell: int | None,
     ) -> SpawnedWorker | ForkedWorker:
-        path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]  # as ``import`` does
+        path = _import_path()
         whole = {**os.environ, **environment}
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
@@ -234,6 +234,14 @@ class ProcessBackend:
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_out.recv(4096)
+
+
+def _import_path() -> list[str]:
+    """``sys.path`` as ``import`` reads it, with the working folder by its name, if it has one yet."""
+    folder = ""
+    with contextlib.suppress(OSError):  # it was deleted
+        folder = os.getcwd()
+    return [entry or folder for entry in sys.path if isinstance(entry, str) and (entry or folder)]
 
 
 def _is_fork(start: str) -> bool:

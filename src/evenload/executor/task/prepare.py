@@ -120,9 +120,23 @@ def pickle_callable(fn: Any) -> tuple[bytes, list]:
             return pack(fn, by_name=not is_by_value)
     except Exception as error:
         raise ConfigError(
-            f"{name_of(fn)} cannot be sent to a worker: {type(error).__name__}: {error}",
+            f"{name_of(fn)} cannot be sent to a worker: {_culprit(fn)}{type(error).__name__}: {error}",
             hint="open files, locks and connections inside the function, or use backend='inline'",
         ) from error
+
+
+def _culprit(fn: Any) -> str:
+    """Name the variable of a function that cannot be sent, as the beginning of a reason, or "" if unknown."""
+    try:
+        used = inspect.getclosurevars(getattr(fn, "func", fn))
+        for name, value in (*used.nonlocals.items(), *used.globals.items()):
+            try:
+                pack(value)
+            except Exception:
+                return f"it uses {quoted(name)}, "
+    except Exception:  # it is no function, or any of this is the user's own code
+        pass
+    return ""
 
 
 def _check(fn: Any, batch: int | None) -> None:

@@ -4,6 +4,7 @@ Protocol 5 keeps large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer
 """
 
 import copyreg
+import functools
 import io
 import pickle
 import sys
@@ -62,13 +63,29 @@ def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> byt
 
 
 def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    import cloudpickle
-
     file = io.BytesIO()
-    pickler = cloudpickle.Pickler(file, 5, buffer_callback=stays_inside)
+    pickler = _pickler_by_value()(file, 5, buffer_callback=stays_inside)
     pickler.dispatch_table = {**copyreg.dispatch_table, **pickler.dispatch_table, **_reducers()}
     pickler.dump(obj)
     return file.getvalue()
+
+
+@functools.cache
+def _pickler_by_value() -> type:
+    """cloudpickle's, which forgets the slots of classes: their objects could be sent there but not back."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = super().reducer_override(obj)
+            if isinstance(obj, type) and "__slots__" in vars(obj) and type(reduced) is tuple:
+                make, arguments, *rest = reduced
+                if make.__name__ == "_make_skeleton_class" and type(arguments[3]) is dict:
+                    with_slots = {**arguments[3], "__slots__": vars(obj)["__slots__"]}
+                    return make, (*arguments[:3], with_slots, *arguments[4:]), *rest
+            return reduced
+
+    return Pickler
 
 
 def _reducers() -> dict[type, Callable[[Any], Any]]:

@@ -103,7 +103,7 @@ def _fork(
 
 
 def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
-    theirs = _leave_server(how, fds)
+    theirs = _leave_server(fds)
     for fd in theirs:
         os.set_inheritable(fd, True)
     command = worker_command(how["device"], how["path"], theirs, how["cell"], how["executor"], how["program"])
@@ -111,7 +111,7 @@ def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
 
 
 def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
-    theirs = _leave_server(how, fds)
+    theirs = _leave_server(fds)
     os.environ.clear()
     os.environ.update(how["environment"])
     sys.path[:] = how["path"]
@@ -126,13 +126,14 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
     worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"], how["program"])
 
 
-def _leave_server(how: dict[str, Any], fds: list[int]) -> list[int]:
+def _leave_server(fds: list[int]) -> list[int]:
     """Take a group, folder and output of its own. Returns the file descriptors that the worker is told."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
+    log, folder, *theirs = fds
     with contextlib.suppress(OSError):
-        os.chdir(how["folder"])
-    log, *theirs = fds
+        os.fchdir(folder)
+    os.close(folder)
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, standard in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, standard)

@@ -205,20 +205,21 @@ class ForkServer:
             "device": device,
             "environment": dict(environment),
             "path": list(path),
-            "folder": _folder(),
             "cell": cell,
             "executor": os.getpid(),
             "program": program,
         }
         status_fd, theirs = os.pipe()
+        folder_fd = os.open(".", os.O_PATH)  # not by its name: it may be deleted, or be another one's by then
         try:
-            if not self.send("fork", how, (log, *fds, theirs)):
+            if not self.send("fork", how, (log, folder_fd, *fds, theirs)):
                 raise BrokenPipeError("the fork server has ended")
         except OSError:
             os.close(status_fd)
             raise
         finally:
             os.close(theirs)
+            os.close(folder_fd)
         return ForkedWorker(self, status_fd)
 
     def preload(self, names: Sequence[str]) -> None:
@@ -243,10 +244,3 @@ class ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was deleted
-        return "/"
