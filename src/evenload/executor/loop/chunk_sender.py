@@ -51,6 +51,10 @@ class ChunkSender:
         for run in runs:
             if run.is_over or slot.id not in run.devices:
                 continue
+            if run.verdicts.takes_renewal(slot.id) and run.has_work():
+                self._record.note("info", f"{slot.id}: a new worker, as what this one has built fails again")
+                self._supervisor.retire(worker, now)
+                return None
             if run.n_more_items(worker.n_items) == 0:
                 if run.has_work():
                     self._supervisor.retire(worker, now)
