@@ -131,6 +131,7 @@ class Executor:
         on_change: str = "refuse",
         fresh: bool | int = False,
         work: Mapping[str, float] | None = None,
+        seed: int | None = None,
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -161,12 +162,13 @@ class Executor:
                     renewed after so many items (with ``batch``, after the call that reaches it)
         work        what an item needs, {"flop": 2.5e12, "bytes": 4e9}: ``summary.factors`` and reports then
                     know how well the devices are used (see ``torch_work``)
+        seed        random numbers of Python, numpy and torch depend on it and the item's index alone
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
         options = MapOptions(
             ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
-            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work,
+            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed,
         )  # fmt: skip
         if more:
             items, options = as_items((items, *more), options, strict=strict)

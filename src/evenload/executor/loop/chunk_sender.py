@@ -14,6 +14,7 @@ from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
+from evenload.executor.task.seeds import with_seeds
 from evenload.executor.task.task import PreparedTask
 
 __all__ = ["ChunkSender"]
@@ -135,6 +136,7 @@ class ChunkSender:
         if items is None:
             return False
         try:
+            items = with_seeds(run.options.seed, send.items, items)
             n_bytes = self._supervisor.send(worker, chunk, run.task, items, send.singly)
         except self._faults as error:  # the items cannot be pickled
             run.spoilt(chunk, slot.id, Failure.of(error, "input"), is_run=False, now=now)

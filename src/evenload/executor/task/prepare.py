@@ -43,6 +43,7 @@ class Tasks:
         is_tidied: bool = False,
         sends: bool = True,
         caller: CallerContext | None = None,
+        is_seeded: bool = False,
     ) -> PreparedTask:
         """Return the task for ``fn`` with these options, the same one each time.
 
@@ -56,7 +57,7 @@ class Tasks:
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
         options: dict[str, Any] = {"batch": batch, "may_split": may_split, "is_spread": is_spread}
-        options |= {"is_tidied": is_tidied, "caller": caller}
+        options |= {"is_tidied": is_tidied, "caller": caller, "is_seeded": is_seeded}
         key = (_digest(pickled) if sends else id(given), *map(repr, options.values()))
         with self._lock:
             task = self._tasks.get(key)

@@ -18,6 +18,7 @@ from evenload.errors import ConfigError
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.executor.task.item_context import CallerContext, ItemContexts
+from evenload.executor.task.seeds import Seeding
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
 __all__ = ["PreparedTask", "Runner", "State", "dump", "load"]
@@ -39,6 +40,7 @@ class PreparedTask:
     is_spread  an item is a tuple of arguments; of a batch, the function gets a list for each argument
     is_tidied  what an item changes of its process is put back before the next
     caller     what items find of the context of the call
+    is_seeded  an item comes in a pair with its seed, for all global generators
     """
 
     id: int
@@ -53,6 +55,7 @@ class PreparedTask:
     is_spread: bool = False
     is_tidied: bool = False
     caller: CallerContext | None = None
+    is_seeded: bool = False
 
 
 class State(Protocol):
@@ -88,6 +91,7 @@ class Runner:
         self._travels = not inline
         self._lets_through = (KeyboardInterrupt,) if inline else ()
         self._task = task
+        self._seeding = Seeding() if task.is_seeded else None
         self._contexts = ItemContexts(task.caller)
         self._call: Callable[[Any], Any] = task.fn
         self._ceiling = task.ceiling or task.batch
@@ -114,13 +118,14 @@ class Runner:
         answer = Answer([], {}, start_s, start_s, 0.0)
         if not self._travels:
             self._contexts.keep(copy_context())  # the caller's of now
-        if self._task.batch is None:
-            self._run_each(self._one, items, cell, answer)
-        elif singly:
-            self._run_each(self._call_one, items, cell, answer)
-        else:
-            self._run_batches(list(items), cell, answer, self._task.batch)
-            answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
+        with self._seeding or contextlib.nullcontext():
+            if self._task.batch is None:
+                self._run_each(self._one, items, cell, answer)
+            elif singly:
+                self._run_each(self._call_one, items, cell, answer)
+            else:
+                self._run_batches(list(items), cell, answer, self._task.batch)
+                answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
         cell.at(PACKING)
         answer.stop_s = time.monotonic()
         answer.busy_s = answer.stop_s - start_s
@@ -145,6 +150,7 @@ class Runner:
 
     def _run_each(self, call: Callable, items: Iterable[Any], cell: ProgressCell, answer: Answer) -> None:
         enter, values, state, fresh = cell.enter, answer.values, self._state, self._contexts.fresh
+        seeding = self._seeding
         for position, item in enumerate(items):
             now = enter(position)
             if not now:
@@ -158,6 +164,8 @@ class Runner:
                 self._restore(state)
                 enter(position)
             try:
+                if seeding is not None:
+                    item = seeding.take(item)
                 values.append(fresh().run(call, item))
             except self._lets_through:
                 raise
@@ -180,7 +188,10 @@ class Runner:
                 self._restore(self._state)
             cell.at(start)
             try:
-                answer.values.extend(self._contexts.fresh().run(self._call_batch, items[start:stop]))
+                batch = items[start:stop]
+                if self._seeding is not None:  # by its first item
+                    batch = [self._seeding.take(item) for item in reversed(batch)][::-1]
+                answer.values.extend(self._contexts.fresh().run(self._call_batch, batch))
                 if stop - start == self._ceiling != most:
                     self._try_more(most)
             except self._lets_through:
@@ -251,5 +262,5 @@ def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
     options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
-    options += (task.is_spread, task.is_tidied, task.caller)
+    options += (task.is_spread, task.is_tidied, task.caller, task.is_seeded)
     return pickle.dumps((task.name, body, *options), protocol=5), buffers
