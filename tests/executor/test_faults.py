@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from evenload.devices import current_device
-from evenload.errors import ResultNotSendable, TaskError, TaskTimeout, WorkerLost
+from evenload.errors import ConfigError, ResultNotSendable, TaskError, TaskTimeout, WorkerLost
 from evenload.events import EventLog, Note
 from evenload.executor import Executor
 
@@ -326,3 +327,59 @@ def test_a_device_that_fails_all_that_others_do_is_left() -> None:
         assert list(executor.map(task, range(40), retries=1)) == ["cpu:0"] * 40
     notes = [one.text for one in events if isinstance(one, Note)]
     assert [text for text in notes if "cpu:1 takes no part in map: it fails what other devices do" in text]
+
+
+# --- a limit of memory -----------------------------------------------------------------------------
+
+HUNGRY = "import time; kept = bytearray(400_000_000); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("who", ["itself", "a process that it starts"])
+def test_an_item_over_the_limit_of_memory_ends_alone_and_says_how_much_it_used(
+    threaded: str, who: str
+) -> None:
+    """The oracle is the item, which keeps twice the limit, and waits to be ended."""
+
+    def task(item: int) -> int:
+        if item != 3:
+            return item
+        if who == "itself":
+            exec(HUNGRY)
+        return subprocess.run([sys.executable, "-c", HUNGRY], check=False).returncode
+
+    with Executor("cpu*2", backend=threaded, echo=False, memory_limit="200 MB") as executor:
+        got = list(executor.map(task, range(6), on_error="return"))
+        assert [one for at, one in enumerate(got) if at != 3] == [0, 1, 2, 4, 5]
+        assert isinstance(got[3], WorkerLost)
+        assert re.search(
+            r"item 3 .* used (2\d\d|3\d\d|4\d\d) MB, more than its memory_limit of 200 MB", str(got[3])
+        )
+        assert "raise memory_limit" in str(got[3])
+        assert list(executor.map(abs, [-1])) == [1], "the executor goes on"
+
+
+def test_items_that_leak_are_all_done_within_the_limit() -> None:
+    """No item needs much; what they leave behind would be twice the limit."""
+    kept: list[bytearray] = []
+
+    def leak(item: int) -> int:
+        kept.append(bytearray(50_000_000))
+        time.sleep(0.12)  # so that the limit is looked at while the item runs
+        return item
+
+    with Executor("cpu*1", echo=False, memory_limit="220 MB") as executor:
+        results = executor.map(leak, range(10))
+        assert list(results) == list(range(10))
+        assert results.summary is not None
+        assert results.summary.workers_lost >= 1
+
+
+@pytest.mark.parametrize("limit", [0, 1000, -1, True, "much", "4 elephants"])
+def test_what_is_no_limit_of_memory_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError, match="memory_limit"):
+        Executor("cpu*1", memory_limit=limit)
+
+
+def test_a_limit_of_memory_is_refused_where_there_is_no_worker() -> None:
+    with pytest.raises(ConfigError, match="inline"):
+        Executor("cpu*1", backend="inline", memory_limit="1 GB")

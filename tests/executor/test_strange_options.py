@@ -25,6 +25,7 @@ MAP_OPTIONS = (
 )  # fmt: skip
 EXECUTOR_OPTIONS = (
     "devices", "policy", "backend", "events", "echo", "max_worker_deaths", "shared_memory_limit", "start",
+    "memory_limit",
     "follow",
 )  # fmt: skip
 GANG_OPTIONS = ("args", "devices", "each", "timeout_s")

@@ -52,8 +52,8 @@ class Executor:
     echo               print the workers' output and warnings on stderr, with the device's name
     max_worker_deaths  an item that has ended so many workers is given up
     call_timeout_s     a submitted call that runs longer fails with TaskTimeout; its worker is replaced
-    shared_memory_limit  for arrays on their way, in bytes or such as "2 GiB"; 0 for none. By default what the
-                       settings say: a quarter of the memory
+    shared_memory_limit  for arrays on their way, such as "2 GiB"; 0 for none; by default a quarter of all
+    memory_limit       of each worker, in bytes or such as "4 GB": one that uses more is replaced
     initializer        called in each worker before its first submitted call; one that raises has no worker
     start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
                        say: the first where it is safe
@@ -73,6 +73,7 @@ class Executor:
         call_timeout_s: float | None = None,
         initializer: Callable[[], Any] | None = None,
         shared_memory_limit: int | str | None = None,
+        memory_limit: int | str | None = None,
         start: str | None = None,
         follow: bool = False,
     ):
@@ -80,7 +81,7 @@ class Executor:
         self._backend = backend
         self._policy = policy_from_name(policy)
         follow = flag("follow", follow)
-        reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
+        reached = make_backend(backend, WorkerOptions(shared_memory_limit, start, memory_limit))
         pool = pool_of(devices, reached, follow)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
         self._page = RunsPage(events)

@@ -41,6 +41,7 @@ def map(  # the built-in's name on purpose: evenload.map
     shared: Mapping[str, Any] | None = None,
     max_worker_deaths: int = 2,
     shared_memory_limit: int | str | None = None,
+    memory_limit: int | str | None = None,
     start: str | None = None,
     events: EventLog | None = None,
     echo: bool = True,
@@ -68,6 +69,7 @@ def map(  # the built-in's name on purpose: evenload.map
         echo=echo,
         max_worker_deaths=max_worker_deaths,
         shared_memory_limit=shared_memory_limit,
+        memory_limit=memory_limit,
         start=start,
     )
     options = MapOptions(

@@ -34,6 +34,7 @@ class WorkerOptions:
     """Options for starting and reaching workers; a backend ignores those that do not apply to it.
 
     shared_memory_limit  bytes, or text such as "2 GiB"; None: from the settings
+    memory_limit         of each worker, in bytes or as text; one that uses more is killed; None: no limit
     start                "forkserver" or "spawn"; None: from the settings
     imports              packages that every worker will import: the fork server imports them for all
     program              settings that workers take over; None: those of the process that starts them
@@ -41,6 +42,7 @@ class WorkerOptions:
 
     shared_memory_limit: int | str | None = None
     start: str | None = None
+    memory_limit: int | str | None = None
     imports: tuple[str, ...] = ()
     program: ProgramSettings | None = None
 

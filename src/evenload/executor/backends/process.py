@@ -34,7 +34,7 @@ from evenload.executor.worker.fork_server import (
     can_fork,
     imports_of,
 )
-from evenload.executor.worker.memory import SharedMemory, limit_from
+from evenload.executor.worker.memory import SharedMemory, limit_from, memory_limit_from
 from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
@@ -44,6 +44,7 @@ __all__ = ["ProcessBackend"]
 
 MOST_SERVERS = 3
 FREE_S = 5.0  # for a worker that has nothing to do, to free what its tasks hold
+MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a limit
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
@@ -65,6 +66,9 @@ class ProcessBackend:
         self._imports = options.imports if options is not None else ()
         limit = options.shared_memory_limit if options is not None else None
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
+        most = options.memory_limit if options is not None else None
+        self._memory_limit = None if most is None else memory_limit_from(most)
+        self._looked_s = 0.0  # at the memory of the workers
         program = options.program if options is not None else None
         self._program = program or ProgramSettings.of_this_process()
         self._read = read
@@ -184,8 +188,14 @@ class ProcessBackend:
             timeout_s = 0.0
         elif self._must_check:
             timeout_s = DEATH_CHECK_S if timeout_s is None else min(timeout_s, DEATH_CHECK_S)
+        if self._memory_limit is not None and self._children:
+            timeout_s = MEMORY_LOOK_S if timeout_s is None else min(timeout_s, MEMORY_LOOK_S)
         for key, _ in self._selector.select(timeout_s):
             key.data()
+        if self._memory_limit is not None and time.monotonic() - self._looked_s >= MEMORY_LOOK_S:
+            self._looked_s = time.monotonic()
+            for child in self._children.values():
+                child.limit_memory(self._memory_limit)
         if self._must_check:
             for child in self._children.values():
                 child.check()
