@@ -28,7 +28,11 @@ class LivePage:
 
         for package in ("starlette", "uvicorn"):
             require(package, extra="dash", why="serving the live page")
-        command = [sys.executable, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
+        own = sys.flags  # a program that is kept from PYTHONPATH keeps its page from it, too
+        isolation = {"-E": own.ignore_environment, "-s": own.no_user_site, "-P": own.safe_path}
+        flags = [word for word, is_set in isolation.items() if is_set]
+        command = [sys.executable, *flags, "-m", "evenload", "dash"]
+        command += [str(events.absolute()), "--until-eof"]
         # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -25,6 +25,7 @@ What they miss is cut: no word, line or list of a message is longer than a perso
 """
 
 import errno
+import os
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -50,6 +51,8 @@ __all__ = [
     "TaskTimeout",
     "UnknownName",
     "WorkerLost",
+    "folder_hint",
+    "not_sendable",
     "printable",
     "quoted",
     "reason_of",
@@ -93,6 +96,20 @@ def reason_of(error: BaseException, *, with_path: bool = False) -> str:
         return "it holds Python objects, which are not loaded, or is damaged" if is_advice else said
     named = f": {quoted(str(error.filename), MAX_PRINTABLE)}" if with_path and error.filename else ""
     return printable(error.strerror) + named
+
+
+def not_sendable(what: str, hint: str) -> TypeError:
+    """The error of ``pickle`` for an object that is this program's own."""
+    return TypeError(f"{what} cannot leave this program ({hint})")
+
+
+def folder_hint(otherwise: str) -> str:
+    """The hint of an error about a folder: if the working folder is gone, that is why nothing is found."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the folder in which this program runs was deleted: change to another, or give absolute paths"
+    return otherwise
 
 
 class _ShortRepr(reprlib.Repr):

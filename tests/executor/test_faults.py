@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from evenload.errors import ResultNotSendable, TaskError, TaskTimeout, WorkerLost
+from evenload.devices import current_device
+from evenload.errors import ConfigError, ResultNotSendable, TaskError, TaskTimeout, WorkerLost
+from evenload.events import EventLog, Note
 from evenload.executor import Executor
 
 N, BAD = 12, 4
@@ -254,3 +257,129 @@ def test_an_item_that_moves_its_process_s_clock_moves_no_figure(executor: Execut
     assert list(run) == list(range(N))
     assert all(0 <= share.busy_s <= run.summary.wall_s for share in run.summary.devices.values())
     assert list(executor.map(abs, range(N))) == list(range(N))
+
+
+# --- what a worker has built is alive, and what it talks to is dead --------------------------------
+
+
+class TalksToServer:
+    """A model behind a server of its own, which the first item ends: from then on it fails everything."""
+
+    def __init__(self, device: Any):
+        self._device = device.id
+        self._server = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+    def __call__(self, item: tuple[int, str]) -> int:
+        number, mark = item
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            self._server.kill()
+            self._server.wait(100)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(b"%d\n" % number)
+        return int(self._server.stdout.readline())
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.communicate(timeout=100)
+
+
+@pytest.mark.parametrize("devices", ["cpu*1", "cpu*2"])
+def test_what_is_dead_behind_a_living_object_is_built_anew(
+    backend: str, devices: str, tmp_path: Path
+) -> None:
+    """The oracle is the server, which answers with what it was told: every item's own number."""
+    items = [(number, str(tmp_path / "mark")) for number in range(12)]
+    with Executor(devices, backend=backend, echo=False) as executor:
+        assert list(executor.map(TalksToServer, items, retries=3)) == list(range(12))
+
+
+class BrokenOnOne:
+    def __init__(self, device: Any):
+        self._device = device.id
+
+    def __call__(self, item: int) -> str:
+        if self._device == "cpu:1":
+            raise RuntimeError("the driver is gone")
+        return self._device
+
+
+def test_a_device_that_fails_all_that_others_do_costs_no_item(backend: str) -> None:
+    with Executor("cpu*2", backend=backend, echo=False) as executor:
+        for _ in range(2):  # it may take part again in the next map
+            assert list(executor.map(BrokenOnOne, range(40), retries=1)) == ["cpu:0"] * 40
+
+
+def test_a_device_that_fails_all_that_others_do_is_left() -> None:
+    """Inline, devices take turns, so what comes when does not depend on the machine."""
+
+    def task(item: int) -> str:
+        time.sleep(0.02)  # so that the pause before a second try ends before the items do
+        device = current_device()
+        assert device is not None
+        if device.id == "cpu:1":
+            raise RuntimeError("the driver is gone")
+        return device.id
+
+    events: list[Any] = []
+    with Executor("cpu*2", backend="inline", echo=False, events=EventLog(events.append)) as executor:
+        assert list(executor.map(task, range(40), retries=1)) == ["cpu:0"] * 40
+    notes = [one.text for one in events if isinstance(one, Note)]
+    assert [text for text in notes if "cpu:1 takes no part in map: it fails what other devices do" in text]
+
+
+# --- a limit of memory -----------------------------------------------------------------------------
+
+HUNGRY = "import time; kept = bytearray(400_000_000); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("who", ["itself", "a process that it starts"])
+def test_an_item_over_the_limit_of_memory_ends_alone_and_says_how_much_it_used(
+    threaded: str, who: str
+) -> None:
+    """The oracle is the item, which keeps twice the limit, and waits to be ended."""
+
+    def task(item: int) -> int:
+        if item != 3:
+            return item
+        if who == "itself":
+            exec(HUNGRY)
+        return subprocess.run([sys.executable, "-c", HUNGRY], check=False).returncode
+
+    with Executor("cpu*2", backend=threaded, echo=False, memory_limit="200 MB") as executor:
+        got = list(executor.map(task, range(6), on_error="return"))
+        assert [one for at, one in enumerate(got) if at != 3] == [0, 1, 2, 4, 5]
+        assert isinstance(got[3], WorkerLost)
+        assert re.search(
+            r"item 3 .* used (2\d\d|3\d\d|4\d\d) MB, more than its memory_limit of 200 MB", str(got[3])
+        )
+        assert "raise memory_limit" in str(got[3])
+        assert list(executor.map(abs, [-1])) == [1], "the executor goes on"
+
+
+def test_items_that_leak_are_all_done_within_the_limit() -> None:
+    """No item needs much; what they leave behind would be twice the limit."""
+    kept: list[bytearray] = []
+
+    def leak(item: int) -> int:
+        kept.append(bytearray(50_000_000))
+        time.sleep(0.12)  # so that the limit is looked at while the item runs
+        return item
+
+    with Executor("cpu*1", echo=False, memory_limit="220 MB") as executor:
+        results = executor.map(leak, range(10))
+        assert list(results) == list(range(10))
+        assert results.summary is not None
+        assert results.summary.workers_lost >= 1
+
+
+@pytest.mark.parametrize("limit", [0, 1000, -1, True, "much", "4 elephants"])
+def test_what_is_no_limit_of_memory_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError, match="memory_limit"):
+        Executor("cpu*1", memory_limit=limit)
+
+
+def test_a_limit_of_memory_is_refused_where_there_is_no_worker() -> None:
+    with pytest.raises(ConfigError, match="inline"):
+        Executor("cpu*1", backend="inline", memory_limit="1 GB")

@@ -21,9 +21,11 @@ COSTS: tuple[Any, ...] = (None, "x", math.nan, -1, 10**400, Loud(), [])
 MAP_OPTIONS = (
     "ordered", "batch", "cost", "on_error", "policy", "balancer", "repeatable", "timeout_s", "retries",
     "look_ahead", "look_ahead_bytes", "total", "stage", "shared", "journal", "on_change", "fresh", "work",
+    "seed",
 )  # fmt: skip
 EXECUTOR_OPTIONS = (
     "devices", "policy", "backend", "events", "echo", "max_worker_deaths", "shared_memory_limit", "start",
+    "memory_limit",
     "follow",
 )  # fmt: skip
 GANG_OPTIONS = ("args", "devices", "each", "timeout_s")

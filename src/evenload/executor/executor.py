@@ -13,7 +13,7 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.devices.fork_guard import ForkGuard
-from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice
+from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice, not_sendable
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
@@ -53,8 +53,8 @@ class Executor:
     echo               print the workers' output and warnings on stderr, with the device's name
     max_worker_deaths  an item that has ended so many workers is given up
     call_timeout_s     a submitted call that runs longer fails with TaskTimeout; its worker is replaced
-    shared_memory_limit  for arrays on their way, in bytes or such as "2 GiB"; 0 for none. By default what the
-                       settings say: a quarter of the memory
+    shared_memory_limit  for arrays on their way, such as "2 GiB"; 0 for none; by default a quarter of all
+    memory_limit       of each worker, in bytes or such as "4 GB": one that uses more is replaced
     initializer        called in each worker before its first submitted call; one that raises has no worker
     start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
                        say: the first where it is safe
@@ -74,6 +74,7 @@ class Executor:
         call_timeout_s: float | None = None,
         initializer: Callable[[], Any] | None = None,
         shared_memory_limit: int | str | None = None,
+        memory_limit: int | str | None = None,
         start: str | None = None,
         follow: bool = False,
     ):
@@ -81,7 +82,7 @@ class Executor:
         self._backend = backend
         self._policy = policy_from_name(policy)
         follow = flag("follow", follow)
-        reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
+        reached = make_backend(backend, WorkerOptions(shared_memory_limit, start, memory_limit))
         pool = pool_of(devices, reached, follow)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
         self._page = RunsPage(events)
@@ -132,6 +133,7 @@ class Executor:
         on_change: str = "refuse",
         fresh: bool | int = False,
         work: Mapping[str, float] | None = None,
+        seed: int | None = None,
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -162,12 +164,13 @@ class Executor:
                     renewed after so many items (with ``batch``, after the call that reaches it)
         work        what an item needs, {"flop": 2.5e12, "bytes": 4e9}: ``summary.factors`` and reports then
                     know how well the devices are used (see ``torch_work``)
+        seed        random numbers of Python, numpy and torch depend on it and the item's index alone
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
         options = MapOptions(
             ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
-            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work,
+            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed,
         )  # fmt: skip
         if more:
             items, options = as_items((items, *more), options, strict=strict)
@@ -346,6 +349,9 @@ class Executor:
         else:
             self._finalizer()
         self._costs.save()
+
+    def __reduce__(self) -> Any:
+        raise not_sendable("an Executor", "use it outside of the task, or make one in the task")
 
     def __enter__(self) -> "Executor":
         self.start()

@@ -41,6 +41,7 @@ def map(  # the built-in's name on purpose: evenload.map
     shared: Mapping[str, Any] | None = None,
     max_worker_deaths: int = 2,
     shared_memory_limit: int | str | None = None,
+    memory_limit: int | str | None = None,
     start: str | None = None,
     events: EventLog | None = None,
     echo: bool = True,
@@ -49,6 +50,7 @@ def map(  # the built-in's name on purpose: evenload.map
     on_change: str = "refuse",
     fresh: bool | int = False,
     work: Mapping[str, float] | None = None,
+    seed: int | None = None,
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
@@ -68,11 +70,12 @@ def map(  # the built-in's name on purpose: evenload.map
         echo=echo,
         max_worker_deaths=max_worker_deaths,
         shared_memory_limit=shared_memory_limit,
+        memory_limit=memory_limit,
         start=start,
     )
     options = MapOptions(
         ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
-        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work,
+        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed,
     )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)

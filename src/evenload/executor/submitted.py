@@ -10,6 +10,7 @@ from evenload.executor.loop.call_future import CallFuture
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.engine_thread import EngineThread
 from evenload.executor.run.calls import Call, CallSource
+from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.prepare import name_of, pickle_callable
 
 __all__ = ["SubmittedCalls"]
@@ -20,7 +21,12 @@ def _make_call(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any], *, s
     if not sends:
         return Call(name_of(fn), (fn,), (args, kwargs))
     body, buffers = pickle_callable(fn)
-    return Call(name_of(fn), (body, [PickleBuffer(buffer) for buffer in buffers]), (args, kwargs))
+    return Call(
+        name_of(fn),
+        (body, [PickleBuffer(buffer) for buffer in buffers]),
+        (args, kwargs),
+        CallerContext.of_now(),
+    )
 
 
 class SubmittedCalls:

@@ -25,7 +25,15 @@ from evenload.integrations.worker_count import limited
 
 __all__ = ["EvenloadBackend", "register"]
 
-OPTIONS = ("call_timeout_s", "echo", "events", "max_worker_deaths", "shared_memory_limit", "start")
+OPTIONS = (
+    "call_timeout_s",
+    "echo",
+    "events",
+    "max_worker_deaths",
+    "memory_limit",
+    "shared_memory_limit",
+    "start",
+)
 OF_JOBLIB = ("initializer", "initargs")
 OF_OTHER_BACKENDS = {"idle_worker_timeout", "temp_folder", "max_nbytes", "mmap_mode", "context", "verbose"}
 

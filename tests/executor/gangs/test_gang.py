@@ -150,6 +150,50 @@ def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
     assert "<lambda>" in error.remote_traceback, "where it hangs"
 
 
+@ONE_SERVER
+def test_a_rank_that_returns_early_is_named_and_not_who_waits_for_it() -> None:
+    """The oracle is the program: rank 1 leaves, and nobody else does anything wrong."""
+
+    def early(rank: Rank) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if rank.number != 1:
+            dist.all_reduce(torch.ones(3))
+            dist.all_reduce(torch.ones(3))
+
+    with pytest.raises(GangError) as caught:
+        evenload.gang(early, devices="cpu*2", timeout_s=2.0, echo=False)
+    assert (caught.value.rank, caught.value.device) == (1, "cpu:1")
+    assert "rank 1 of " in caught.value.message
+    assert "returned while rank 0 still exchanged with it" in caught.value.message
+
+
+def waits_in(function: str, rank: int) -> RankFault:
+    frames = [
+        f'  File "/x/torch/distributed/distributed_c10d.py", line 1 in {function}',
+        '  File "/x/torch/distributed/c10d_logger.py", line 2 in wrapper',
+        '  File "/own.py", line 3 in fn',
+    ]
+    return RankFault(rank, "did not end", last_words="\n".join(frames), is_waiting=True)
+
+
+def test_ranks_that_wait_in_different_exchanges_are_told_with_their_places() -> None:
+    fault = root_cause([waits_in("all_gather", 0), waits_in("broadcast", 1)])
+    assert "rank 0 in all_gather, rank 1 in broadcast" in fault.what
+    assert "all_" not in root_cause([waits_in("all_gather", 0), waits_in("all_gather", 1)]).what
+
+
+def test_who_returned_first_is_the_cause_only_where_all_others_wait_for_it() -> None:
+    waits = [waits_in("all_reduce", 0), waits_in("barrier", 1), waits_in("barrier", 2)]
+    assert root_cause(waits, [2, 1]).rank == 2
+    died = RankFault(0, "was killed by SIGKILL")
+    assert root_cause([*waits, died], [2, 1]) is died
+    torn = RankFault(0, "was killed by SIGABRT", last_words="'gloo::EnforceNotMet' 8 vs 4")
+    assert root_cause([torn], [1]).rank == 1
+    assert "does not fit" in root_cause([torn]).what
+
+
 @pytest.mark.slow
 def test_a_rank_that_holds_the_interpreters_lock_is_named() -> None:
     import ctypes
@@ -210,7 +254,7 @@ def test_what_makes_no_gang_is_refused_at_once() -> None:
 
 
 def test_the_store_listens_to_this_machine_only() -> None:
-    with open_store("127.0.0.1") as port:
+    with open_store("127.0.0.1") as (_, port):
         listening = [one for one in psutil.Process().net_connections("tcp") if one.laddr.port == port]
         assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
 

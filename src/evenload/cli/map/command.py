@@ -40,6 +40,7 @@ class MapRequest:
     batch: int | None
     timeout_s: float | None
     retries: int
+    seed: int | None
     once: bool
     fresh: int
     journal: Path | None
@@ -83,6 +84,7 @@ class MapRequest:
             repeatable=not self.once,
             timeout_s=self.timeout_s,
             retries=self.retries,
+            seed=self.seed,
             on_error="return",
             total=total,
             journal=self.journal,
@@ -104,6 +106,7 @@ class MapRequest:
 @click.option("--batch", type=click.IntRange(1), help="Call the function with lists of up to so many items.")
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up an item after so long.")
 @click.option("--retries", type=click.IntRange(0), default=0, help="Try an item that fails so often again.")
+@click.option("--seed", type=click.IntRange(0), help="Random numbers depend on it and the item alone.")
 @click.option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
 @click.option(
     "--fresh",

@@ -15,12 +15,14 @@ from typing import Any
 
 from evenload._private_files import read_own, write_own
 from evenload._user_folders import user_folder
+from evenload.devices.interpreter_flags import isolation_flags
 
 __all__ = ["ChildFailed", "ask_child", "cache_folder"]
 
 MAX_AGE_S = 24 * 3600
 TIMEOUT_S = 60
 MOST_BYTES = 1 << 20
+BOOT = "import sys; sys.path[:] = {path!a}; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
 # What can make the same script answer differently.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
@@ -65,12 +67,11 @@ def cache_folder() -> Path:
 
 
 def _run(script: Path) -> Any:
-    # -P: the script's own folder holds files named like the packages that it imports.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    # Not as a script: its own folder holds files named like the packages that it imports.
+    boot = BOOT.format(path=[entry for entry in sys.path if isinstance(entry, str) and entry])
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(script)],
-            env=environment,
+            [sys.executable, *isolation_flags(), "-c", boot, str(script)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=TIMEOUT_S,

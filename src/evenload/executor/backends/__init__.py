@@ -10,6 +10,7 @@ from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
+from evenload.executor.worker.program_settings import ProgramSettings
 
 __all__ = [
     "BACKENDS",
@@ -33,13 +34,17 @@ class WorkerOptions:
     """Options for starting and reaching workers; a backend ignores those that do not apply to it.
 
     shared_memory_limit  bytes, or text such as "2 GiB"; None: from the settings
+    memory_limit         of each worker, in bytes or as text; one that uses more is killed; None: no limit
     start                "forkserver" or "spawn"; None: from the settings
     imports              packages that every worker will import: the fork server imports them for all
+    program              settings that workers take over; None: those of the process that starts them
     """
 
     shared_memory_limit: int | str | None = None
     start: str | None = None
+    memory_limit: int | str | None = None
     imports: tuple[str, ...] = ()
+    program: ProgramSettings | None = None
 
 
 class Backend(Protocol):

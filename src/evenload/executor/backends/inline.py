@@ -13,6 +13,7 @@ from typing import Any
 from evenload.devices import Device, DevicePool
 from evenload.devices.environment import call_on
 from evenload.devices.selection import Spec
+from evenload.errors import ConfigError
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
@@ -38,6 +39,10 @@ class InlineBackend:
     is_threaded = False
 
     def __init__(self, options: WorkerOptions | None = None) -> None:
+        if options is not None and options.memory_limit is not None:
+            raise ConfigError(
+                "memory_limit ends workers, and inline there are none", hint="use backend='process'"
+            )
         self._workers: dict[int, _InlineWorker] = {}
         self._todo: deque[Callable[[], Message | None]] = deque()
         self._progress = ProgressCell()

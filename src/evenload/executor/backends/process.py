@@ -34,7 +34,8 @@ from evenload.executor.worker.fork_server import (
     can_fork,
     imports_of,
 )
-from evenload.executor.worker.memory import SharedMemory, limit_from
+from evenload.executor.worker.memory import SharedMemory, limit_from, memory_limit_from
+from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
 from evenload.settings import resolve
@@ -43,6 +44,7 @@ __all__ = ["ProcessBackend"]
 
 MOST_SERVERS = 3
 FREE_S = 5.0  # for a worker that has nothing to do, to free what its tasks hold
+MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a limit
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
@@ -64,6 +66,11 @@ class ProcessBackend:
         self._imports = options.imports if options is not None else ()
         limit = options.shared_memory_limit if options is not None else None
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
+        most = options.memory_limit if options is not None else None
+        self._memory_limit = None if most is None else memory_limit_from(most)
+        self._looked_s = 0.0  # at the memory of the workers
+        program = options.program if options is not None else None
+        self._program = program or ProgramSettings.of_this_process()
         self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
@@ -105,15 +112,15 @@ class ProcessBackend:
         log: int,
         cell: int | None,
     ) -> SpawnedWorker | ForkedWorker:
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = _import_path()
         whole = {**os.environ, **environment}
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
         if self._forks and self._server is not None:
             self._server.preload(self._imports)
             with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell)
-        return SpawnedWorker(device, whole, path, fds, log, cell)
+                return self._server.fork(device, whole, path, fds, log, cell, self._program.pack())
+        return SpawnedWorker(device, whole, path, fds, log, cell, self._program.pack())
 
     def _renew_server(self, path: list[str]) -> None:
         """Start a new fork server, unless the last one never worked or several have ended already."""
@@ -181,8 +188,14 @@ class ProcessBackend:
             timeout_s = 0.0
         elif self._must_check:
             timeout_s = DEATH_CHECK_S if timeout_s is None else min(timeout_s, DEATH_CHECK_S)
+        if self._memory_limit is not None and self._children:
+            timeout_s = MEMORY_LOOK_S if timeout_s is None else min(timeout_s, MEMORY_LOOK_S)
         for key, _ in self._selector.select(timeout_s):
             key.data()
+        if self._memory_limit is not None and time.monotonic() - self._looked_s >= MEMORY_LOOK_S:
+            self._looked_s = time.monotonic()
+            for child in self._children.values():
+                child.limit_memory(self._memory_limit)
         if self._must_check:
             for child in self._children.values():
                 child.check()
@@ -231,6 +244,14 @@ class ProcessBackend:
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_out.recv(4096)
+
+
+def _import_path() -> list[str]:
+    """``sys.path`` as ``import`` reads it, with the working folder by its name, if it has one yet."""
+    folder = ""
+    with contextlib.suppress(OSError):  # it was deleted
+        folder = os.getcwd()
+    return [entry or folder for entry in sys.path if isinstance(entry, str) and (entry or folder)]
 
 
 def _is_fork(start: str) -> bool:

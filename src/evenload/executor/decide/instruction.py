@@ -18,6 +18,8 @@ __all__ = [
     "Instruction",
     "ItemsRead",
     "ItemsRestored",
+    "Leave",
+    "Renew",
     "Rest",
     "Send",
     "WorkerDied",
@@ -185,4 +187,17 @@ class Fail(NamedTuple):
     why: str
 
 
-Instruction = Send | Rest | Accept | Fail
+class Renew(NamedTuple):
+    """An instruction to replace the worker of ``device`` before it gets more of this run."""
+
+    device: str
+
+
+class Leave(NamedTuple):
+    """An instruction to give ``device`` no more of this run. ``why``: in words that fit after a colon."""
+
+    device: str
+    why: str
+
+
+Instruction = Send | Rest | Accept | Fail | Renew | Leave

@@ -9,23 +9,33 @@ BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before a second try; doubles with eac
 
 
 class RetryQueue:
-    """Units that wait for another try, by when it is due, each with the device to avoid."""
+    """Units that wait for another try, by when it is due, each with the devices to avoid.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, str]] = []
+    ``most_retries``: of an item.
+    """
+
+    def __init__(self, most_retries: int) -> None:
+        self._most_retries = most_retries
+        self._n_raised: dict[int, int] = {}  # by item
+        self._heap: list[tuple[float, int, frozenset[str]]] = []
+
+    def may_retry(self, item: int) -> bool:
+        """Count a failure of ``item``; returns whether it may be tried again."""
+        n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
+        return n <= self._most_retries
 
     @property
     def next_s(self) -> float | None:
         """When the first is due."""
         return self._heap[0][0] if self._heap else None
 
-    def put(self, unit: int, device: str, n_raised: int, now: float) -> None:
-        """Add a unit that has raised ``n_raised`` times, the last time on ``device``."""
-        pause_s = min(BACK_OFF_S * 2 ** (n_raised - 1), MOST_BACK_OFF_S)
-        heappush(self._heap, (now + pause_s, unit, device))
+    def put(self, unit: int, item: int, avoid: frozenset[str], now: float) -> None:
+        """Add a unit whose ``item`` has raised, last of all on the devices to ``avoid``."""
+        pause_s = min(BACK_OFF_S * 2 ** (self._n_raised[item] - 1), MOST_BACK_OFF_S)
+        heappush(self._heap, (now + pause_s, unit, avoid))
 
-    def due(self, now: float) -> Iterator[tuple[int, str]]:
-        """Take out the units that are due, each with the device to avoid."""
+    def due(self, now: float) -> Iterator[tuple[int, frozenset[str]]]:
+        """Take out the units that are due, each with the devices to avoid."""
         while self._heap and self._heap[0][0] <= now:
-            _, unit, device = heappop(self._heap)
-            yield unit, device
+            _, unit, avoid = heappop(self._heap)
+            yield unit, avoid

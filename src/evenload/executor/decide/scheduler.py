@@ -16,6 +16,7 @@ from typing import Any
 from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
 from evenload.executor.decide import instruction as ins
+from evenload.executor.decide.device_trust import DeviceTrust
 from evenload.executor.decide.held_chunks import HeldChunk, HungChunk
 from evenload.executor.decide.memory_needs import MemoryNeeds
 from evenload.executor.decide.retry_queue import RetryQueue
@@ -62,9 +63,8 @@ class Scheduler:
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are sent one by one
         self._partial: set[int] = set()  # units of which some items are settled
-        self._most_retries = most_retries
-        self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
-        self._later = RetryQueue()
+        self._later = RetryQueue(most_retries)
+        self._trust = DeviceTrust()
         self._memory = MemoryNeeds(memory_bytes or {})
 
     def handle(self, event: ins.Event) -> list[ins.Instruction]:
@@ -126,8 +126,8 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _on_free(self, event: ins.DeviceFree) -> list[ins.Instruction]:
-        for unit, device in self._later.due(event.now):
-            self.dealer.requeue([unit], avoid=device)
+        for unit, failed_on in self._later.due(event.now):
+            self.dealer.requeue([unit], avoid=failed_on)
         most = None if event.most is None else max(1, event.most // self._batch)
         answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
         if not isinstance(answer, Deal):
@@ -168,6 +168,12 @@ class Scheduler:
         sent = self._sent.pop(event.chunk, None)
         if sent is None:
             return []
+        if event.no_memory:
+            return self._settle(event, sent)
+        begun, here = sent.items[: event.skipped], self.dealer.devices_here()
+        return self._trust.judge(sent.device, begun, event.raised, here) + self._settle(event, sent)
+
+    def _settle(self, event: ins.ChunkAnswered, sent: HeldChunk) -> list[ins.Instruction]:
         if event.skipped is not None:  # it was dropped as others were faster: what is still open runs again
             begun = set(range(event.skipped))
             if self._repeatable:
@@ -221,10 +227,7 @@ class Scheduler:
         return may_run and self._memory.may_retry(item, device, self.dealer.devices_here())
 
     def _may_try_again(self, item: int) -> bool:
-        if item in self.settled or not self._repeatable:
-            return False
-        n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
-        return n <= self._most_retries
+        return item not in self.settled and self._repeatable and self._later.may_retry(item)
 
     def _accept_part(
         self, event: ins.ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
@@ -243,7 +246,7 @@ class Scheduler:
         self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
         for item in unlucky:
             if item // self._batch in later:
-                self._later.put(item // self._batch, sent.device, self._n_raised[item], event.now)
+                self._later.put(item // self._batch, item, self._trust.failed_on(item), event.now)
                 later.discard(item // self._batch)
         return accepted
 

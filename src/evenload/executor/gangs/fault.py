@@ -1,6 +1,7 @@
 """Faults of ranks, and finding the one that caused the others."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from evenload.errors import GangError
 from evenload.executor.task.failure import Failure
@@ -19,6 +20,8 @@ SECOND_HAND = (
     "remote process has terminated",
     "nccl communicator was aborted",
 )
+# In the last words of a rank that got something else from its peer than it had asked for.
+UNFIT = ("gloo::enforcenotmet",)
 # Parts of the file names in the stack of a rank that waits for others.
 INSIDE_TORCH = ("torch/distributed/",)
 
@@ -39,11 +42,16 @@ class RankFault:
 
     @property
     def distance(self) -> int:
-        """Rank of directness: 0 for a death, 1 for an error of its own, 2 for one caused by another rank."""
+        """Rank of directness: 0 for a death, 1 for an own error, 2 and 3 for what another rank causes."""
         if self.failure is None:
-            return 2 if self.is_waiting else 0
+            return 3 if self.is_waiting else 2 if self.is_unfit else 0
         text = self.failure.message.lower()
-        return 2 if any(words in text for words in SECOND_HAND) else 1
+        return 3 if any(words in text for words in SECOND_HAND) else 1
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether what it exchanged was not what another rank exchanged."""
+        return any(words in self.last_words.lower() for words in UNFIT)
 
     def to_error(self, name: str, device: str) -> GangError:
         """Make the error for the caller; ``name`` is the function's."""
@@ -55,9 +63,38 @@ class RankFault:
         return error
 
 
-def root_cause(faults: list[RankFault]) -> RankFault:
-    """Return the most direct fault; among equals the one that was reported first."""
-    return min(faults, key=lambda fault: fault.distance)
+def root_cause(faults: list[RankFault], returned: Sequence[int] = ()) -> RankFault:
+    """Return the most direct fault; among equals the one that was reported first.
+
+    If every rank only waited for others, it is that of the rank whose function has ``returned`` first; else
+    one that says where each of them waits.
+    """
+    direct = min(faults, key=lambda fault: (fault.distance, fault.rank in returned))
+    if direct.distance < 2:
+        return direct
+    if returned and direct.rank not in returned:
+        what = f"returned while rank {direct.rank} still exchanged with it, which {direct.what}"
+        words = f"rank {direct.rank}:\n{direct.last_words}" if direct.last_words else ""
+        return replace(direct, rank=returned[0], what=what, last_words=words)
+    places = {fault.rank: place for fault in faults if (place := exchange_of(fault.last_words.splitlines()))}
+    if len(set(places.values())) > 1:
+        told = ", ".join(f"rank {rank} in {place}" for rank, place in sorted(places.items()))
+        what = f"{direct.what}: the ranks wait for each other, {told}; all must call the same"
+        return replace(direct, what=what)
+    if direct.is_unfit:
+        return replace(direct, what=f"{direct.what}: what it exchanged does not fit to what another rank did")
+    return direct
+
+
+def exchange_of(stack: list[str]) -> str:
+    """Return the function of torch.distributed that a rank's stack is in, as its task called it, or "" """
+    inside = ""
+    for frame in (line for line in stack if line.lstrip().startswith("File ")):
+        if not any(part in frame for part in INSIDE_TORCH):
+            break
+        if "c10d_logger" not in frame:  # it wraps every function
+            inside = frame.rpartition(" in ")[2].strip()
+    return inside
 
 
 def is_whole(stack: list[str]) -> bool:

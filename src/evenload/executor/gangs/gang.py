@@ -25,7 +25,7 @@ from evenload.executor.backends import Backend, BackendSettings, WorkerOptions, 
 from evenload.executor.decide.record import Record
 from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, root_cause
 from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
-from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
+from evenload.executor.gangs.store import LOCAL, loopback_name, open_store, returned
 from evenload.executor.supervisor.start_watch import StartLimits, StartWatch
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.messages import (
@@ -170,7 +170,7 @@ class Gang:
         pickled = pickle_callable(self._call.fn)
         host = self._backend.host if self._is_spread else LOCAL
         limit_s = None if timeout_s is None else timeout_s + EXTRA_S
-        with open_store(host) as port:
+        with open_store(host) as (store, port):
             rendezvous = Rendezvous(host, port, size, self._group, limit_s)
             self._record.stage_started(stage, size)
             for number, device in enumerate(self._devices):
@@ -186,9 +186,8 @@ class Gang:
                 self._blame(f"did not end within {timeout_s:g} s")
             if self._faults:
                 self._settle()
-        if self._faults:
-            fault = root_cause(self._faults)
-            raise fault.to_error(name_of(self._call.fn), self._devices[fault.rank].id)
+                fault = root_cause(self._faults, returned(store))
+                raise fault.to_error(name_of(self._call.fn), self._devices[fault.rank].id)
         self._record.stage_finished(stage, None)
         return [self._results[number] for number in range(size)]
 

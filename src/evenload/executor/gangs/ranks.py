@@ -11,6 +11,7 @@ from typing import Any
 
 from evenload.balance import partition
 from evenload.devices import CurrentDevice, current
+from evenload.executor.gangs.store import tell_return
 
 __all__ = ["Rank", "Rendezvous", "call_function", "join", "run_rank"]
 
@@ -85,6 +86,7 @@ def run_rank(pickled: tuple[bytes, list], args: tuple, rendezvous: Rendezvous, n
     body, buffers = pickled
     fn: Callable = pickle.loads(body, buffers=buffers)
     result = fn(Rank(number, rendezvous.size, current(), rendezvous.backend), *args)
+    tell_return(rendezvous.host, rendezvous.port, number)
     dist.barrier()
     dist.destroy_process_group()
     return result

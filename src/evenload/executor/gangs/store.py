@@ -3,15 +3,16 @@
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["LOCAL", "loopback_name", "open_store"]
+__all__ = ["LOCAL", "loopback_name", "open_store", "returned", "tell_return"]
 
 LOCAL = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def open_store(host: str) -> Iterator[int]:
-    """Host a store at ``host``, and there only, until the block ends. Yields its port.
+def open_store(host: str) -> Iterator[tuple[Any, int]]:
+    """Host a store at ``host``, and there only, until the block ends. Yields it and its port.
 
     The port is not closed between being found and being used, so no other process can take it.
     """
@@ -22,9 +23,28 @@ def open_store(host: str) -> Iterator[int]:
     tcp_store = dist.TCPStore
     store = tcp_store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     try:
-        yield port
+        yield store, port
     finally:
         del store
+
+
+def tell_return(host: str, port: int, rank: int) -> None:
+    """Tell whoever hosts the store that the function of ``rank`` has returned."""
+    import torch.distributed as dist
+
+    tcp_store = dist.TCPStore
+    store = tcp_store(host, port, is_master=False, wait_for_workers=False)
+    place = store.add("evenload/returned", 1)
+    store.set(f"evenload/returned/{place}", str(rank))
+
+
+def returned(store: Any) -> list[int]:
+    """Return the ranks whose function has returned, in that order; none if the store has failed."""
+    with contextlib.suppress(Exception):
+        n = store.add("evenload/returned", 0)
+        keys = [f"evenload/returned/{place + 1}" for place in range(n)]
+        return [int(store.get(key)) for key in keys if store.check([key])]
+    return []
 
 
 def loopback_name() -> str | None:

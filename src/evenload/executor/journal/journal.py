@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, refuse_unless_own
-from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, quoted, reason_of
+from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, folder_hint, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
 
@@ -89,7 +89,7 @@ class Journal:
             is_full = getattr(error, "errno", NO_ROOM[0]) in NO_ROOM
             raise EvenloadError(
                 f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
-                hint="make room there" if is_full else "choose a folder that you own",
+                hint="make room there" if is_full else folder_hint("choose a folder that you own"),
             ) from error
 
     def done(self, key: str) -> bytes | None:

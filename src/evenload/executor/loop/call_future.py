@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from evenload.errors import not_sendable
 from evenload.executor.loop.results import refuse_to_wait
 
 __all__ = ["CallFuture"]
@@ -25,6 +26,9 @@ class CallFuture(Future[T]):
         super().__init__()
         self._is_bringer = is_bringer
         self._waiters = _Waiters(self)  # what ``wait`` adds itself to
+
+    def __reduce__(self) -> Any:
+        raise not_sendable("a future", "give it to `submit` as an argument: the call gets its result")
 
     def result(self, timeout: float | None = None) -> T:
         self.check_wait()

@@ -14,6 +14,7 @@ from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
+from evenload.executor.task.seeds import with_seeds
 from evenload.executor.task.task import PreparedTask
 
 __all__ = ["ChunkSender"]
@@ -51,6 +52,10 @@ class ChunkSender:
         for run in runs:
             if run.is_over or slot.id not in run.devices:
                 continue
+            if run.verdicts.takes_renewal(slot.id) and run.has_work():
+                self._record.note("info", f"{slot.id}: a new worker, as what this one has built fails again")
+                self._supervisor.retire(worker, now)
+                return None
             if run.n_more_items(worker.n_items) == 0:
                 if run.has_work():
                     self._supervisor.retire(worker, now)
@@ -131,6 +136,7 @@ class ChunkSender:
         if items is None:
             return False
         try:
+            items = with_seeds(run.options.seed, send.items, items)
             n_bytes = self._supervisor.send(worker, chunk, run.task, items, send.singly)
         except self._faults as error:  # the items cannot be pickled
             run.spoilt(chunk, slot.id, Failure.of(error, "input"), is_run=False, now=now)

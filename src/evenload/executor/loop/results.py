@@ -1,12 +1,12 @@
 """What ``map`` returns: an iterator of results that is also the handle of the run."""
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices.fork_guard import ForkGuard
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, not_sendable
 from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.summary import Summary
 
@@ -30,7 +30,7 @@ class Results(Generic[R]):
         self._engine = engine
         self._course = _Course(run, begin, finish, guard)
         self._blocks = _blocks(delivery, self._course, guard, is_bringer)
-        self._values = _values(self._blocks, raises)
+        self._values = _Reader(_values(self._blocks, raises))
         self._delivery, self._raises = delivery, raises
         self._stream: AsyncGenerator[R, None] | None = None
 
@@ -57,6 +57,9 @@ class Results(Generic[R]):
             self._stream = stream(self._delivery, course.begin, course.end, raises=self._raises)
         return self._stream
 
+    def __reduce__(self) -> Any:
+        raise not_sendable("the results of a map", "give a task the results themselves: list(results)")
+
     async def __aenter__(self) -> "Results[R]":
         return self
 
@@ -73,7 +76,7 @@ class Results(Generic[R]):
     def indexed(self) -> Iterator[tuple[int, Any]]:
         """(index, result) pairs, in the order asked for. Failed items give their TaskError."""
         self._check_reader()
-        for block in self._blocks:
+        for block in _Reader(self._blocks):
             yield from zip(block.items, block.values, strict=True)
 
     def _check_reader(self) -> None:
@@ -143,8 +146,42 @@ class Results(Generic[R]):
     def close(self) -> None:
         """Drop everything that is not delivered yet."""
         self._values.close()
-        self._blocks.close()
+        _Reader(self._blocks).close()
         self._course.end()  # if it is a coroutine that fetches them
+
+
+class _Reader:
+    """An iterator over a generator that says what is wrong when two threads ask it at once."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Generator):
+        self._inner = inner
+
+    def __iter__(self) -> "_Reader":
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._inner)
+        except ValueError as error:
+            raise _read_twice(error) from None
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        except ValueError as error:
+            raise _read_twice(error) from None
+
+
+def _read_twice(error: ValueError) -> BaseException:
+    if "already executing" not in str(error):
+        return error
+    return ConfigError(
+        "these results are being read by another thread",
+        hint="read them in one thread and hand them on through a queue.Queue, or give each thread a map of "
+        "its own; `stop()` may be called from any thread",
+    )
 
 
 class _Course:

@@ -24,6 +24,7 @@ from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import LOOK_AHEAD_BYTES, Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.prepare import Tasks, named
 from evenload.executor.task.task import PreparedTask
 
@@ -91,6 +92,8 @@ class RunFactory:
             is_spread=options.is_spread,
             is_tidied=True,
             sends=is_threaded,
+            caller=CallerContext.of_now() if is_threaded else None,
+            is_seeded=options.seed is not None,
         )
         source = make_source(items, options.cost, self._engine.wake if is_threaded else None)
         if source.total is None:
@@ -100,8 +103,8 @@ class RunFactory:
             options = replace(options, look_ahead=most)  # every device has its slice from the start
         pump = None if is_threaded else self._engine.step
         delivery = Delivery(options.ordered, self._engine.wake, pump, self._engine.reading.look)
-        made_by = partial(spread, fn) if options.is_spread else fn
-        return self._make(task, source, delivery, policy, options, devices, on_over, made_by), delivery
+        run = self._make(task, source, delivery, policy, options, devices, on_over, _made_by(fn, options))
+        return run, delivery
 
     def make_calls(self, devices: DevicePool, on_over: Callable[[Run], None]) -> tuple[Run, "CallSource"]:
         """Make the run of all submitted calls, and their source."""
@@ -199,6 +202,12 @@ class RunFactory:
             repeatable=options.repeatable,
             on_change=options.on_change,
         )
+
+
+def _made_by(fn: Any, options: MapOptions) -> Any:
+    """What the results depend on beside the items, for the journal; it is never called."""
+    made_by = partial(spread, fn) if options.is_spread else fn
+    return made_by if options.seed is None else partial(made_by, options.seed)
 
 
 def _known(devices: DevicePool, options: MapOptions) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from evenload.errors import ConfigError, ExecutorClosed, quoted
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.source import Source
 from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
+from evenload.executor.task.item_context import CallerContext
 
 __all__ = ["AfterInitializer", "Call", "CallSource", "FutureSink", "run_call"]
 
@@ -27,16 +28,18 @@ class Call:
     name       of the function, for messages
     function   what stands for it in a message to a worker: itself, or its bytes and buffers
     arguments  positional ones and those with names
+    caller     what it finds of the context in which it was submitted
     """
 
     name: str
     function: tuple
     arguments: tuple[tuple, dict[str, Any]]
+    caller: CallerContext | None = None
 
     @property
     def sent(self) -> tuple:
         """What a worker gets."""
-        return (*self.function, *self.arguments)
+        return (*self.function, *self.arguments, *((self.caller,) if self.caller is not None else ()))
 
     def with_results(self) -> "Call":
         """The call with results in the places of futures, which are done."""
@@ -243,9 +246,11 @@ def _fulfil(settle: Callable[..., Any], *value: Any) -> None:
         logging.getLogger("concurrent.futures").exception("a future's callback raised")
 
 
-def run_call(call: tuple[bytes, list, tuple, dict]) -> Any:
+def run_call(call: tuple) -> Any:
     """In the worker: the call itself."""
-    body, buffers, args, kwargs = call
+    body, buffers, args, kwargs, *callers = call
+    for caller in callers:
+        caller.enter()
     fn = pickle.loads(body, buffers=buffers) if buffers else _function(body)
     return fn(*args, **kwargs)
 

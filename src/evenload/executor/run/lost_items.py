@@ -1,7 +1,7 @@
 """The errors of items whose workers were lost."""
 
 from evenload.errors import TaskError, TaskTimeout, WorkerLost
-from evenload.executor.task.messages import Gone
+from evenload.executor.task.messages import OVER_MEMORY, Gone
 
 __all__ = ["error_of_lost_item"]
 
@@ -23,6 +23,8 @@ def error_of_lost_item(item: int, why: str, device: str, gone: Gone, timeout_s: 
     else:
         text = f"item {item} was given up: every worker that ran it {how}"
         hint = "run it alone, or inline"
+        if gone.cause.startswith(OVER_MEMORY):
+            hint = "raise memory_limit, or have an item (or batch) need less at once"
     error = WorkerLost(text, index=item, device=device, remote_traceback=gone.last_words, hint=hint)
     error.exit_code_of_worker = gone.exit_code
     return error

@@ -14,6 +14,8 @@ from evenload.errors import ConfigError, quoted
 
 __all__ = ["MapOptions"]
 
+MOST_SEED = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class MapOptions:
@@ -41,6 +43,7 @@ class MapOptions:
     on_change: str = "refuse"
     fresh: bool | int = False
     work: Mapping[str, float] | None = None
+    seed: int | None = None
     is_policy_fixed: bool = False
     is_spread: bool = False
 
@@ -60,6 +63,8 @@ class MapOptions:
         if self.fresh is not False:
             n_items = 1 if self.fresh is True else whole("fresh", self.fresh, least=1, most=None)
             self._keep("fresh", n_items)
+        if self.seed is not None:
+            self._keep("seed", whole("seed", self.seed, most=MOST_SEED))
         if self.work is not None:
             self._keep("work", item_work(self.work))
         if self.shared is not None:

@@ -14,6 +14,7 @@ from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError
 from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.device_trust import DeviceVerdicts
 from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
 from evenload.executor.decide.machine_losses import MachineLosses
 from evenload.executor.decide.record import Record
@@ -48,6 +49,7 @@ class Run:
 
     devices   those that take part; given with what is known of each
     journal   its sink, if it has a journal
+    verdicts  what to do about devices that fail
     on_over   called once, when nothing more will be delivered
     size      of its items, by which costs are remembered; None if they are not to be
     summary   how it went, once it is over; then ``certificate()`` makes its certificate
@@ -75,7 +77,7 @@ class Run:
         self.is_over = self.is_stopping = self.is_held_up = False
         self.error: BaseException | None = None
         self.summary: Summary | None = None
-        self.sizing = ChunkSizing(task.batch or 1)
+        self.sizing, self.verdicts = ChunkSizing(task.batch or 1), DeviceVerdicts()
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices, options.work)
@@ -288,7 +290,7 @@ class Run:
         if self._describer is not None:
             self._describer.answered(chunk.send.items, has_failures=bool(answer.failures))
         event = ins.ChunkAnswered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
-        instructions = self._scheduler.handle(event)
+        instructions = self.verdicts.take(self._scheduler.handle(event))
         self._count(chunk, device, answer, instructions)
         self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
         for accept in instructions:

@@ -15,6 +15,7 @@ from evenload._arguments import whole
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.pickling import pack
 
@@ -41,12 +42,12 @@ class Tasks:
         is_spread: bool = False,
         is_tidied: bool = False,
         sends: bool = True,
+        caller: CallerContext | None = None,
+        is_seeded: bool = False,
     ) -> PreparedTask:
         """Return the task for ``fn`` with these options, the same one each time.
 
-        is_spread  an item is a tuple of arguments
-        is_tidied  what an item changes of its process is put back before the next
-        sends      it goes to another process
+        sends  it goes to another process; the other options are those of ``PreparedTask``
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
         given = fn
@@ -55,8 +56,9 @@ class Tasks:
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        options = {"batch": batch, "may_split": may_split, "is_spread": is_spread, "is_tidied": is_tidied}
-        key = (_digest(pickled) if sends else id(given), *options.values())
+        options: dict[str, Any] = {"batch": batch, "may_split": may_split, "is_spread": is_spread}
+        options |= {"is_tidied": is_tidied, "caller": caller, "is_seeded": is_seeded}
+        key = (_digest(pickled) if sends else id(given), *map(repr, options.values()))
         with self._lock:
             task = self._tasks.get(key)
             if task is None:
@@ -119,9 +121,23 @@ def pickle_callable(fn: Any) -> tuple[bytes, list]:
             return pack(fn, by_name=not is_by_value, by_file=True)
     except Exception as error:
         raise ConfigError(
-            f"{name_of(fn)} cannot be sent to a worker: {type(error).__name__}: {error}",
+            f"{name_of(fn)} cannot be sent to a worker: {_culprit(fn)}{type(error).__name__}: {error}",
             hint="open files, locks and connections inside the function, or use backend='inline'",
         ) from error
+
+
+def _culprit(fn: Any) -> str:
+    """Name the variable of a function that cannot be sent, as the beginning of a reason, or "" if unknown."""
+    try:
+        used = inspect.getclosurevars(getattr(fn, "func", fn))
+        for name, value in (*used.nonlocals.items(), *used.globals.items()):
+            try:
+                pack(value)
+            except Exception:
+                return f"it uses {quoted(name)}, "
+    except Exception:  # it is no function, or any of this is the user's own code
+        pass
+    return ""
 
 
 def _check(fn: Any, batch: int | None) -> None:

@@ -9,12 +9,16 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from evenload.errors import ConfigError
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.executor.task.item_context import CallerContext, ItemContexts
+from evenload.executor.task.seeds import Seeding
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
 __all__ = ["PreparedTask", "Runner", "State", "dump", "load"]
@@ -35,6 +39,8 @@ class PreparedTask:
     ceiling    items per call that are known to fit into the memory of the device; None if not known
     is_spread  an item is a tuple of arguments; of a batch, the function gets a list for each argument
     is_tidied  what an item changes of its process is put back before the next
+    caller     what items find of the context of the call
+    is_seeded  an item comes in a pair with its seed, for all global generators
     """
 
     id: int
@@ -48,6 +54,8 @@ class PreparedTask:
     ceiling: int | None = None
     is_spread: bool = False
     is_tidied: bool = False
+    caller: CallerContext | None = None
+    is_seeded: bool = False
 
 
 class State(Protocol):
@@ -83,16 +91,17 @@ class Runner:
         self._travels = not inline
         self._lets_through = (KeyboardInterrupt,) if inline else ()
         self._task = task
+        self._seeding = Seeding() if task.is_seeded else None
+        self._contexts = ItemContexts(task.caller)
         self._call: Callable[[Any], Any] = task.fn
         self._ceiling = task.ceiling or task.batch
         self._n_good = 0  # batches of that size in a row
         if task.is_class:
-            if task.device_as is None:
-                self._call = task.fn()
-            elif task.device_as:
-                self._call = task.fn(**{task.device_as: device()})
-            else:
-                self._call = task.fn(device())
+            self._call = (
+                _construct(task, device)
+                if inline
+                else self._contexts.build(partial(_construct, task, device))
+            )
             if not callable(self._call):
                 raise ConfigError(
                     f"{task.name} has no __call__", hint="give the class a method __call__(self, item)"
@@ -107,13 +116,16 @@ class Runner:
         """
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
-        if self._task.batch is None:
-            self._run_each(self._one, items, cell, answer)
-        elif singly:
-            self._run_each(self._call_one, items, cell, answer)
-        else:
-            self._run_batches(list(items), cell, answer, self._task.batch)
-            answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
+        if not self._travels:
+            self._contexts.keep(copy_context())  # the caller's of now
+        with self._seeding or contextlib.nullcontext():
+            if self._task.batch is None:
+                self._run_each(self._one, items, cell, answer)
+            elif singly:
+                self._run_each(self._call_one, items, cell, answer)
+            else:
+                self._run_batches(list(items), cell, answer, self._task.batch)
+                answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
         cell.at(PACKING)
         answer.stop_s = time.monotonic()
         answer.busy_s = answer.stop_s - start_s
@@ -134,10 +146,11 @@ class Runner:
             call, self._call, self._one = self._call, _gone, _gone
             close = getattr(call, "close", None)
             if callable(close):
-                close()
+                self._contexts.fresh().run(close)
 
     def _run_each(self, call: Callable, items: Iterable[Any], cell: ProgressCell, answer: Answer) -> None:
-        enter, values, state = cell.enter, answer.values, self._state
+        enter, values, state, fresh = cell.enter, answer.values, self._state, self._contexts.fresh
+        seeding = self._seeding
         for position, item in enumerate(items):
             now = enter(position)
             if not now:
@@ -151,7 +164,9 @@ class Runner:
                 self._restore(state)
                 enter(position)
             try:
-                values.append(call(item))
+                if seeding is not None:
+                    item = seeding.take(item)
+                values.append(fresh().run(call, item))
             except self._lets_through:
                 raise
             except BaseException as error:
@@ -173,7 +188,10 @@ class Runner:
                 self._restore(self._state)
             cell.at(start)
             try:
-                answer.values.extend(self._call_batch(items[start:stop]))
+                batch = items[start:stop]
+                if self._seeding is not None:  # by its first item
+                    batch = [self._seeding.take(item) for item in reversed(batch)][::-1]
+                answer.values.extend(self._contexts.fresh().run(self._call_batch, batch))
                 if stop - start == self._ceiling != most:
                     self._try_more(most)
             except self._lets_through:
@@ -219,6 +237,12 @@ class Runner:
             todo.extend((at, at + 1) for at in reversed(range(start, stop)))
 
 
+def _construct(task: PreparedTask, device: Callable[[], Any]) -> Any:
+    if task.device_as is None:
+        return task.fn()
+    return task.fn(**{task.device_as: device()}) if task.device_as else task.fn(device())
+
+
 def _spread(call: Callable[..., Any]) -> Callable[[tuple], Any]:
     return lambda item: call(*item)
 
@@ -238,5 +262,5 @@ def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
     options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
-    options += (task.is_spread, task.is_tidied)
+    options += (task.is_spread, task.is_tidied, task.caller, task.is_seeded)
     return pickle.dumps((task.name, body, *options), protocol=5), buffers

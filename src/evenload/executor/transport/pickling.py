@@ -4,6 +4,7 @@ Protocol 5 keeps large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer
 """
 
 import copyreg
+import functools
 import io
 import pickle
 import sys
@@ -64,15 +65,31 @@ def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool], by_fil
 
 
 def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool], by_file: bool) -> bytes:
-    import cloudpickle
-
-    file = io.BytesIO()
-    pickler = cloudpickle.Pickler.__new__(cloudpickle.Pickler)
+    file, kind = io.BytesIO(), _pickler_by_value()
+    pickler = kind.__new__(kind)
     # Before __init__, which looks for it: set later, it is ignored, as the class has a table of its own.
-    pickler.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **_reducers(by_file)}
+    pickler.dispatch_table = {**kind.dispatch_table, **_reducers(by_file)}
     pickler.__init__(file, 5, buffer_callback=stays_inside)
     pickler.dump(obj)
     return file.getvalue()
+
+
+@functools.cache
+def _pickler_by_value() -> Any:
+    """cloudpickle's, which forgets the slots of classes: their objects could be sent there but not back."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = super().reducer_override(obj)
+            if isinstance(obj, type) and "__slots__" in vars(obj) and type(reduced) is tuple:
+                make, arguments, *rest = reduced
+                if make.__name__ == "_make_skeleton_class" and type(arguments[3]) is dict:
+                    with_slots = {**arguments[3], "__slots__": vars(obj)["__slots__"]}
+                    return make, (*arguments[:3], with_slots, *arguments[4:]), *rest
+            return reduced
+
+    return Pickler
 
 
 def _reducers(by_file: bool) -> dict[type, Callable[[Any], Any]]:

@@ -9,17 +9,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenload.executor.task.messages import Gone, Said, Warned
+from evenload.executor.task.messages import OVER_MEMORY, Gone, Said, Warned
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, ProgressCell, make_progress_file
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, ProtocolViolation
 from evenload.executor.worker import protocol
-from evenload.executor.worker.activity import activity_of
+from evenload.executor.worker.activity import activity_of, own_memory_of
 from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
 from evenload.executor.worker.replies import message_of
 
 __all__ = ["Child"]
 
+MB = 10**6
 LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
 MOST_LINE_BYTES = 64 * 1024
@@ -233,6 +234,15 @@ class Child:
             return self._process.doubt() if isinstance(self._process, ForkedWorker) else None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
             os.killpg(self.pid, signal.SIGKILL)
+
+    def limit_memory(self, limit: int) -> None:
+        """Kill it if it and what it has started use more than ``limit`` bytes for themselves."""
+        used = own_memory_of(self.pid) if self.pid is not None else 0
+        if used > limit and not self._violation:
+            self._violation = (
+                f"{OVER_MEMORY} {used / MB:.0f} MB, more than its memory_limit of {limit / MB:.0f} MB"
+            )
+            self.kill()
 
     def show_stack(self) -> None:
         """Have the process print where its threads are, even if one holds the interpreter's lock."""

@@ -13,27 +13,35 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
+from evenload.devices.interpreter_flags import interpreter_flags
 from evenload.executor.worker import worker
 from evenload.executor.worker.threads import set_threads
 
-__all__ = ["STATUS", "serve", "worker_command"]
+__all__ = ["STATUS", "boot_command", "serve", "worker_command"]
 
 STATUS = Struct("<q")  # a worker's number, and later its exit code
 MOST_BYTES = 4 * 1024 * 1024
 MOST_FDS = 32
 BOOT_WORKER = (
-    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
+    "import sys; sys.path[:] = {path!a}; from evenload.executor.worker.worker import main; main({told})"
 )
 
 
 def worker_command(
-    device: str, path: Sequence[str], fds: Sequence[int], cell: int | None, executor: int
+    device: str, path: Sequence[str], fds: Sequence[int], cell: int | None, executor: int, program: bytes
 ) -> list[str]:
     """Return the words that start a worker in a new interpreter."""
     arenas = (*fds[4:8], cell) if cell is not None else None
-    told = ", ".join(map(repr, (*fds[:4], arenas, executor)))
-    # -P: a file pickle.py in the current folder must not be imported as the library's.
-    return [sys.executable, "-P", "-c", BOOT_WORKER.format(path=path, told=told), "evenload-worker", device]
+    told = ", ".join(map(ascii, (*fds[:4], arenas, executor, program)))
+    return boot_command(BOOT_WORKER.format(path=path, told=told), "evenload-worker", device)
+
+
+def boot_command(boot: str, *names: str) -> list[str]:
+    """Return the words that run ``boot`` in an interpreter with the flags of this one.
+
+    A file pickle.py in the current folder is not imported as the library's: the path is set before all else.
+    """
+    return [sys.executable, *interpreter_flags(), "-c", boot, *names]
 
 
 def serve(fd: int, executor: int) -> None:
@@ -95,19 +103,18 @@ def _fork(
 
 
 def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
-    theirs = _leave_server(how, fds)
+    theirs = _leave_server(fds)
     for fd in theirs:
         os.set_inheritable(fd, True)
-    command = worker_command(how["device"], how["path"], theirs, how["cell"], how["executor"])
+    command = worker_command(how["device"], how["path"], theirs, how["cell"], how["executor"], how["program"])
     os.execve(command[0], command, how["environment"])
 
 
 def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
-    theirs = _leave_server(how, fds)
+    theirs = _leave_server(fds)
     os.environ.clear()
     os.environ.update(how["environment"])
     sys.path[:] = how["path"]
-    sys.argv = ["-c", "evenload-worker", how["device"]]
     encoding = sys.stdout.encoding  # the old streams assume that they can seek
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding=encoding, closefd=False)
@@ -116,16 +123,17 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
     if numpy_random is not None:
         numpy_random.seed()
     arenas: Any = (*theirs[4:8], how["cell"]) if how["cell"] is not None else None
-    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"])
+    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"], how["program"])
 
 
-def _leave_server(how: dict[str, Any], fds: list[int]) -> list[int]:
+def _leave_server(fds: list[int]) -> list[int]:
     """Take a group, folder and output of its own. Returns the file descriptors that the worker is told."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
+    log, folder, *theirs = fds
     with contextlib.suppress(OSError):
-        os.chdir(how["folder"])
-    log, *theirs = fds
+        os.fchdir(folder)
+    os.close(folder)
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, standard in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, standard)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from evenload.executor.worker.fork_main import STATUS, worker_command
+from evenload.executor.worker.fork_main import STATUS, boot_command, worker_command
 
 __all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
@@ -32,7 +32,7 @@ MAKES = {"torch.nn.parallel.distributed": "torch._dynamo"}  # a module, and what
 ANSWER_S = 60.0  # for the server to fork or reap, perhaps after an import; else it hangs, or is stopped
 SEND_BYTES = 1024 * 1024
 BOOT_SERVER = (
-    "import sys; sys.path[:] = {path!r}; "
+    "import sys; sys.path[:] = {path!a}; "
     "from evenload.executor.worker.fork_main import serve; serve({fd}, {executor})"
 )
 
@@ -78,9 +78,10 @@ class SpawnedWorker:
         fds: Sequence[int],
         log: int,
         cell: int | None,
+        program: bytes,
     ):
         self._process = subprocess.Popen(
-            worker_command(device, path, fds, cell, os.getpid()),
+            worker_command(device, path, fds, cell, os.getpid(), program),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -174,7 +175,7 @@ class ForkServer:
         boot = BOOT_SERVER.format(path=path, fd=theirs.fileno(), executor=os.getpid())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", boot, "evenload-fork"],
+                boot_command(boot, "evenload-fork"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a spawned worker will report the same fault
@@ -197,25 +198,28 @@ class ForkServer:
         fds: Sequence[int],
         log: int,
         cell: int | None,
+        program: bytes,
     ) -> ForkedWorker:
         """Request a worker. Raises OSError if the server is gone."""
         how = {
             "device": device,
             "environment": dict(environment),
             "path": list(path),
-            "folder": _folder(),
             "cell": cell,
             "executor": os.getpid(),
+            "program": program,
         }
         status_fd, theirs = os.pipe()
+        folder_fd = os.open(".", os.O_PATH)  # not by its name: it may be deleted, or be another one's by then
         try:
-            if not self.send("fork", how, (log, *fds, theirs)):
+            if not self.send("fork", how, (log, folder_fd, *fds, theirs)):
                 raise BrokenPipeError("the fork server has ended")
         except OSError:
             os.close(status_fd)
             raise
         finally:
             os.close(theirs)
+            os.close(folder_fd)
         return ForkedWorker(self, status_fd)
 
     def preload(self, names: Sequence[str]) -> None:
@@ -240,10 +244,3 @@ class ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was deleted
-        return "/"

@@ -21,7 +21,7 @@ from evenload.executor.transport.arena import (
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 from evenload.executor.transport.wire import COMMON
 
-__all__ = ["SharedMemory", "WorkerArenas", "limit_from"]
+__all__ = ["SharedMemory", "WorkerArenas", "limit_from", "memory_limit_from"]
 
 UNITS = {
     "": 1,
@@ -29,6 +29,7 @@ UNITS = {
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
 }
+LEAST_LIMIT = 64 * 1024**2  # of a worker's own memory
 MOST_LETTERS = 40  # of a limit in words
 COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
@@ -65,6 +66,17 @@ def limit_from(limit: int | str, name: str = "shared_memory_limit") -> int:
     raise ConfigError(
         f"{name}={quoted(limit)} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
     )
+
+
+def memory_limit_from(limit: Any) -> int:
+    """Read ``memory_limit`` as ``limit_from`` does. Raises ConfigError, also for less than a worker needs."""
+    n_bytes = -1 if isinstance(limit, bool) else limit_from(limit, "memory_limit")
+    if n_bytes < LEAST_LIMIT:
+        raise ConfigError(
+            f"memory_limit={quoted(limit)} is less than an empty worker needs",
+            hint=f'give at least {LEAST_LIMIT // 2**20} MiB, such as "4 GB"',
+        )
+    return n_bytes
 
 
 class SharedMemory:

@@ -29,6 +29,7 @@ from evenload.executor.transport.progress_cell import ProgressCell, seal_progres
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker import protocol
 from evenload.executor.worker.process_state import ProcessState, open_stream
+from evenload.executor.worker.program_settings import Filter, filter_warnings, take_over
 
 __all__ = ["main"]
 
@@ -43,11 +44,12 @@ def main(
     progress_fd: int,
     arenas: tuple[int, int, int, int, int] | None,
     executor: int,
+    program: bytes,
 ) -> None:
     """Serve frames until STOP or the end of the process ``executor``, then leave the process.
 
     ``arenas``: file descriptors of the arena to read, the one to write, the common one and the budget, and
-    the second one's cell in the budget; None without shared memory.
+    the second one's cell in the budget; None without shared memory. ``program``: settings to take over.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the executor decides
     leave_with(executor, life_fd)
@@ -61,7 +63,8 @@ def main(
         borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, MemoryBudget(budget_fd), cell)
     progress = ProgressCell(progress_fd)
     seal_progress_file(progress_fd)
-    worker = WorkerProcess(Outbox(outbox_fd, lender), progress, ProcessState())
+    late_filters = take_over(program)
+    worker = WorkerProcess(Outbox(outbox_fd, lender), progress, ProcessState(), late_filters)
     inbox = Inbox(inbox_fd, borrower, common_fd)
     for fd in (inbox_fd, outbox_fd, life_fd, progress_fd, *(arenas[:4] if arenas is not None else ())):
         with contextlib.suppress(OSError):
@@ -91,8 +94,11 @@ def _serve(worker: "WorkerProcess", inbox: Inbox) -> int:
 class WorkerProcess:
     """The process's state: its tasks, built for its device, and the pipe for its replies."""
 
-    def __init__(self, outbox: Outbox, progress: ProgressCell, state: ProcessState):
+    def __init__(
+        self, outbox: Outbox, progress: ProgressCell, state: ProcessState, late_filters: tuple[Filter, ...]
+    ):
         self.is_serving = True
+        self._late_filters = late_filters  # of warnings whose class is in a module that is not loaded yet
         self._outbox = outbox
         self._progress = progress
         self._runners: dict[int, Runner] = {}
@@ -135,6 +141,7 @@ class WorkerProcess:
         began_s = time.monotonic()
         try:
             task = load(bytes(frame.body), frame.buffers, frame.task)
+            self._late_filters = filter_warnings(self._late_filters)
             self._runners[frame.task] = Runner(task, _device, state=self._state)
         except BaseException as error:
             self._state.restore()

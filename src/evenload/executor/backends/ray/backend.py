@@ -31,6 +31,7 @@ from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 from evenload.executor.transport.wire import Frame, ProtocolViolation
 from evenload.executor.worker import protocol
+from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 
 __all__ = ["Ray", "RayBackend"]
@@ -84,7 +85,8 @@ class RayBackend:
     def __init__(self, options: WorkerOptions | None = None, settings: Ray | None = None) -> None:
         self._ray = require("ray", extra="ray", why="backend='ray'")
         self._settings = settings or Ray()
-        self._options = options or WorkerOptions()
+        program = ProgramSettings.of_this_process()  # an actor starts them, in a program of Ray's
+        self._options = replace(options or WorkerOptions(), program=program)
         self._cluster: Cluster | None = None
         self._channels: dict[str, ActorChannel] = {}  # by device
         self._workers: dict[int, _RemoteWorker] = {}  # by worker
