@@ -53,6 +53,11 @@ class Position:
         """Whether each rank has a sample of every step."""
         return not self.n_steps or self.n_used - (self.n_steps - 1) * self._batch >= n_ranks
 
+    @property
+    def n_left(self) -> int:
+        """Steps of the epoch that are not trained yet."""
+        return -(-max(0, self.n_used - self._n_trained) // self._batch)
+
     def to_json(self) -> dict[str, Any]:
         """Return it for a checkpoint."""
         return {
