@@ -68,7 +68,8 @@ def loss_of(even: EvenBatches, model: Any, batch: Any, kind: str, total: float |
     losses = (model(x) - y).square()
     if kind == "tokens":
         weights = n_tokens(at).double()[:, None]
-        return even.scale((losses * weights).sum() / weights.sum(), weight=weights.sum(), total=total)
+        n = n_tokens(at).sum()  # whole, as tokens are
+        return even.scale((losses * weights).sum() / n, weight=n, total=total)
     if kind == "sum":
         return even.scale(losses.sum(), reduction="sum")
     return even.scale(losses.mean())

@@ -27,7 +27,7 @@ from evenload.training.hidden_waits import HiddenWaits
 from evenload.training.passes.accumulation import steps, synchroniser
 from evenload.training.passes.backward_marks import BackwardMarks
 from evenload.training.passes.collective_waits import leave_out_waits
-from evenload.training.passes.micro_batch import MicroBatch, micro_batches
+from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches
 from evenload.training.passes.model_checks import check_graph, watch
 from evenload.training.passes.step_clock import Measured, StepClock
 from evenload.training.position import Position
@@ -180,7 +180,7 @@ class EvenBatches:
             part, whole_ = one.n_samples, one.global_batch
         else:
             whole_ = self.total(weight) if total is None else number("total", total, is_zero_allowed=False)
-            part = weight if one.n_samples else 0
+            part = exact(weight, loss) if one.n_samples else 0
         if reduction == "sum":
             part = int(one.n_samples > 0)
         scaled = loss * (part * (self._ranks.size / whole_))
@@ -274,8 +274,7 @@ class EvenBatches:
         return self._queue[0]
 
     def _check(self, loss: Any, one: MicroBatch) -> None:
-        fault, is_sure = None, False
-        try:
+        def judge() -> tuple[bool, dict[str, Any]]:
             is_sure = check_graph(
                 loss,
                 n_samples=one.n_samples,
@@ -283,13 +282,10 @@ class EvenBatches:
                 is_accumulated=self._micro is not None,
                 is_last_full=self._is_last_full,
             )
-        except ConfigError as error:
-            fault = [error.message, error.hint or ""]
-        said = self._ranks.facts({"fault": fault, "is_sure": is_sure})
-        for other in said:
-            if other["fault"] is not None:
-                raise ConfigError(str(other["fault"][0]), hint=str(other["fault"][1]) or None)
-        self._is_checked = any(other["is_sure"] for other in said)
+            return True, {"own": is_sure}
+
+        _, is_sure = agree(self._ranks, judge)
+        self._is_checked = any(is_sure)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -351,6 +347,10 @@ class EvenBatches:
         """The last step that was measured on all ranks; None before one was."""
         return self._last
 
+    def coming(self, n: int) -> list[MicroBatch]:
+        """Return the next ``n`` batches that were asked for and are not trained."""
+        return [one for one, _ in zip(self._queue, range(n), strict=False)]
+
     @property
     def is_accumulating(self) -> bool:
         """Whether more micro-batches of this step are to come on this rank."""
@@ -365,6 +365,10 @@ class EvenBatches:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next loop is; else the next one, also if the last was left early."""
         self._at.set_epoch(epoch)
+
+    def go_to(self, epoch: int, n_steps: int) -> None:
+        """Begin next in an epoch of which ``n_steps`` were trained, as after ``load_state_dict``."""
+        self._at.go_to(epoch, n_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training is, after its last step, and the ranks' speeds; JSON can hold it."""
