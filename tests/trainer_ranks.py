@@ -50,6 +50,8 @@ class Rows(Dataset):  # type: ignore[type-arg]
         return N
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= N:
+            raise IndexError(index)
         made = torch.Generator().manual_seed(index)
         words = torch.randint(1, WORDS, (LONGEST,), generator=made)
         is_there = torch.arange(LONGEST) < 3 + index % 4
@@ -182,4 +184,5 @@ def resumed(folder: Path, n_ranks: int) -> dict[str, Any]:
 def everything(rank: Any, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     found = {name: trained(case, rank.size) for name, case in CASES.items()}
-    return {**found, "resumed": resumed(folder, rank.size)}
+    grouped = Case("texts", more={"train_sampling_strategy": "group_by_length"})
+    return {**found, "grouped": trained(grouped, rank.size), "resumed": resumed(folder, rank.size)}

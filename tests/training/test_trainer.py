@@ -57,6 +57,14 @@ def test_a_training_goes_on_within_an_epoch(ranks: list[dict[str, Any]]) -> None
             torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6)
 
 
+def test_texts_grouped_by_length_are_drawn_alike_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    """EvenBatches refuses orders that differ; weights that differ would tell of batches that do."""
+    first, second = (one["grouped"] for one in ranks)
+    assert first["losses"] == pytest.approx(second["losses"])
+    for name, value in first["state"].items():
+        assert torch.equal(value, second["state"][name])
+
+
 class Stream(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
         return iter(trainer_ranks.Rows("texts"))
@@ -73,6 +81,12 @@ class Mixed(trainer_ranks.Even):
     ("make", "rows", "more", "says"),
     [
         (trainer_ranks.Even, Stream(), {"max_steps": 1}, "Stream is not sampled one by one"),
+        (
+            trainer_ranks.Even,
+            trainer_ranks.Rows("texts"),
+            {"train_sampling_strategy": "batch_rebalance"},
+            "Rows is",
+        ),
         (Mixed, trainer_ranks.Rows("texts"), {}, "neither half of it nor the same"),
     ],
 )

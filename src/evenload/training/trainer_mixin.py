@@ -51,12 +51,7 @@ class EvenTrainerMixin(Trainer):
         """Return a loader of even batches, with the Trainer's own order of samples, collator and workers."""
         self._refuse()
         usual = super().get_train_dataloader()
-        sampler = usual.get_sampler() if hasattr(usual, "get_sampler") else None
-        if sampler is None or not hasattr(sampler, "__len__"):
-            raise ConfigError(
-                f"{type(usual.dataset).__name__} is not sampled one by one",
-                hint="give a data set with a length, and train_sampling_strategy random or group_by_length",
-            )
+        sampler = _sampler_of(usual, self.args.seed if self.args.data_seed is None else self.args.data_seed)
         n_ranks = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         self.even = self.even_batches(sampler, self.args.train_batch_size * n_ranks)
         self._multiplied = None
@@ -178,6 +173,41 @@ class _Skipped:
     def __iter__(self) -> Iterator[list[Any]]:
         yield from ([] for _ in range(self._n_done))
         yield from self._even
+
+
+class _Seeded:
+    """A sampler without epochs that draws alike on every rank, and again when a training goes on."""
+
+    def __init__(self, sampler: Any, seed: int):
+        self._sampler, self._seed = sampler, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        import torch
+
+        self._sampler.generator = torch.Generator().manual_seed(self._seed + epoch)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._sampler)
+
+
+def _sampler_of(loader: Any, seed: int) -> Any:
+    """Return what a loader of accelerate's takes single samples from. Raises ConfigError."""
+    from torch.utils.data import BatchSampler
+
+    batches = getattr(loader, "batch_sampler", None)
+    while hasattr(batches, "batch_sampler"):
+        batches = batches.batch_sampler
+    sampler = getattr(batches, "sampler", None)
+    if type(batches) is not BatchSampler or not hasattr(sampler, "__len__"):
+        raise ConfigError(
+            f"{type(loader.dataset).__name__} is not sampled one by one",
+            hint="give a data set with a length, and train_sampling_strategy random or group_by_length",
+        )
+    is_drawn = hasattr(sampler, "generator") and not hasattr(sampler, "set_epoch")
+    return _Seeded(sampler, seed) if is_drawn else sampler
 
 
 def _without_labels(batch: Any) -> Any:
