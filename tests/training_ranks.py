@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from evenload.errors import EvenloadError
 from evenload.training import EvenBatches, TrainingRecord
+from evenload.training.passes.step_clock import Measured
 
 N, WIDTH, BATCH = 50, 6, 16  # the last batch has 2 samples: fewer than ranks
 PER_SAMPLE_S = [[1e-3, 2e-3, 4e-3], [4e-3, 1e-3, 1e-3], [1e-3, 1e-3, 9e-3]]
@@ -39,12 +41,11 @@ def told(even: EvenBatches, rank: int) -> None:
     """Have the ranks' speeds be what PER_SAMPLE_S says, others every three steps; nothing is timed."""
     measured = even._clock.measured
 
-    def instead() -> tuple[int, int, float] | None:
+    def instead() -> Measured | None:
         if (found := measured()) is None:
             return None
-        number, n, _ = found
-        speeds = PER_SAMPLE_S[number // 3 % len(PER_SAMPLE_S)]
-        return number, n, max(n, 1) * speeds[rank % len(speeds)]
+        speeds = PER_SAMPLE_S[found.number // 3 % len(PER_SAMPLE_S)]
+        return replace(found, seconds=max(found.n_samples, 1) * speeds[rank % len(speeds)])
 
     even._clock.measured = instead  # type: ignore[method-assign]
 
@@ -67,7 +68,8 @@ def loss_of(even: EvenBatches, model: Any, batch: Any, kind: str, total: float |
     losses = (model(x) - y).square()
     if kind == "tokens":
         weights = n_tokens(at).double()[:, None]
-        return even.scale((losses * weights).sum() / weights.sum(), weight=weights.sum(), total=total)
+        n = n_tokens(at).sum()  # whole, as tokens are
+        return even.scale((losses * weights).sum() / n, weight=n, total=total)
     if kind == "sum":
         return even.scale(losses.sum(), reduction="sum")
     return even.scale(losses.mean())

@@ -26,6 +26,7 @@ HERE = {
     "evenload": "evenload", "concurrent": "concurrent", "joblib": "joblib", "list": "builtins.list",
     "executor": "evenload.Executor", "future": "concurrent.futures.Future", "Ray": "evenload.executor.Ray",
     "EvenBatches": "evenload.training.EvenBatches", "even": "evenload.training.EvenBatches",
+    "EvenTrainerMixin": "evenload.training.EvenTrainerMixin",
     "DataLoader": "torch.utils.data.DataLoader", "accelerator": "accelerate.Accelerator",
     "planner": "evenload.moe.Planner", "schedule_transfers": "evenload.moe.schedule_transfers",
     "clone_experts": "evenload.moe.clone_experts", "federate": "evenload.clients.federate",
@@ -55,6 +56,7 @@ THERE = {
         "accelerator": "accelerate.Accelerator", "Accelerator": "accelerate.Accelerator",
         "DataLoaderConfiguration": "accelerate.utils.DataLoaderConfiguration", "loss": "torch.Tensor",
         "model": "torch.nn.parallel.DistributedDataParallel", "SyncBatchNorm": "torch.nn.SyncBatchNorm",
+        "Trainer": "transformers.Trainer",
     },
 }  # fmt: skip
 # Of whom a keyword alone is an argument.

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from evenload.training.record import TrainingRecord
     from evenload.training.shares import Cost, Shares, share
     from evenload.training.step_record import Step
+    from evenload.training.trainer_mixin import EvenTrainerMixin
 
 _HOMES = {
     "EvenBatches": "even_batches",
+    "EvenTrainerMixin": "trainer_mixin",
     "Step": "step_record",
     "TrainingRecord": "record",
     **dict.fromkeys(("Cost", "Shares", "share"), "shares"),
 }
 
-__all__ = ["Cost", "EvenBatches", "Shares", "Step", "TrainingRecord", "share"]
+__all__ = ["Cost", "EvenBatches", "EvenTrainerMixin", "Shares", "Step", "TrainingRecord", "share"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -10,30 +10,38 @@ differently.
 """
 
 import bisect
+import contextlib
+import logging
 import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from evenload._arguments import flag, instance_of, number, seconds, whole
+from evenload._arguments import instance_of, number, seconds, whole
 from evenload.errors import ConfigError, quoted
 from evenload.training.drift import Drift, counts_of
 from evenload.training.epoch_order import EpochOrder, digest
+from evenload.training.hidden_waits import HiddenWaits
 from evenload.training.passes.accumulation import steps, synchroniser
 from evenload.training.passes.backward_marks import BackwardMarks
-from evenload.training.passes.micro_batch import MicroBatch, micro_batches
+from evenload.training.passes.collective_waits import leave_out_waits
+from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches
 from evenload.training.passes.model_checks import check_graph, watch
-from evenload.training.passes.step_clock import StepClock
+from evenload.training.passes.step_clock import Measured, StepClock
 from evenload.training.position import Position
-from evenload.training.ranks.agreement import agree
+from evenload.training.ranks.agreement import agree, same_order
 from evenload.training.ranks.rank_group import RankGroup
 from evenload.training.record import TrainingRecord
+from evenload.training.settings import checked_settings
 from evenload.training.shares import Cost, Shares, cost_of
 from evenload.training.step_record import Step
 
 __all__ = ["EvenBatches"]
+
+LOG = logging.getLogger("evenload.training")
+IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"
 
 
 class EvenBatches:
@@ -68,7 +76,7 @@ class EvenBatches:
                 instance_of("record", record, TrainingRecord, "an evenload.training.TrainingRecord")
             seconds("stall_s", stall_s)
             order = EpochOrder(source, shuffle=shuffle, seed=seed)
-            settings = _checked(given, order.n_samples, self._ranks.size)
+            settings = checked_settings(given, order.n_samples, self._ranks.size)
             own = None if most is None else whole("most", most, least=1)
             return order, {**settings, "shuffle": order.is_shuffled, "seed": order.seed, "own": own}
 
@@ -84,7 +92,10 @@ class EvenBatches:
         self._last: Step | None = None
         self._marks = BackwardMarks(self._own_ready, self._all_done)
         self._is_checked = self._ranks.size == 1 and self._micro is None
-        self._is_watched = self._is_stepping = self._has_sync_norm = False
+        self._is_watched = self._is_stepping = False
+        self._hidden = HiddenWaits(self._micro or 1)
+        if self._ranks.size > 1:
+            leave_out_waits(self._clock)
         self._record = record
         self._times: dict[int, tuple[float, float]] = {}
         self._began_s = time.monotonic()
@@ -100,25 +111,11 @@ class EvenBatches:
         epoch, start = self._at.begin()
         samples = self._order.of(epoch)
         if self._order.is_given:
-            self._check_order(samples)
+            same_order(self._ranks, digest(samples), len(samples), self._order.n_samples)
         self._issued = (self._issued[0] + 1, -1)
         self._queue.clear()
         self._clock.forget()
         return self._batches(samples, self._issued[0], start)
-
-    def _check_order(self, samples: Sequence[Any]) -> None:
-        found = self._ranks.gather([digest(samples), float(len(samples))], "the order of an epoch")
-        wrong = [n for _, n in found if n != self._order.n_samples]
-        if wrong:
-            raise ConfigError(
-                f"the sampler said {self._order.n_samples} samples, and yields {wrong[0]:.0f}",
-                hint="give a sampler whose __len__ is what it yields",
-            )
-        if len({one for one, _ in found}) > 1:
-            raise ConfigError(
-                "the sampler yields the samples in another order on each rank",
-                hint="seed it alike on every rank, or give the data set, which is shuffled by seed=",
-            )
 
     def _batches(self, samples: Any, serial: int, start: int) -> Iterator[list[Any]]:
         for step, first in enumerate(range(start, self._at.n_used, self._global_batch)):
@@ -149,6 +146,11 @@ class EvenBatches:
         """Steps of an epoch."""
         return self._at.n_steps
 
+    @property
+    def n_left(self) -> int | None:
+        """Batches of the epoch that are not trained yet; None with micro-batches."""
+        return None if self._micro is not None else self._at.n_left
+
     # --- the gradient -----------------------------------------------------------------------------
 
     def scale(
@@ -178,7 +180,7 @@ class EvenBatches:
             part, whole_ = one.n_samples, one.global_batch
         else:
             whole_ = self.total(weight) if total is None else number("total", total, is_zero_allowed=False)
-            part = weight if one.n_samples else 0
+            part = exact(weight, loss) if one.n_samples else 0
         if reduction == "sum":
             part = int(one.n_samples > 0)
         scaled = loss * (part * (self._ranks.size / whole_))
@@ -208,22 +210,17 @@ class EvenBatches:
 
         Others would deal the batches out once more. ``options`` are the DataLoader's.
         """
-        from torch.utils.data import DataLoader
+        from evenload.training.even_loader import EvenLoader
 
-        made = DataLoader(dataset, batch_sampler=self, **options)  # pyrefly: ignore
-        made._is_accelerate_prepared = True  # pyrefly: ignore
-        return made
+        return EvenLoader(dataset, batch_sampler=self, **options)  # pyrefly: ignore
 
     def total(self, weight: Any) -> float:
         """Return the sum of a weight over all ranks. Every rank has to call it, in the same step.
 
         With micro-batches give the weight of all of a step's, before the first.
         """
-        one = self._current()
-        mine = float(weight) if one.n_samples else 0.0
-        self._clock.pause()
+        mine = float(weight) if self._current().n_samples else 0.0
         found = [one[0] for one in self._ranks.gather([mine], f"step {self._number}")]
-        self._clock.resume()
         for rank, given in enumerate(found):
             if not 0 <= given < math.inf:
                 raise ConfigError(
@@ -234,18 +231,28 @@ class EvenBatches:
         return sum(found)
 
     def watch(self, model: Any) -> None:
-        """Leave what waits for others inside ``model`` out of the times: SyncBatchNorm, modules of FSDP2.
+        """Leave FSDP2's waits for others inside ``model`` out of the times, and look for BatchNorm.
 
-        Call it once, after ``fully_shard``. Raises ConfigError for BatchNorm without sync.
+        Call it once, after ``fully_shard``. Raises ConfigError for BatchNorm without sync, and for
+        SyncBatchNorm if an epoch's last batch is too small for all ranks.
         """
         if self._ranks.size > 1:
-            self._has_sync_norm = watch(model, self._clock.pause, self._clock.resume)
-        if self._has_sync_norm and not self._at.is_last_full(self._ranks.size):
-            raise ConfigError(
-                "the last batch has fewer samples than there are ranks: SyncBatchNorm would be off",
-                hint="use drop_last=True",
-            )
+            watch(model, self._clock.pause, self._clock.resume, is_last_full=self._is_last_full)
         self._is_watched = True
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Leave a wait for other ranks out of the times that torch.distributed knows nothing of."""
+        is_held = self._clock.hold()
+        try:
+            yield
+        finally:
+            if is_held:
+                self._clock.resume()
+
+    @property
+    def _is_last_full(self) -> bool:
+        return self._at.is_last_full(self._ranks.size)
 
     def skip(self) -> None:
         """Leave out the batch at hand, on every rank: it is not trained. Not for micro-batches."""
@@ -267,25 +274,23 @@ class EvenBatches:
         return self._queue[0]
 
     def _check(self, loss: Any, one: MicroBatch) -> None:
-        fault, is_sure = None, False
-        try:
+        def judge() -> tuple[bool, dict[str, Any]]:
             is_sure = check_graph(
                 loss,
                 n_samples=one.n_samples,
                 is_watched=self._is_watched,
                 is_accumulated=self._micro is not None,
+                is_last_full=self._is_last_full,
             )
-        except ConfigError as error:
-            fault = [error.message, error.hint or ""]
-        said = self._ranks.facts({"fault": fault, "is_sure": is_sure})
-        for other in said:
-            if other["fault"] is not None:
-                raise ConfigError(str(other["fault"][0]), hint=str(other["fault"][1]) or None)
-        self._is_checked = any(other["is_sure"] for other in said)
+            return True, {"own": is_sure}
+
+        _, is_sure = agree(self._ranks, judge)
+        self._is_checked = any(is_sure)
 
     # --- steps ------------------------------------------------------------------------------------
 
     def _own_ready(self) -> None:
+        self._clock.count_thread()  # of the backward pass, which on a GPU is another
         if self._queue and self._queue[0].is_last:
             self._clock.pause()
             if self._stalls:
@@ -306,8 +311,9 @@ class EvenBatches:
         self._at.passed(one.global_batch)
         self._number += 1
         self._fold()
-        measured, n, time_s = self._clock.measured() or (-1, 0, 0.0)
-        self._ranks.start([*map(float, self._issued), measured, n, time_s])
+        found = self._clock.measured() or Measured(-1, 0, 0.0, math.nan)
+        seen = found.number, found.n_samples, found.seconds, found.busy_s
+        self._ranks.start([*map(float, self._issued), *seen])
 
     def _fold(self) -> None:
         """Take in what the ranks said of a step, if they did."""
@@ -320,6 +326,9 @@ class EvenBatches:
             self._table.append(((serial, step + 1), self._drift.shares))
         if len({one[2] for one in said}) == 1 and said[0][2] >= 0 and all(times):
             self._last = Step(int(said[0][2]), counts, times)
+            hidden = self._hidden.observe(counts, times, [one[5] for one in said])
+            if hidden and self._ranks.number == 0:
+                LOG.warning(hidden)
             if self._record and self._last.number in self._times:
                 start, stop = self._times.pop(self._last.number)
                 self._record.step(counts, times, start=start, stop=stop)
@@ -338,6 +347,10 @@ class EvenBatches:
         """The last step that was measured on all ranks; None before one was."""
         return self._last
 
+    def coming(self, n: int) -> list[MicroBatch]:
+        """Return the next ``n`` batches that were asked for and are not trained."""
+        return [one for one, _ in zip(self._queue, range(n), strict=False)]
+
     @property
     def is_accumulating(self) -> bool:
         """Whether more micro-batches of this step are to come on this rank."""
@@ -352,6 +365,10 @@ class EvenBatches:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next loop is; else the next one, also if the last was left early."""
         self._at.set_epoch(epoch)
+
+    def go_to(self, epoch: int, n_steps: int) -> None:
+        """Begin next in an epoch of which ``n_steps`` were trained, as after ``load_state_dict``."""
+        self._at.go_to(epoch, n_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training is, after its last step, and the ranks' speeds; JSON can hold it."""
@@ -377,23 +394,3 @@ class EvenBatches:
             given = [None] * self._ranks.size
         costs = [None if one is None else cost_of("a cost of the state", one) for one in given]
         return costs, {"place in the epoch": [*self._at.to_json().values()], "digest of costs": digest(costs)}
-
-
-IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"
-
-
-def _checked(given: Mapping[str, Any], n_samples: int, n_ranks: int) -> dict[str, Any]:
-    """The settings that all ranks have to have alike. Raises ConfigError."""
-    batch = whole("global_batch", given["global_batch"], least=1)
-    micro = None if given["micro_batch"] is None else whole("micro_batch", given["micro_batch"], least=1)
-    drop_last = flag("drop_last", given["drop_last"])
-    if n_samples < n_ranks:
-        raise ConfigError(
-            f"{n_samples} samples are fewer than {n_ranks} ranks", hint="use more samples, or fewer ranks"
-        )
-    if drop_last and n_samples < batch:
-        raise ConfigError(
-            f"{n_samples} samples make no global batch of {batch}",
-            hint="use drop_last=False, or a smaller one",
-        )
-    return {"global_batch": batch, "samples": n_samples, "micro_batch": micro, "drop_last": drop_last}

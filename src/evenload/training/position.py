@@ -53,6 +53,18 @@ class Position:
         """Whether each rank has a sample of every step."""
         return not self.n_steps or self.n_used - (self.n_steps - 1) * self._batch >= n_ranks
 
+    def go_to(self, epoch: int, n_steps: int) -> None:
+        """Go on in ``epoch``, of which ``n_steps`` steps were trained."""
+        n_steps = whole("n_steps", n_steps, most=self.n_steps)
+        self._epoch = whole("epoch", epoch, most=MOST_EPOCH)
+        self._n_trained = self._start = min(n_steps * self._batch, self.n_used)
+        self._has_moved = False
+
+    @property
+    def n_left(self) -> int:
+        """Steps of the epoch that are not trained yet."""
+        return -(-max(0, self.n_used - self._n_trained) // self._batch)
+
     def to_json(self) -> dict[str, Any]:
         """Return it for a checkpoint."""
         return {

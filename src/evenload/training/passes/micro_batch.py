@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["MicroBatch", "micro_batches"]
+__all__ = ["MicroBatch", "exact", "micro_batches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,12 @@ def micro_batches(
         n_here = min(size, n - first)
         at = start + first
         yield MicroBatch(step, n_here, n, batch, first + n_here == n), range(at, at + n_here)
+
+
+def exact(weight: Any, loss: Any) -> Any:
+    """Return a weight as exact as its loss: torch makes whole numbers in a tensor times a float float32."""
+    import torch
+
+    if not isinstance(weight, torch.Tensor):
+        return weight
+    return weight.to(torch.promote_types(loss.dtype, torch.float32))

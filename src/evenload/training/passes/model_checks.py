@@ -1,7 +1,7 @@
 """What in a model stands against exact gradients or honest times: found in the graph of its first loss.
 
-Plain BatchNorm takes statistics of a rank's own samples: with other shares its results are others. What waits
-for other ranks inside the forward pass (SyncBatchNorm, FSDP2) has to be left out of the times: ``watch``.
+Plain BatchNorm takes statistics of a rank's own samples: with other shares its results are others. On a GPU,
+FSDP2 waits for other ranks in streams of its own: ``watch`` leaves that out of the times.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,17 +12,22 @@ from evenload.errors import ConfigError
 __all__ = ["check_graph", "watch"]
 
 BATCH_NORMS = ("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward")
-WAITING = {"SyncBatchNormBackward": "SyncBatchNorm", "RegisterPostBackwardFunctionBackward": "FSDP2"}
+SYNC_NORM, FSDP2 = "SyncBatchNormBackward", "RegisterPostBackwardFunctionBackward"
 WHY_NOT = "takes statistics of each rank's own samples, so its results would change with the shares"
 NOT_PIECES = "takes statistics of one micro-batch of each rank, and ranks have different numbers of them"
+NOT_FULL = "the last batch has fewer samples than there are ranks: SyncBatchNorm would be off"
 INSTEAD = "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or GroupNorm or LayerNorm"
 
 
-def check_graph(loss: Any, *, n_samples: int, is_watched: bool, is_accumulated: bool) -> bool:
+def check_graph(
+    loss: Any, *, n_samples: int, is_watched: bool, is_accumulated: bool, is_last_full: bool
+) -> bool:
     """Return whether the graph of a loss could be judged: not if there is one sample only.
 
-    Raises ConfigError for BatchNorm without sync, for SyncBatchNorm if gradients are accumulated, and for
-    what waits for others and is not watched.
+    is_last_full  whether each rank has a sample of an epoch's last batch
+
+    Raises ConfigError for BatchNorm without sync, for SyncBatchNorm if gradients are accumulated or the last
+    batch is not full, and for FSDP2 that is not watched.
     """
     is_sure = True
     for node in _nodes(loss.grad_fn):
@@ -32,13 +37,15 @@ def check_graph(loss: Any, *, n_samples: int, is_watched: bool, is_accumulated: 
             if _rows(node) > 1:
                 raise ConfigError(f"BatchNorm {WHY_NOT}", hint=INSTEAD)
             is_sure = is_sure and n_samples > 1
-        if name == "SyncBatchNormBackward" and is_accumulated:
+        if name == SYNC_NORM and is_accumulated:
             raise ConfigError(
                 f"SyncBatchNorm {NOT_PIECES}", hint="use GroupNorm or LayerNorm, or no micro_batch"
             )
-        if name in WAITING and not is_watched:
+        if name == SYNC_NORM and not is_last_full:
+            raise ConfigError(NOT_FULL, hint="use drop_last=True")
+        if name == FSDP2 and not is_watched:
             raise ConfigError(
-                f"the model has {WAITING[name]}, in which ranks wait for each other while they compute",
+                "the model has FSDP2, in which ranks wait for each other while they compute",
                 hint="call even.watch(model) once, before the first step",
             )
     return is_sure
@@ -59,46 +66,26 @@ def _rows(node: Any) -> int:
     return 2 if saved is None else len(saved)
 
 
-def watch(model: Any, pause: Callable[[], None], resume: Callable[[], None]) -> bool:
-    """Have ``pause`` and ``resume`` called around each wait for others inside ``model``.
+def watch(model: Any, pause: Callable[[], Any], resume: Callable[[], None], *, is_last_full: bool) -> None:
+    """Have ``pause`` and ``resume`` called around each wait of FSDP2 inside ``model``.
 
-    Returns whether it has SyncBatchNorm. Raises ConfigError for BatchNorm without sync.
+    Raises ConfigError for BatchNorm without sync, and for SyncBatchNorm if the last batch is not full.
     """
     import torch
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    has_sync = False
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
-            has_sync = True
-            _around_module(module, pause, resume)
+            if not is_last_full:
+                raise ConfigError(NOT_FULL, hint="use drop_last=True")
         elif isinstance(module, _BatchNorm):
             if module.training:
                 raise ConfigError(f"{name or 'the model'}: BatchNorm {WHY_NOT}", hint=INSTEAD)
         elif hasattr(module, "set_requires_gradient_sync"):  # of fully_shard
             _around_gathers(module, pause, resume)
-    return has_sync
 
 
-def _around_module(module: Any, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-    """Leave out all that a module does, forward and backward."""
-
-    def before(_: Any, args: Any) -> None:
-        for one in args:
-            if getattr(one, "requires_grad", False):
-                one.register_hook(lambda _: resume())
-        pause()
-
-    def after(_: Any, __: Any, output: Any) -> None:
-        resume()
-        if output.requires_grad:
-            output.register_hook(lambda _: pause())
-
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after)
-
-
-def _around_gathers(module: Any, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+def _around_gathers(module: Any, pause: Callable[[], Any], resume: Callable[[], None]) -> None:
     """Leave out the exchanges of FSDP2 before and after a module computes, forward and backward.
 
     Hooks are called in the order in which they were registered, and FSDP2's are there already: those that
@@ -106,12 +93,15 @@ def _around_gathers(module: Any, pause: Callable[[], None], resume: Callable[[],
     it is the other way round.
     """
 
-    def hook_all(values: Any, call: Callable[[], None]) -> None:
+    def hook_all(values: Any, call: Callable[[], Any]) -> None:
         from torch.utils._pytree import tree_leaves
+
+        def hook(_: Any) -> None:
+            call()
 
         for one in tree_leaves(values):
             if getattr(one, "requires_grad", False):
-                one.register_hook(lambda _: call())
+                one.register_hook(hook)
 
     def enter(_: Any, args: Any, kwargs: Any) -> None:
         hook_all((args, kwargs), resume)

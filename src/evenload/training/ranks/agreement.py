@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from evenload.errors import ConfigError, quoted
 from evenload.training.ranks.rank_group import RankGroup
 
-__all__ = ["agree", "same"]
+__all__ = ["agree", "same", "same_order"]
 
 T = TypeVar("T")
 SAID = 400
@@ -51,3 +51,19 @@ def same(name: str, values: list[Any]) -> None:
                 f"rank 0 has {name}={quoted(values[0])}, rank {rank} has {quoted(value)}",
                 hint=f"give every rank the same {name}",
             )
+
+
+def same_order(ranks: RankGroup, digest: float, n_found: int, n_said: int) -> None:
+    """Raise ConfigError unless all ranks have samples of the same digest, as many as the sampler said."""
+    found = ranks.gather([digest, float(n_found)], "the order of an epoch")
+    wrong = [n for _, n in found if n != n_said]
+    if wrong:
+        raise ConfigError(
+            f"the sampler said {n_said} samples, and yields {wrong[0]:.0f}",
+            hint="give a sampler whose __len__ is what it yields",
+        )
+    if len({one for one, _ in found}) > 1:
+        raise ConfigError(
+            "the sampler yields the samples in another order on each rank",
+            hint="seed it alike on every rank, or give the data set, which is shuffled by seed=",
+        )
