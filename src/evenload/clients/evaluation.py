@@ -1,6 +1,5 @@
 """Loss and accuracy of states on examples that nobody trains on."""
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.load.datasets import as_rows
+from evenload.clients.step.module_state import copy_model
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.losses import METRICS_PER_ROW, n_counted
 from evenload.clients.values.recipe import Recipe
@@ -27,7 +27,7 @@ def evaluate(
 
     NaN for no examples. Raises whatever the examples or the model raise.
     """
-    own = copy.deepcopy(model).eval()
+    own = copy_model(model).eval()
     own.load_state_dict(state)
     dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
     plain = dataclasses.replace(recipe, augment=None, precision=None)

@@ -31,7 +31,6 @@ __all__ = [
     "load_tasks",
     "recipes_for",
     "states_for",
-    "with_seeds",
 ]
 
 ReadDataset = tuple[Any, ReadRows, Exception | None]
@@ -158,7 +157,14 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
     for (found, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
         batches = batches.of_fresh(n, recipe.steps_per_epoch(n)) if found.is_fresh and n else batches
-        rows, more = found.rows, {"is_keyed": is_keyed[id(recipe)], "is_fresh": found.is_fresh}
+        rows, more = (
+            found.rows,
+            {
+                "is_keyed": is_keyed[id(recipe)],
+                "is_fresh": found.is_fresh,
+                "seed": client_seed(seed, client, round),
+            },
+        )
         task = ClientTask(client, recipe, rows, n, batches, start, anchor, correction, **more)
         if error is not None:
             loaded.ended.append(failed(task, error))
@@ -167,11 +173,6 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
         else:
             loaded.tasks.append(task)
     return loaded
-
-
-def with_seeds(tasks: Sequence[ClientTask], seed: int, round: int) -> list[ClientTask]:
-    """The same tasks with a seed each, for a model that draws from torch's own generator."""
-    return [replace(task, seed=client_seed(seed, task.client, round)) for task in tasks]
 
 
 def recipes_for(recipe: Recipe | Sequence[Recipe], n: int) -> list[Recipe]:
