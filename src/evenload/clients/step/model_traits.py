@@ -68,7 +68,7 @@ WATCHED = frozenset(
 
 def class_count(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> int | None:
     """The model's number of classes, found with one row; None if the loss has no classes."""
-    if recipe.loss != "cross_entropy" or recipe.step is not None or recipe.objective is not None:
+    if not recipe.has_classes or recipe.step is not None:
         return None
     outputs = ask(model, recipe, x, y)
     return outputs.shape[1] if outputs.dim() > 1 else None

@@ -15,7 +15,7 @@ from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, leaves_of, map_batch
-from evenload.clients.values.losses import metrics_of, n_counted
+from evenload.clients.values.losses import ignored_by, metrics_of, n_counted
 from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
@@ -90,7 +90,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 sums[name] += float(metric(outputs.detach(), y).sum())
         losses.append(loss)
         seen += len(y)
-        counted += n_counted(y) if task.rows.has_ignored else len(y)
+        counted += n_counted(y, ignored_by(recipe)) if task.rows.has_ignored else len(y)
     return _result(model, task, losses, {n: t / max(1, counted) for n, t in sums.items()}, seen, status)
 
 

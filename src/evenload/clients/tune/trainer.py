@@ -89,6 +89,10 @@ class Trainer:
         """A copy of the state that clients start from unless told otherwise."""
         return {name: t.clone() for name, t in self._start.items()}
 
+    def counts_draws(self, recipe: Recipe) -> bool:
+        """Did clients draw numbers that are counted (dropout, ``torch.rand``, augmentation), not torch's?"""
+        return self._reader.draws([recipe])
+
     def train(
         self,
         datasets: Sequence[Any],
