@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from evenload.clients import SGD, Adam, AdamW, Cosine, Recipe, train
+from evenload.clients import SGD, Adam, AdamW, Cosine, CrossEntropy, Recipe, evaluate, train
 from evenload.clients.spread.equivalence_check import difference
+from evenload.errors import ConfigError
 
 spec = importlib.util.spec_from_file_location("clients_models", Path(__file__).with_name("conftest.py"))
 models = importlib.util.module_from_spec(spec)
@@ -195,3 +196,19 @@ def test_the_result_does_not_depend_on_the_company():
         assert all(difference(r.state, whole[r.client].state) <= 1e-6 for r in part)
     other = train(models.Dropped, data, recipe, strategy="fused:4", seed=3)
     assert difference(other[0].state, whole[0].state) > 1e-4
+
+
+def test_an_evaluation_of_a_weighted_loss_is_torchs_own():
+    """Oracle: ``nn.CrossEntropyLoss`` of all rows in one call; ours sees them in parts."""
+    model, loss = nn.Linear(3, 3).double(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 7.0]).double())
+    x, y = torch.randn(2500, 3, dtype=torch.float64), torch.randint(0, 3, (2500,))
+    found = evaluate(model, model.state_dict(), (x, y), Recipe(loss=loss))
+    assert found["loss"] == pytest.approx(loss(model(x), y).item(), rel=1e-12)
+
+
+def test_a_loss_of_torch_that_means_the_same_is_a_name():
+    assert Recipe(loss=nn.MSELoss()).loss == "mse"
+    weighted = Recipe(loss=nn.CrossEntropyLoss(torch.tensor([1.0, 2.0]))).loss
+    assert weighted == CrossEntropy(weight=[1.0, 2.0])
+    with pytest.raises(ConfigError, match="weight="):
+        CrossEntropy(weight="heavy")

@@ -235,7 +235,11 @@ def test_drawn_numbers_do_not_depend_on_strategy_company_or_torchs_generator():
     assert difference(alone[0].state, run[2].state) <= 1e-12
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_older_weight_norm_is_refused_with_what_to_use():
-    with pytest.raises(ValueError, match=r"(?s)attribute 'weight' of 0 .*parametrizations\.weight_norm"):
-        train(lambda: mlp(norm=nn.utils.weight_norm), clients("vector"), RECIPE)
+def test_a_tensor_that_was_computed_once_from_parameters_is_refused():
+    def make():
+        model = mlp()
+        model[0].doubled = 2 * model[0].weight
+        return model
+
+    with pytest.raises(ValueError, match=r"(?s)attribute 'doubled' of 0 .*compute it in forward"):
+        train(make, clients("vector"), RECIPE)

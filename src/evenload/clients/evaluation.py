@@ -1,6 +1,5 @@
 """Loss and accuracy of states on examples that nobody trains on."""
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.load.datasets import as_rows
+from evenload.clients.step.module_state import copy_model
 from evenload.clients.step.objective import BatchLoss
-from evenload.clients.values.losses import METRICS_PER_ROW, n_counted
+from evenload.clients.values.losses import METRICS_PER_ROW, ignored_by, n_counted
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["evaluate", "evaluate_each"]
@@ -27,22 +27,24 @@ def evaluate(
 
     NaN for no examples. Raises whatever the examples or the model raise.
     """
-    own = copy.deepcopy(model).eval()
+    own = copy_model(model).eval()
     own.load_state_dict(state)
     dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
     plain = dataclasses.replace(recipe, augment=None, precision=None)
     rows, batch_loss, key = as_rows(examples, dtype), BatchLoss(plain), torch.tensor(0)
-    has_classes = recipe.loss == "cross_entropy" and recipe.objective is None
-    names = ("loss", "accuracy") if has_classes else ("loss",)
-    sums, counted = dict.fromkeys(names, 0.0), 0.0
+    names = ("loss", "accuracy") if recipe.has_classes else ("loss",)
+    sums, counts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for at in range(0, len(rows), BATCH):
         x, y = rows.at(np.arange(at, min(at + BATCH, len(rows))))
         each, outputs = batch_loss.rows(own, x, y, key)
-        counted += len(y) if "accuracy" not in sums or y.is_floating_point() else n_counted(y)
+        is_labelled = "accuracy" in sums and not y.is_floating_point()
+        counted = n_counted(y, ignored_by(recipe)) if is_labelled else len(y)
+        of_loss = counted if batch_loss.shares is None else float(batch_loss.shares(y).sum())
+        counts = {name: n + (of_loss if name == "loss" else counted) for name, n in counts.items()}
         sums["loss"] += float(each.sum() if each.dim() else each * len(y))
         if "accuracy" in sums:
             sums["accuracy"] += float(METRICS_PER_ROW["accuracy"](outputs, y).sum())
-    return {name: total / counted if counted else float("nan") for name, total in sums.items()}
+    return {name: sums[name] / n if n else float("nan") for name, n in counts.items()}
 
 
 def evaluate_each(

@@ -34,17 +34,26 @@ class Drawn:
     """The generators as they were when this was made, to ask later whether numbers were drawn since."""
 
     def __init__(self) -> None:
-        self._torch, self._python, self._numpy = torch.get_rng_state(), random.getstate(), _of_numpy()
+        self._torch, self._python, self._numpy = (
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state(),
+        )
 
     def __bool__(self) -> bool:
         """Has anything drawn from one of them?"""
         return (
             self._python != random.getstate()
-            or self._numpy != _of_numpy()
+            or _comparable(self._numpy) != _comparable(np.random.get_state())
             or not torch.equal(self._torch, torch.get_rng_state())
         )
 
+    def put_back(self) -> None:
+        """Let the generators go on from where they were."""
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
 
-def _of_numpy() -> tuple:
-    state: Any = np.random.get_state()
+
+def _comparable(state: Any) -> tuple:
     return (state[1].tobytes(), *state[2:])

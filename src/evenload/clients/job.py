@@ -22,7 +22,7 @@ from evenload.clients.values.adaptive_optimizers import (
     Rprop,
 )
 from evenload.clients.values.optimizer import SGD, Adam, AdamW
-from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
 from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
@@ -114,13 +114,14 @@ def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:
     if not isinstance(entry, Mapping):
         return part("recipe", lambda: _mapping(entry, []))
     names = [f.name for f in fields(Recipe) if f.name not in ("step", "augment", "objective")]
-    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "loss": {"cross_entropy": CrossEntropy}}
     made: dict[str, Any] = {}
     for key, value in entry.items():
 
         def make(key: str = key, value: Any = value) -> Any:
             _mapping({key: value}, names)
-            value = _named(key, value, known[key]) if key in known else value
+            is_value = key in known and (key != "loss" or isinstance(value, Mapping))
+            value = _named(key, value, known[key]) if is_value else value
             value = tuple(value) if key == "metrics" else value
             Recipe(**{key: value})  # pyrefly: ignore  # raises for what is wrong with this value alone
             return value

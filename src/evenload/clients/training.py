@@ -1,5 +1,6 @@
 """``train``: train clients with a trainer of its own for one call."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 from torch import nn
 
 from evenload.clients.algorithms.reduce import Reducer
+from evenload.clients.plain_check import check_plainly
 from evenload.clients.tune.trainer import Trainer
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
+from evenload.errors import TaskError
 
 __all__ = ["train"]
 
@@ -34,6 +37,7 @@ def train(
     cache: str | Path | None = None,
     reduce: str | Reducer | None = None,
     on_error: str = "raise",
+    check: bool = False,
 ) -> TrainResult:
     """Train one copy of ``model`` per dataset. The result is the serial one, whatever the strategy.
 
@@ -53,6 +57,8 @@ def train(
     cache        file that remembers what "auto" has measured on this machine
     reduce       "mean" or a Reducer: aggregate states as clients end, and keep none
     on_error     "raise" a TaskError when all others are through (they are its ``result``), or "return"
+    check        first hold a few steps of the first clients against a plain loop of torch on your own
+                 objects; TaskError if they differ, a note in the plan if they are equal
     Raises ConfigError or UnknownName at once for arguments that cannot be used.
     """
     options = TrainOptions(
@@ -64,7 +70,19 @@ def train(
         reduce=reduce,
         on_error=on_error,
     )
+    checked = check_plainly(model, datasets, _first(recipe), strategy=strategy, seed=seed) if check else []
+    if unequal := [one for one in checked if not one.is_equal]:
+        raise TaskError(
+            f"training differs from a plain loop of torch: {unequal[0]}",
+            hint="evenload clients check JOB shows each client; please tell us of a model that does",
+        )
     with Trainer(
         model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads, cache=cache
     ) as trainer:
-        return trainer.run(datasets, recipe, options)
+        found = trainer.run(datasets, recipe, options)
+    notes = (*found.plan.notes, *(f"against plain torch: {one}" for one in checked))
+    return dataclasses.replace(found, plan=dataclasses.replace(found.plan, notes=notes)) if check else found
+
+
+def _first(recipe: Recipe | Sequence[Recipe]) -> Recipe:
+    return recipe if isinstance(recipe, Recipe) else recipe[0]

@@ -166,3 +166,29 @@ def test_a_key_in_the_wrong_place_is_told_where_it_belongs(capsys, job):
     assert "max_workers: is not a key here, but of strategy" in err
     assert "batch-size: is not a key here, but of recipe" in err
     assert "did you mean 'SGD'?" in err
+
+
+@pytest.mark.parametrize(
+    ("loss", "code"), [("cross_entropy", 0), ("{name: cross_entropy, weight: [1, 2, 7]}", 0)]
+)
+def test_check_holds_a_job_against_plain_torch(capsys, job, loss, code):
+    job.write_text(JOB.replace("batch_size: 4", f"batch_size: 4, loss: {loss}"))
+    ended, out, _ = call(capsys, "check", job)
+    assert ended == code
+    assert [line.partition(" within")[0] for line in out.splitlines()] == [
+        "client 0: equal",
+        "client 1: equal",
+    ]
+
+
+def test_check_ends_with_1_where_they_differ(capsys, job):
+    """A model that counts its calls in a global: no two trainings of it are the same."""
+    counting = TASK.replace(
+        "def model():",
+        "n = [1.0]\n\nclass Net(nn.Linear):\n    def forward(self, x):\n        n[0] += 1\n"
+        "        return super().forward(x) * n[0]\n\ndef model():",
+    ).replace("return nn.Linear(4, 3)", "return Net(4, 3)")
+    (job.parent / "task.py").write_text(counting)
+    code, out, _ = call(capsys, "check", job, "--strategy", "serial")
+    assert code == 1
+    assert "differs by" in out

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.algorithms.reduce import as_dtype
 from evenload.clients.values.keys import SAMPLE, key
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -81,14 +82,28 @@ class FedBuff:
         returned = self.next_to_return(server)
         began = {client: (version, start) for _, _, client, version, start in returned}
         total = {n: torch.zeros_like(server.state[n]) for n in server.params}
-        for r in results:
-            version, start = began[r.client]
-            weight = (1 + server.round - version) ** -0.5
-            for n, d in minus(r.state, start, server.params).items():
+        weights = [(1 + server.round - began[r.client][0]) ** -0.5 for r in results]
+        for r, weight in zip(results, weights, strict=True):
+            for n, d in minus(r.state, began[r.client][1], server.params).items():
                 total[n].add_(d, alpha=weight)
-        state = dict(server.state)
+        state = self._with_buffers(server, results, weights)
         for n, t in total.items():
             state[n] = server.state[n] + self.lr * t / self.buffer
         gone = {entry[1] for entry in returned}
         flying = [entry for entry in server.memory["flying"] if entry[1] not in gone]
         return server.after(state, flying=flying, now_s=returned[-1][0])
+
+    def _with_buffers(
+        self, server: Server, results: list[ClientResult], weights: list[float]
+    ) -> dict[str, torch.Tensor]:
+        """The server's state, its buffers on the way to those of the clients (batch statistics, counts).
+
+        They are no changes to add up: a mean of what there is stays a variance above 0.
+        """
+        state, left = dict(server.state), 1 - sum(weights) / self.buffer
+        for n in state.keys() - set(server.params):
+            mean = left * state[n].double()
+            for r, weight in zip(results, weights, strict=True):
+                mean += (weight / self.buffer) * r.state[n].double()
+            state[n] = as_dtype(mean, state[n].dtype)
+        return state

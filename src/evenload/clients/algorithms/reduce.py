@@ -15,7 +15,7 @@ from torch import Tensor
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Mean", "Reducer", "make_reducer"]
+__all__ = ["Mean", "Reducer", "as_dtype", "make_reducer"]
 
 
 class Reducer(Protocol):
@@ -54,7 +54,7 @@ class Mean:
             raise ConfigError("no client has ended well: there is nothing to average")
         means = (self._sums / self._weight).split([shape.numel() for _, shape, _ in self._like])
         return {
-            name: _as(mean.view(shape), dtype)
+            name: as_dtype(mean.view(shape), dtype)
             for (name, shape, dtype), mean in zip(self._like, means, strict=True)
         }
 
@@ -114,5 +114,6 @@ def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
     )
 
 
-def _as(value: Tensor, dtype: torch.dtype) -> Tensor:
+def as_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mean as a tensor of ``dtype``; whole numbers are rounded."""
     return value.to(dtype, copy=True) if dtype.is_floating_point else value.round().to(dtype)

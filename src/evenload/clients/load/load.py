@@ -17,7 +17,7 @@ from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, leaves_of
 from evenload.clients.values.keys import client_seed
-from evenload.clients.values.losses import IGNORED, refuse_labels
+from evenload.clients.values.losses import ignored_by, refuse_labels
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
 from evenload.clients.values.result import ClientResult
@@ -31,7 +31,6 @@ __all__ = [
     "load_tasks",
     "recipes_for",
     "states_for",
-    "with_seeds",
 ]
 
 ReadDataset = tuple[Any, ReadRows, Exception | None]
@@ -103,9 +102,8 @@ class DatasetReader:
             reason = self._refuse(rows, recipe)
             if reason is None and recipe.step is None and _code_of(recipe) not in self._draws:
                 self._learn_draws(rows, recipe)
-            is_labelled = recipe.loss == "cross_entropy" and recipe.objective is None
-            if is_labelled and not rows.y.is_floating_point():
-                ignores = bool((_own_labels(rows) == IGNORED).any())
+            if recipe.has_classes and not rows.y.is_floating_point():
+                ignores = bool((_own_labels(rows) == ignored_by(recipe)).any())
                 read = replace(read, rows=replace(rows, has_ignored=True)) if ignores else read
             return read, reason
         except Exception as error:
@@ -135,7 +133,7 @@ class DatasetReader:
         key = (*_code_of(recipe), rows.kind)
         if key not in self._n_classes:
             self._n_classes[key] = _n_classes(self._model, recipe, rows)
-        reason = _bad_labels(rows, self._n_classes[key])
+        reason = _bad_labels(rows, self._n_classes[key], ignored_by(recipe))
         if reason:
             return ConfigError(reason)
         return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
@@ -158,7 +156,14 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
     for (found, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
         batches = batches.of_fresh(n, recipe.steps_per_epoch(n)) if found.is_fresh and n else batches
-        rows, more = found.rows, {"is_keyed": is_keyed[id(recipe)], "is_fresh": found.is_fresh}
+        rows, more = (
+            found.rows,
+            {
+                "is_keyed": is_keyed[id(recipe)],
+                "is_fresh": found.is_fresh,
+                "seed": client_seed(seed, client, round),
+            },
+        )
         task = ClientTask(client, recipe, rows, n, batches, start, anchor, correction, **more)
         if error is not None:
             loaded.ended.append(failed(task, error))
@@ -167,11 +172,6 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
         else:
             loaded.tasks.append(task)
     return loaded
-
-
-def with_seeds(tasks: Sequence[ClientTask], seed: int, round: int) -> list[ClientTask]:
-    """The same tasks with a seed each, for a model that draws from torch's own generator."""
-    return [replace(task, seed=client_seed(seed, task.client, round)) for task in tasks]
 
 
 def recipes_for(recipe: Recipe | Sequence[Recipe], n: int) -> list[Recipe]:
@@ -265,10 +265,10 @@ def _is_index(t: Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) and t.numel() > 0
 
 
-def _bad_labels(rows: Rows, n_classes: int | None) -> str | None:
+def _bad_labels(rows: Rows, n_classes: int | None, ignored: int) -> str | None:
     if n_classes is None:
         return None
-    return refuse_labels(_own_labels(rows), n_classes)
+    return refuse_labels(_own_labels(rows), n_classes, ignored)
 
 
 def _own_labels(rows: Rows) -> Tensor:

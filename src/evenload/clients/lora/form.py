@@ -3,7 +3,6 @@
 Source: Hu et al., "LoRA: low-rank adaptation of large language models", arXiv:2106.09685.
 """
 
-import copy
 import fnmatch
 import math
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenload.clients.step.module_state import copy_model
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["LoRA", "adapted_layers", "start_of", "with_adapters"]
@@ -80,7 +80,7 @@ def with_adapters(base: nn.Module, lora: LoRA) -> nn.Module:
     """
     if any(isinstance(module, _Adapted) for module in base.modules()):
         raise ConfigError("the base has adapters already", hint="give what `merged()` of such an adapter is")
-    model = copy.deepcopy(base)
+    model = copy_model(base)
     named = dict(model.named_parameters())
     for name, p in named.items():
         p.requires_grad_(any(fnmatch.fnmatchcase(name, pattern) for pattern in lora.also))

@@ -1,6 +1,5 @@
 """Many adapters of one frozen base, trained together: its products are over the rows of all of them."""
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.lora.form import LoRA, adapted_layers, start_of, with_adapters
+from evenload.clients.step.module_state import copy_model
 from evenload.clients.tune.trainer import Trainer
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
@@ -54,7 +54,7 @@ class Adapter:
         A weight that an adapted layer shared (with an embedding, say) is its own afterwards. Raises
         ConfigError where a weight is computed from other parameters (``weight_norm``).
         """
-        found: Any = copy.deepcopy(self._base)
+        found: Any = copy_model(self._base)
         found.load_state_dict(dict(self.weights), strict=False)
         owners = Counter(id(p) for m in found.modules() for p in m.parameters(recurse=False))
         for name, layer in adapted_layers(found, self.lora).items():

@@ -1,21 +1,23 @@
 """What one thread or process trains clients with: its copy of the model, and its fused engines, kept warm."""
 
-import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from evenload.clients.fused.engine import CompiledSteps, FusedEngine, settle_allocator
+from evenload.clients.generators import Drawn
 from evenload.clients.step.model_traits import ModelTraits, form_of
-from evenload.clients.step.module_state import ModuleState
+from evenload.clients.step.module_state import ModuleState, copy_model
 from evenload.clients.step.serial import train_one
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy
 from evenload.clients.values.task import ClientTask
+from evenload.errors import ConfigError
 
 __all__ = ["ClientWorker", "intra_op"]
 
@@ -28,9 +30,10 @@ class ClientWorker:
     """
 
     def __init__(self, model: nn.Module, device: str = "cpu", compiled: CompiledSteps | None = None):
-        self.model = copy.deepcopy(model).to(device)
+        self.model = copy_model(model).to(device)
         self.device = device
         self._state = ModuleState(self.model)
+        self._draws = False  # has a client drawn from generators that the whole process shares?
         self._compiled = CompiledSteps() if compiled is None else compiled
         self._engines: dict[tuple, FusedEngine] = {}
         settle_allocator(device)
@@ -50,10 +53,18 @@ class ClientWorker:
     def train_one(self, task: ClientTask) -> ClientResult:
         """Train one client serially; nothing that the model remembers of the one before enters.
 
+        A client that draws, although no probe of its model did, is trained again with its seed.
         Raises ConfigError if the client changed what cannot be put back.
         """
         self._state.restore()
+        task = replace(task, draws=True) if self._draws else task
+        drawn = None if task.draws else Drawn()
         result = train_one(self.model, task, self.device)
+        if drawn:
+            self._draws = True
+            drawn.put_back()
+            self._state.restore()
+            result = train_one(self.model, replace(task, draws=True), self.device)
         self._state.refuse_shared()
         return result
 
@@ -72,10 +83,22 @@ class ClientWorker:
                     task = queue.popleft()
                 except IndexError:  # another thread was faster
                     return
-                yield [self.train_one(task)]
+                drawn = Drawn() if strategy.is_threaded else None
+                result = self.train_one(task)
+                _refuse_draws(drawn)
+                yield [result]
         elif tasks:
             n_rows = strategy.rows_for(len(tasks), n_workers)
-            yield from self.engine(traits, strategy, tasks).run(tasks, queue, n_rows)
+            drawn = Drawn()
+            for ended in self.engine(traits, strategy, tasks).run(tasks, queue, n_rows):
+                _refuse_draws(drawn)
+                yield ended
+
+
+def _refuse_draws(drawn: Drawn | None) -> None:
+    """Raise ConfigError if something has drawn meanwhile: clients side by side would share the numbers."""
+    if drawn:
+        raise ConfigError("the model draws random numbers by itself, though a probed step of it did not")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.step.model_traits import ModelTraits
+from evenload.clients.step.module_state import hooks_of, set_hooks
 from evenload.clients.values.data import Batch, Rows, leaves_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -24,6 +25,9 @@ from evenload.devices import CurrentDevice
 from evenload.executor.task.prepare import pickle_callable
 
 __all__ = ["RemoteClientWorker", "SentModel", "received", "sent_recipe", "sent_task"]
+
+
+HOOKS = "_hooks_on_gradients"  # an attribute of a model on its way
 
 
 class RemoteClientWorker:
@@ -73,16 +77,30 @@ class SentModel:
 
     def __init__(self, model: nn.Module, pickled: tuple[bytes, list] | None = None):
         self.model = model
-        self._pickled = pickled or pickle_callable(model)
+        self._pickled = pickled or _pickled(model)
 
     def __reduce__(self) -> Any:
         body, buffers = self._pickled
         return _arrived, (body, [pickle.PickleBuffer(b) for b in buffers])
 
 
+def _pickled(model: nn.Module) -> tuple[bytes, list]:
+    """The model with the hooks on its parameters, which pickle leaves out, among its attributes."""
+    hooks = hooks_of(model)
+    if not hooks:
+        return pickle_callable(model)
+    try:
+        model.__dict__[HOOKS] = hooks
+        return pickle_callable(model)
+    finally:
+        del model.__dict__[HOOKS]
+
+
 def _arrived(body: bytes, buffers: list) -> SentModel:
     held = [bytearray(buffer) for buffer in buffers]  # tensors of the model write into them
-    return SentModel(pickle.loads(body, buffers=held), (body, held))
+    model = pickle.loads(body, buffers=held)
+    set_hooks(model, model.__dict__.pop(HOOKS, []))
+    return SentModel(model, (body, held))
 
 
 SentRecipe = tuple[Recipe, dict[str, tuple[bytes, ...]]]
@@ -139,12 +157,13 @@ def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
         _arrays(task.anchor),
         _arrays(task.correction),
         task.seed,
+        task.draws,
         task.is_keyed,
     )
 
 
 def _task(
-    recipe, client, n_rows, names, arrays, batches, start, anchor, correction, seed, is_keyed
+    recipe, client, n_rows, names, arrays, batches, start, anchor, correction, seed, draws, is_keyed
 ) -> ClientTask:
     *x, y = map(_tensor, arrays)
     inputs: Batch = (
@@ -162,6 +181,7 @@ def _task(
         _tensors(anchor),
         _tensors(correction),
         seed,
+        draws,
         is_keyed,
     )
 

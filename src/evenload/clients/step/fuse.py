@@ -246,7 +246,7 @@ class StackedStep:
         if outputs.shape[:2] != y.shape[:2]:
             raise ConfigError(f"outputs of shape {tuple(outputs.shape[1:])} for {y.shape[1]} rows")
         outputs, targets = outputs.flatten(0, 1), y.flatten(0, 1)
-        losses = (self._loss.of_outputs(outputs, targets).view_as(w) * w).sum(1)
+        losses = self._loss.total(self._loss.of_outputs(outputs, targets).view_as(w), y, w)
         outputs = outputs.detach()
         metrics = {n: (metric(outputs, targets).view_as(w) * w).sum(1) for n, metric in self._metrics.items()}
         return losses, buffers, metrics

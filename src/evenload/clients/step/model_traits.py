@@ -1,6 +1,5 @@
 """Traits of a model that decide whether and how its clients are trained together, found by one plain step."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.generators import Drawn, seeded
 from evenload.clients.step.dropout import KEY
 from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.fuse import StepForm
-from evenload.clients.step.module_state import ModuleState
+from evenload.clients.step.module_state import ModuleState, copy_model, hooks_of
 from evenload.clients.step.objective import BatchLoss, outputs_of
 from evenload.clients.values.data import Batch
 from evenload.clients.values.recipe import Recipe
@@ -30,7 +30,7 @@ class ModelTraits:
     trained  parameters that a loss reaches;  changing  buffers that a forward pass in training writes
     refusal  why clients of this model cannot be fused at all, or None
     has_norm has batch statistics, which need more than one value
-    draws    draws from torch's own generator
+    draws    draws from a generator that the whole process shares: torch's, numpy's or Python's
     replaces calls functions of torch that a fused step replaces
     has_plain_gradients  every gradient in a step is the derivative of what was computed, so that it may be
              taken of all clients' operations as vmap made them (``PLAIN``)
@@ -68,7 +68,7 @@ WATCHED = frozenset(
 
 def class_count(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> int | None:
     """The model's number of classes, found with one row; None if the loss has no classes."""
-    if recipe.loss != "cross_entropy" or recipe.step is not None or recipe.objective is not None:
+    if not recipe.has_classes or recipe.step is not None:
         return None
     outputs = ask(model, recipe, x, y)
     return outputs.shape[1] if outputs.dim() > 1 else None
@@ -93,19 +93,19 @@ def ask(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> Any:
 
 def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     """Find the traits by one step on the task's first batch. Raises whatever the model raises."""
-    probed = copy.deepcopy(model).train()
+    probed = copy_model(model).train()
     probed.load_state_dict(task.start)
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
     before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
     state = ModuleState(probed)
-    random_before = torch.get_rng_state()
     functions = _Watcher()
-    loss, _ = BatchLoss(task.recipe, functions)(probed, x, y, torch.tensor(int(task.batches.draws[0])))
-    has_plain_gradients = not functions.is_watched and _has_plain_gradients(loss)
-    loss.backward()
-    draws = not torch.equal(random_before, torch.get_rng_state())
-    torch.set_rng_state(random_before)
+    with seeded(0, []):
+        drawn = Drawn()
+        loss, _ = BatchLoss(task.recipe, functions)(probed, x, y, torch.tensor(int(task.batches.draws[0])))
+        has_plain_gradients = not functions.is_watched and _has_plain_gradients(loss)
+        loss.backward()
+        draws = bool(drawn)
     trained = tuple(n for n, p in probed.named_parameters() if p.requires_grad and p.grad is not None)
     changed = [n for n, b in probed.named_buffers() if not n.endswith(KEY) and _has_changed(b, *before[n])]
     own = {id(t): name for name, t in [*probed.named_parameters(), *probed.named_buffers()]}
@@ -115,7 +115,7 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
         names,
         trained,
         tuple(changed),
-        _refusal(task.recipe, trained, draws, lost, state.changed()),
+        _refusal(task.recipe, trained, draws, lost, state.changed()) or _hook_on(probed),
         _has_norm(probed),
         draws,
         functions.is_used,
@@ -195,6 +195,11 @@ def _refusal(
     if changed:
         return f"{changed} changes in training: clients in one step would share it"
     return None
+
+
+def _hook_on(model: nn.Module) -> str | None:
+    name = next((name for name, _, _ in hooks_of(model)), None)
+    return None if name is None else f"parameter {quoted(name)} has a hook on its gradient"
 
 
 def _has_changed(buffer: Tensor, version: int, value: Tensor) -> bool:

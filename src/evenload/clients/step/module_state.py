@@ -6,6 +6,8 @@ refused    what copies of a model share, so that it cannot be put back: variable
 """
 
 import copy
+import dis
+import functools
 import io
 import pickle
 import types
@@ -19,9 +21,13 @@ from torch import nn
 from evenload.clients.step.dropout import KEY
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ModuleState", "copy_model"]
+__all__ = ["ModuleState", "ParameterHook", "copy_model", "hooks_of", "set_hooks"]
 
 _REGISTRIES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
+_HOOKS = {  # attribute of a parameter that holds hooks on its gradient -> the method that adds one
+    "_backward_hooks": "register_hook",
+    "_post_accumulate_grad_hooks": "register_post_accumulate_grad_hook",
+}
 _ATOMS = (
     *(type(None), bool, int, float, complex, str, bytes, type, range, Enum),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -41,6 +47,7 @@ class ModuleState:
         self._attributes: list[tuple[str, dict, dict]] = []  # owner's name, its __dict__, and what it was
         self._containers: list[tuple[str, Any, list]] = []  # owner's name, what it registers, and what it was
         self._params = [(p, p.requires_grad) for p in model.parameters()]
+        self._hooks = [(p, name, dict(getattr(p, name) or {})) for p, _ in self._params for name in _HOOKS]
         named = [(name, b) for name, b in model.named_buffers() if not name.endswith(KEY)]
         self._buffers = [(b, b.detach().clone()) for _, b in named]
         self._own: dict[int, Any] = {
@@ -93,8 +100,10 @@ class ModuleState:
             p.grad = None
             if p.requires_grad is not requires_grad:
                 p.requires_grad_(requires_grad)
-            if p._backward_hooks:
-                p._backward_hooks.clear()
+        for p, name, before in self._hooks:
+            if (now := getattr(p, name)) and now != before:
+                now.clear()
+                now.update(before)
 
     def refuse_shared(self) -> None:
         """Raise ConfigError if what all copies of the model share is not what it was."""
@@ -167,10 +176,37 @@ def _pickled(value: Any, own: dict[int, Any]) -> bytes:
     return file.getvalue()
 
 
+ParameterHook = tuple[str, str, Callable[..., Any]]  # of a parameter, of _HOOKS, and the function
+
+
+def hooks_of(model: nn.Module) -> list[ParameterHook]:
+    """The hooks on gradients of parameters, which neither deepcopy nor pickle takes along."""
+    named = model.named_parameters()
+    return [
+        (name, kind, fn) for name, p in named for kind in _HOOKS for fn in (getattr(p, kind) or {}).values()
+    ]
+
+
+def set_hooks(model: nn.Module, hooks: list[ParameterHook]) -> None:
+    """Register ``hooks_of`` another copy of the model."""
+    named = dict(model.named_parameters())
+    for name, kind, fn in hooks:
+        if named[name].requires_grad:
+            getattr(named[name], _HOOKS[kind])(fn)
+
+
 def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy. Raises ConfigError that names the attribute which cannot be copied."""
+    """A deep copy, with hooks on parameters.
+
+    Raises ConfigError that names an attribute which cannot be copied, or a function that would still use the
+    original's parts.
+    """
+    _refuse_holding(model)
+    memo: dict[int, Any] = {id(t): t.detach().clone() for t in _computed_before_calls(model)}
     try:
-        return copy.deepcopy(model)
+        copied = copy.deepcopy(model, memo)
+        set_hooks(copied, copy.deepcopy(hooks_of(model), memo))
+        return copied
     except Exception as error:
         own = {id(one): one for one in (*model.modules(), *model.parameters(), *model.buffers())}
         for name, module in model.named_modules():
@@ -181,10 +217,63 @@ def copy_model(model: nn.Module) -> nn.Module:
                     raise ConfigError(
                         f"attribute {quoted(key)} of {name or 'the model'} cannot be copied, and every "
                         f"client has a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
-                        hint="leave it out of the model, or give it a __deepcopy__; in place of "
-                        "torch.nn.utils.weight_norm use torch.nn.utils.parametrizations.weight_norm",
+                        hint="leave it out of the model, compute it in forward, or give it a __deepcopy__",
                     ) from error
         raise
+
+
+def _computed_before_calls(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Tensors that torch.nn.utils (prune, weight_norm) computes from parameters before a module is called."""
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            name: Any = getattr(hook, "_tensor_name", getattr(hook, "name", None))
+            found = module.__dict__.get(name) if type(hook).__module__.startswith("torch.nn.utils") else None
+            if isinstance(found, torch.Tensor):
+                yield found
+
+
+def _refuse_holding(model: nn.Module) -> None:
+    """Raise ConfigError for a hook or attribute that is a function which holds parts of this very model."""
+    own: dict[int, str] = {id(model): "the model"}
+    for named in (model.named_modules, model.named_parameters, model.named_buffers):
+        own |= {id(part): quoted(name) for name, part in named() if name}
+    functions = [(f"a hook of parameter {quoted(name)}", fn) for name, _, fn in hooks_of(model)]
+    for name, module in model.named_modules():
+        owner = quoted(name) if name else "the model"
+        for key, value in module.__dict__.items():
+            if key in _REGISTRIES and key.endswith("hooks"):
+                functions += [(f"a hook of {owner}", fn) for fn in value.values()]
+            elif isinstance(value, types.FunctionType):
+                functions.append((f"attribute {quoted(key)} of {owner}", value))
+    for what, function in functions:
+        held = _held(function, own)
+        if held is not None:
+            raise ConfigError(
+                f"{what} is a function that holds {held}: in a client's copy of the model it would use the "
+                "original's",
+                hint="take it from the function's arguments, or make the function a method of the module",
+            )
+
+
+def _held(value: Any, own: dict[int, str], depth: int = 4, is_inside: bool = False) -> str | None:
+    """The name of a part of the model that deepcopy of a function leaves the original's, or None."""
+    if is_inside and id(value) in own:
+        return own[id(value)]
+    if not depth or _is_atom(value) or isinstance(value, torch.Tensor | nn.Module | types.ModuleType):
+        return None
+    if isinstance(value, types.FunctionType):
+        names = {i.argval for i in dis.get_instructions(value) if i.opname == "LOAD_GLOBAL"}
+        inner = [*_variables(value), *(value.__globals__.get(name) for name in names)]
+        is_inside = True
+    elif isinstance(value, dict):
+        inner = [*value, *value.values()]
+    elif isinstance(value, list | tuple | set):
+        inner = list(value)
+    elif isinstance(value, functools.partial):
+        inner = [value.func, *value.args, *value.keywords.values()]
+    else:
+        inner = list(getattr(value, "__dict__", {}).values())
+    return next(filter(None, (_held(one, own, depth - 1, is_inside) for one in inner)), None)
 
 
 def _is_known(kind: type) -> bool:

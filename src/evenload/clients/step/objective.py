@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from evenload.clients.step.forward import Both, augmented, precision_of
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.values.data import Batch, batch_of, leaves_of
-from evenload.clients.values.losses import loss_of, mean_loss_of
-from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.losses import loss_of, mean_loss_of, shares_of
+from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.errors import ConfigError
 
 __all__ = ["BatchLoss", "draws_numbers", "outputs_of"]
@@ -28,6 +28,9 @@ class BatchLoss:
         has_own = recipe.objective is not None
         self._per_row = None if has_own else loss_of(recipe)
         self._mean = None if has_own else mean_loss_of(recipe)
+        named = recipe.loss if isinstance(recipe.loss, CrossEntropy) and not has_own else None
+        self._is_sum = named is not None and named.reduction == "sum"
+        self.shares = shares_of(named) if named is not None else None
 
     def __call__(
         self, model: Callable[..., Any], x: Batch, y: Tensor, key: Tensor, w: Tensor | None = None
@@ -40,12 +43,24 @@ class BatchLoss:
         rows, outputs = self.rows(model, x, y, key)
         if not rows.dim():  # one number for the batch: whoever pads it is refused before
             return rows, outputs
-        return (rows.mean() if w is None else (rows * w).sum()), outputs
+        return (rows.mean() if w is None else self.total(rows, y, w)), outputs
+
+    def total(self, rows: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """The loss of a batch, or of each of several [...], from that of each row [..., rows].
+
+        w  of that shape: 1/n for the n real rows, 0 for padding
+        """
+        if self._is_sum:
+            return (rows * (w > 0)).sum(-1)
+        if self.shares is None:
+            return (rows * w).sum(-1)
+        shares = self.shares(y.flatten(0, w.dim() - 1)).view_as(w).to(rows.dtype)
+        return (rows * w).sum(-1) / (shares * w).sum(-1)
 
     @property
     def is_named(self) -> bool:
         """Is it one of our losses, which see a row alone? Rows of many clients can then be given at once."""
-        return isinstance(self._recipe.loss, str) and self._per_row is not None
+        return isinstance(self._recipe.loss, str | CrossEntropy) and self._per_row is not None
 
     def outputs(self, model: Callable[..., Any], x: Batch, key: Tensor) -> Any:
         """The model's outputs for one client's rows, as ``rows`` has them."""

@@ -244,7 +244,7 @@ class _Stepper:
             rows = self._loss.rows(self._module, x, y, torch.tensor(key))[0]
             if not rows.dim():
                 raise ConfigError("the objective returns one number for a batch, not one for each row")
-            losses, value = rows[:n_real].detach(), (rows * weights).sum()
+            losses, value = rows[:n_real].detach(), self._loss.total(rows, y, weights)
         grads = torch.autograd.grad(value, self._params, allow_unused=True)
         kept = [(m, name) for m, name in self._buffers if name not in (KEY, ROW_WEIGHT)]
         buffers = [m._buffers[name] for m, name in kept]

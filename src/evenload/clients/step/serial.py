@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.generators import seeded
 from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, leaves_of, map_batch
-from evenload.clients.values.losses import metrics_of, n_counted
+from evenload.clients.values.losses import ignored_by, metrics_of, n_counted
 from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
@@ -26,15 +27,15 @@ BLOCK, BLOCK_BYTES = 64, 1 << 18  # steps whose rows are gathered at once: these
 def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> ClientResult:
     """Train ``model`` (a private copy on ``device``, with keyed dropout) on one client.
 
-    The result has the exception, if there is one. Tasks with a seed use torch's own generator: one at a time.
+    The result has the exception, if there is one. A model that draws from generators that the whole process
+    shares does so by the task's seed: one client at a time.
     """
     if not len(task.rows):
         return untouched(task, "empty")
     try:
-        if task.seed is None:
+        if not task.draws:
             return _train(model, task, device)
-        with torch.random.fork_rng():
-            torch.manual_seed(task.seed)
+        with seeded(task.seed):
             return _train(model, task, device)
     except Exception as error:
         return failed(task, error)
@@ -89,7 +90,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 sums[name] += float(metric(outputs.detach(), y).sum())
         losses.append(loss)
         seen += len(y)
-        counted += n_counted(y) if task.rows.has_ignored else len(y)
+        counted += n_counted(y, ignored_by(recipe)) if task.rows.has_ignored else len(y)
     return _result(model, task, losses, {n: t / max(1, counted) for n, t in sums.items()}, seen, status)
 
 

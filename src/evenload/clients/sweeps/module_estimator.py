@@ -21,7 +21,7 @@ def kind_of(recipe: Recipe, targets: np.ndarray) -> str:
     """What the outputs of a module are that is trained by ``recipe``: see ModuleEstimator."""
     if recipe.loss == "bce_with_logits":
         return "yes_no" if np.isin(targets, (0, 1)).all() else "shares"
-    return "classes" if recipe.loss == "cross_entropy" and targets.dtype.kind in "iub" else "numbers"
+    return "classes" if recipe.has_classes and targets.dtype.kind in "iub" else "numbers"
 
 
 class ModuleEstimator:

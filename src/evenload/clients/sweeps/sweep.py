@@ -251,7 +251,7 @@ def _check_score(score: Any, test: Any, trials: Sequence[Trial]) -> None:
     if callable(score):
         return
     recipes = [trial.recipe for trial in trials]
-    has_classes = all(r.loss == "cross_entropy" and r.objective is None for r in recipes)
+    has_classes = all(r.has_classes for r in recipes)
     known = ("loss", "accuracy") if has_classes else ("loss",)
     if not isinstance(score, str) or score not in known:
         raise ConfigError(

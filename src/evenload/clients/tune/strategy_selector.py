@@ -111,8 +111,8 @@ class StrategySelector:
         if strategy.outer == "streams" and (missing := why_no_streams()):
             reasons["streams"] = missing
             strategy = dataclasses.replace(strategy, outer="threads")
-        if traits is not None and traits.draws and strategy.outer in ("threads", "streams"):
-            reasons["threads"] = "the model draws from torch's own generator, which threads share"
+        if traits is not None and traits.draws and strategy.is_threaded:
+            reasons["threads"] = "the model draws from generators that threads share"
             strategy = dataclasses.replace(strategy, outer="inline", workers=None)
         while strategy.takes_chunks:
             result = self._checks.check(strategy, tasks)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
+from evenload.clients.generators import seeded
 from evenload.clients.load.datasets import is_lazy
 from evenload.clients.load.load import (
     ClientInputs,
@@ -21,7 +21,6 @@ from evenload.clients.load.load import (
     load_tasks,
     recipes_for,
     states_for,
-    with_seeds,
 )
 from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
@@ -90,6 +89,10 @@ class Trainer:
     def start(self) -> dict[str, Tensor]:
         """A copy of the state that clients start from unless told otherwise."""
         return {name: t.clone() for name, t in self._start.items()}
+
+    def counts_draws(self, recipe: Recipe) -> bool:
+        """Did clients draw numbers that are counted (dropout, ``torch.rand``, augmentation), not torch's?"""
+        return self._reader.draws([recipe])
 
     def train(
         self,
@@ -202,7 +205,7 @@ class Trainer:
         self._dispatcher.open(strategy)  # an error about missing devices is for the caller
         traits = self._selector.traits(tasks)
         if traits is not None and traits.draws:
-            tasks = with_seeds(tasks, self._seed, round)
+            tasks = [dataclasses.replace(task, draws=True) for task in tasks]
         together = [task for task in tasks if task.client not in plan.solo]
         alone = [task for task in tasks if task.client in plan.solo]
         yield from self._dispatcher.run(Strategy(), None, alone, 1)
@@ -251,15 +254,14 @@ class Trainer:
 
 
 def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A private copy; a factory is called with torch's generator at ``seed``. ConfigError for neither."""
+    """A private copy; a factory is called with generators seeded by ``seed``. ConfigError for neither."""
     if isinstance(model, nn.Module):
         return copy_model(model)
     if not callable(model):
         raise ConfigError(
             f"the model is a {type(model).__name__}", hint="give an nn.Module, or a function that makes one"
         )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         made = model()
     if not isinstance(made, nn.Module):
         raise ConfigError(f"the model's factory returned a {type(made).__name__}", hint="return an nn.Module")

@@ -326,10 +326,10 @@ class Tuner:
         return self._even(max(1, min(chunk, each)), each) if strategy.is_fused else chunk
 
     def _draws(self, outer: str) -> bool:
-        """Does the model draw from torch's own generator, which rules out such workers? Notes the reason."""
+        """Does the model draw from generators that such workers would share? Notes the reason."""
         if self._traits is None or not self._traits.draws:
             return False
-        self.timer.reasons[outer] = "the model draws from torch's own generator, which threads share"
+        self.timer.reasons[outer] = "the model draws from generators that threads share"
         return True
 
 

@@ -7,18 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.errors import ConfigError, quoted
 
 __all__ = [
     "IGNORED",
     "METRICS_PER_ROW",
     "PerRow",
+    "ignored_by",
     "loss_of",
     "mean_loss_of",
     "metrics_of",
     "n_counted",
     "refuse_labels",
+    "shares_of",
 ]
 
 IGNORED = -100  # the label that torch's cross entropy leaves out
@@ -31,6 +33,36 @@ def _rows(values: Tensor) -> Tensor:
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return _rows(F.cross_entropy(outputs, targets, reduction="none"))
+
+
+def _cross_entropy_of(loss: CrossEntropy) -> Callable[[str], PerRow]:
+    """Torch's cross entropy with the options of ``loss``, by the name of a reduction."""
+    weight = None if loss.weight is None else torch.tensor(loss.weight, dtype=torch.float64)
+    options = {"ignore_index": loss.ignore_index, "label_smoothing": loss.label_smoothing}
+
+    def reduced(reduction: str) -> PerRow:
+        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
+            own = None if weight is None else weight.to(outputs)
+            return F.cross_entropy(outputs, targets, own, reduction=reduction, **options)
+
+        return compute
+
+    return reduced
+
+
+def shares_of(loss: CrossEntropy) -> Callable[[Tensor], Tensor] | None:
+    """A function: targets -> how much each row counts in a batch's mean [rows]; None if all count alike."""
+    if loss.reduction == "sum" or loss.weight is None:  # clients with ignored labels are trained alone
+        return None
+    weight = torch.tensor(loss.weight, dtype=torch.float64)
+
+    def shares(targets: Tensor) -> Tensor:
+        if targets.is_floating_point():
+            return torch.ones(len(targets), dtype=targets.dtype, device=targets.device)
+        is_real = targets != loss.ignore_index
+        return _rows(weight.to(targets.device)[torch.where(is_real, targets, 0)] * is_real)
+
+    return shares
 
 
 def _mse(outputs: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
@@ -81,6 +113,9 @@ METRICS_PER_ROW: dict[str, PerRow] = {"accuracy": _accuracy}
 def loss_of(recipe: Recipe) -> PerRow:
     if isinstance(recipe.loss, str):
         return _LOSSES[recipe.loss]
+    if isinstance(recipe.loss, CrossEntropy):
+        each = _cross_entropy_of(recipe.loss)("none")
+        return lambda outputs, targets: _rows(each(outputs, targets))
     user = recipe.loss
 
     def checked(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -88,7 +123,9 @@ def loss_of(recipe: Recipe) -> PerRow:
         if rows.dim() != 1 or len(rows) != len(targets):
             raise ConfigError(
                 f"the loss function returned shape {tuple(rows.shape)} for {len(targets)} rows",
-                hint="return one loss per row: reduction='none', then a mean over all axes but the first",
+                hint="return one loss per row: reduction='none', then a mean over all axes but the first. "
+                "With weight= or ignore_index= that is another loss, as torch divides by the weights: use "
+                "Recipe(loss=nn.CrossEntropyLoss(...)), or an objective, which may return one number",
             )
         return rows
 
@@ -99,6 +136,8 @@ def mean_loss_of(recipe: Recipe) -> PerRow:
     """The mean over rows as one number; torch's own reduction where the loss is one of torch's."""
     if isinstance(recipe.loss, str):
         return _MEANS[recipe.loss]
+    if isinstance(recipe.loss, CrossEntropy):
+        return _cross_entropy_of(recipe.loss)(recipe.loss.reduction)
     per_row = loss_of(recipe)
     return lambda outputs, targets: per_row(outputs, targets).mean()
 
@@ -107,21 +146,26 @@ def metrics_of(recipe: Recipe) -> dict[str, PerRow]:
     return {name: METRICS_PER_ROW[name] for name in recipe.metrics}
 
 
-def n_counted(targets: Tensor) -> float:
-    """The number of rows, each by the share of its labels that are not IGNORED."""
-    return float(_rows((targets != IGNORED).double()).sum())
+def ignored_by(recipe: Recipe) -> int:
+    """The label that the recipe's cross entropy leaves out."""
+    return recipe.loss.ignore_index if isinstance(recipe.loss, CrossEntropy) else IGNORED
 
 
-def refuse_labels(targets: Tensor, n_classes: int) -> str | None:
+def n_counted(targets: Tensor, ignored: int = IGNORED) -> float:
+    """The number of rows, each by the share of its labels that are not ``ignored``."""
+    return float(_rows((targets != ignored).double()).sum())
+
+
+def refuse_labels(targets: Tensor, n_classes: int, ignored: int = IGNORED) -> str | None:
     """Why these class labels cannot be used, or None. Soft targets (floating) are not labels.
 
-    IGNORED is one that torch leaves out, and is no class.
+    ``ignored`` is one that torch leaves out, and need be no class.
     """
     if targets.is_floating_point() or not len(targets):
         return None
     low, high = (int(v) for v in torch.aminmax(targets))
-    if low == IGNORED:
-        used = targets[targets != IGNORED]
+    if ignored in (low, high):
+        used = targets[targets != ignored]
         low, high = (int(v) for v in torch.aminmax(used)) if len(used) else (0, 0)
     if low >= 0 and high < n_classes:
         return None

@@ -10,7 +10,7 @@ from evenload.clients.values.optimizer import SGD, Optimizer
 from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "Recipe", "check_together"]
+__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "CrossEntropy", "Recipe", "check_together"]
 
 LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
 METRICS = ("accuracy",)
@@ -18,11 +18,56 @@ MOST = (1 << 31) - 1  # rows of a step, epochs, steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropy:
+    """A cross entropy with torch's options; ``nn.CrossEntropyLoss`` as a recipe's loss becomes one.
+
+    weight           of each class, or None: a batch's mean is that of its rows' classes' weights, as torch's
+    ignore_index     the label whose rows count for nothing
+    label_smoothing  share of the target that all classes get equally
+    reduction        "mean" or "sum" over the rows of a batch
+    Raises ConfigError for numbers that torch would refuse.
+    """
+
+    weight: Any = None
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.weight is not None:
+            try:
+                object.__setattr__(self, "weight", tuple(map(float, self.weight)))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"weight={quoted(self.weight)} of a loss", hint="give a number for each class"
+                ) from error
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise ConfigError(f"label_smoothing={quoted(self.label_smoothing)}", hint="use 0.0 to 1.0")
+        if self.reduction not in ("mean", "sum"):
+            raise UnknownName("reduction", self.reduction, ("mean", "sum"))
+
+
+def _told_by_module(loss: Any) -> Any:
+    """The value or name of what one of torch's modules computes; what is no such module, as it is."""
+    kind = type(loss).__name__
+    if type(loss).__module__ != "torch.nn.modules.loss" or loss.reduction == "none":
+        return loss
+    if kind == "CrossEntropyLoss":
+        weight = None if loss.weight is None else loss.weight.tolist()
+        given = {"ignore_index": loss.ignore_index, "label_smoothing": loss.label_smoothing}
+        return CrossEntropy(weight=weight, reduction=loss.reduction, **given)
+    names = {"MSELoss": "mse", "L1Loss": "l1", "BCEWithLogitsLoss": "bce_with_logits"}
+    has_weights = any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight"))
+    return loss if has_weights or loss.reduction != "mean" else names.get(kind, loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The rules by which a client trains.
 
     optimizer   SGD, Adam, ...: a value of ``evenload.clients``; ParameterGroups has options by parameter
-    loss        a name of LOSSES, or ``fn(outputs, targets)`` that returns one loss per row (axis 0)
+    loss        a name of LOSSES, CrossEntropy(...) or ``nn.CrossEntropyLoss(...)`` with options, or
+                ``fn(outputs, targets)`` that returns one loss per row (axis 0)
     batch_size  rows per step; the last batch of an epoch may be shorter
     epochs      passes over the client's rows (1 if neither is given), or
     steps       a number of steps, over as many passes as that takes
@@ -41,7 +86,7 @@ class Recipe:
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
-    loss: str | Callable[[Any, Any], Any] = "cross_entropy"
+    loss: str | CrossEntropy | Callable[[Any, Any], Any] = "cross_entropy"
     batch_size: int = 32
     epochs: int | None = None
     steps: int | None = None
@@ -61,6 +106,7 @@ class Recipe:
             if isinstance(value := getattr(self, name), np.integer):
                 object.__setattr__(self, name, int(value))
         self._check_optimizer()
+        object.__setattr__(self, "loss", _told_by_module(self.loss))
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
         for name in self.metrics:
@@ -71,7 +117,7 @@ class Recipe:
         self._check_numbers()
         for name in ("loss", "augment", "objective", "step"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str) and not callable(value):
+            if value is not None and not isinstance(value, str | CrossEntropy) and not callable(value):
                 raise ConfigError(f"{name}={quoted(value)} is not a function")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
@@ -109,7 +155,8 @@ class Recipe:
         if not all(hasattr(self.optimizer, name) for name in ("build", "code", "lr")):
             raise ConfigError(
                 f"optimizer={quoted(self.optimizer)}",
-                hint="use SGD(...), Adam(...), RMSprop(...), OwnOptimizer(...), TorchOptimizer('ASGD'), ...",
+                hint="one of SGD(...), Adam(...), RMSprop(...), OwnOptimizer(...), TorchOptimizer('ASGD'), "
+                "...; ParameterGroups(...) has other options for some parameters",
             )
         if not hasattr(self.schedule, "factor"):
             if not callable(self.schedule):
@@ -118,6 +165,12 @@ class Recipe:
                 )
             fn: Any = self.schedule
             object.__setattr__(self, "schedule", ScheduleFunction(fn))
+
+    @property
+    def has_classes(self) -> bool:
+        """Are targets labels of classes, as far as the loss says?"""
+        is_cross_entropy = self.loss == "cross_entropy" or isinstance(self.loss, CrossEntropy)
+        return is_cross_entropy and self.objective is None
 
     def n_steps(self, n_rows: int) -> int:
         """Steps of a client with ``n_rows`` examples; 0 if it has none."""

@@ -92,6 +92,11 @@ class Strategy:
         return self.inner in ("fused", "fused-compiled", "rules", "rules-compiled")
 
     @property
+    def is_threaded(self) -> bool:
+        """Do its workers share a process, and so its generators of random numbers?"""
+        return self.outer in ("threads", "streams")
+
+    @property
     def takes_chunks(self) -> bool:
         """Does it run in a fused engine? "compiled" does so with one client at a time."""
         return self.is_fused or self.inner == "compiled"

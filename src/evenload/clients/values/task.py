@@ -22,7 +22,8 @@ class ClientTask:
     start       state dict to start from
     anchor      parameters that the proximal term pulls to; the start's if None
     correction  added to every gradient (control variates); parameter name -> tensor, or None
-    seed        of torch's own generator, for models that draw from it
+    seed        of the generators that the whole process shares, if its model draws from them
+    draws       it is known to do so
     is_keyed    the model calls functions that draw numbers, which are counted from the steps' keys
     """
 
@@ -34,6 +35,7 @@ class ClientTask:
     start: State
     anchor: State | None = None
     correction: State | None = None
-    seed: int | None = None
+    seed: int = 0
+    draws: bool = False
     is_keyed: bool = False
     is_fresh: bool = False
