@@ -9,18 +9,16 @@ __all__ = ["lazy_names"]
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package that imports ``homes[name]`` on its first use.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports a name on its first use.
 
-    homes  each public name and the module, relative to ``package``, that defines it
+    homes  each module, relative to ``package``, and the public names that it defines, between blanks
     """
+    home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        return getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
 
-    def listed() -> list[str]:
-        return sorted(homes)
-
-    return load, listed
+    return load, lambda: sorted(home_of), sorted(home_of)

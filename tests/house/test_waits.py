@@ -21,6 +21,10 @@ SLEEPERS: dict[str, dict[str, str]] = {
     # tasks at the top of a module
     "executor/loop/test_membership.py": {"slow": "a task", "long_on_one": "a task that waits for a file"},
     "executor/task/test_hybrid.py": {"on_cpu": "a task"},
+    "executor/test_one_clock.py": {
+        "timed": "a task",
+        "once_for_ever": "a task that is ended by its run's end",
+    },
     "executor/test_pause.py": {"nap": "a task"},
     "report/test_known_truth.py": {"nap": "a task that tells how long it took by its own clock"},
     "executor/test_transport.py": {"nap": "a task"},

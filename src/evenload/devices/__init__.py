@@ -21,42 +21,16 @@ if TYPE_CHECKING:
     from evenload.devices.selection import split_cpu
     from evenload.devices.telemetry import Telemetry
 
-_HOMES = {
-    "CurrentDevice": "environment",
-    "Device": "device",
-    "DeviceLoad": "pool",
-    "DevicePool": "pool",
-    "ProbeReport": "probe",
-    "Reading": "probe",
-    "Readings": "readings",
-    "ScoreWeights": "score",
-    "Telemetry": "telemetry",
-    "as_current": "environment",
-    "current": "environment",
-    "current_device": "environment",
-    "score": "score",
-    "split_cpu": "selection",
-    "thread_share": "environment",
-    "worker_environment": "environment",
-}
-
-__all__ = [
-    "CurrentDevice",
-    "Device",
-    "DeviceLoad",
-    "DevicePool",
-    "ProbeReport",
-    "Reading",
-    "Readings",
-    "ScoreWeights",
-    "Telemetry",
-    "as_current",
-    "current",
-    "current_device",
-    "score",
-    "split_cpu",
-    "thread_share",
-    "worker_environment",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "device": "Device",
+        "environment": "as_current current current_device CurrentDevice thread_share worker_environment",
+        "pool": "DeviceLoad DevicePool",
+        "probe": "ProbeReport Reading",
+        "readings": "Readings",
+        "score": "score ScoreWeights",
+        "selection": "split_cpu",
+        "telemetry": "Telemetry",
+    },
+)

@@ -20,36 +20,19 @@ if TYPE_CHECKING:
 
 refuse_windows("running work")
 
-_HOMES = {
-    "DeviceShare": "decide.summary",
-    "Executor": "executor",
-    "ParallelResult": "partitioned",
-    "Rank": "gangs.ranks",
-    "Ray": "backends.ray.backend",
-    "Results": "loop.results",
-    "Stats": "loop.stats",
-    "Summary": "decide.summary",
-    "Task": "task.hybrid",
-    "gang": "gangs.gang",
-    "map": "mapping",
-    "run_partitioned": "partitioned",
-    "torch_work": "counted_work",
-}
-
-__all__ = [
-    "DeviceShare",
-    "Executor",
-    "ParallelResult",
-    "Rank",
-    "Ray",
-    "Results",
-    "Stats",
-    "Summary",
-    "Task",
-    "gang",
-    "map",
-    "run_partitioned",
-    "torch_work",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "backends.ray.backend": "Ray",
+        "counted_work": "torch_work",
+        "decide.summary": "DeviceShare Summary",
+        "executor": "Executor",
+        "gangs.gang": "gang",
+        "gangs.ranks": "Rank",
+        "loop.results": "Results",
+        "loop.stats": "Stats",
+        "mapping": "map",
+        "partitioned": "ParallelResult run_partitioned",
+        "task.hybrid": "Task",
+    },
+)

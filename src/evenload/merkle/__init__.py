@@ -18,52 +18,20 @@ if TYPE_CHECKING:
     from evenload.merkle.stream import RootStream, root_of_file
     from evenload.merkle.tree import MerkleTree
 
-_HOMES = {
-    "Checkpoint": "log.checkpoint",
-    "ConsistencyProof": "proof",
-    "InclusionProof": "proof",
-    "Log": "log.log",
-    "MerkleTree": "tree",
-    "MultiProof": "standard",
-    "RootStream": "stream",
-    "SCHEMES": "scheme",
-    "Scheme": "scheme",
-    "SigningKey": "log.keys",
-    "StandardTree": "standard",
-    "VerifierKey": "log.keys",
-    "check_published": "log.published",
-    "make_engine": "engine",
-    "parallel_root": "partition",
-    "proof_from_json": "proof",
-    "read_checkpoint": "log.checkpoint",
-    "root_of_file": "stream",
-    "verify_checkpoint": "log.checkpoint",
-    "verify_growth": "log.proof_text",
-    "verify_inclusion": "log.proof_text",
-}
-
-__all__ = [
-    "SCHEMES",
-    "Checkpoint",
-    "ConsistencyProof",
-    "InclusionProof",
-    "Log",
-    "MerkleTree",
-    "MultiProof",
-    "RootStream",
-    "Scheme",
-    "SigningKey",
-    "StandardTree",
-    "VerifierKey",
-    "check_published",
-    "make_engine",
-    "parallel_root",
-    "proof_from_json",
-    "read_checkpoint",
-    "root_of_file",
-    "verify_checkpoint",
-    "verify_growth",
-    "verify_inclusion",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "engine": "make_engine",
+        "log.checkpoint": "Checkpoint read_checkpoint verify_checkpoint",
+        "log.keys": "SigningKey VerifierKey",
+        "log.log": "Log",
+        "log.proof_text": "verify_growth verify_inclusion",
+        "log.published": "check_published",
+        "partition": "parallel_root",
+        "proof": "ConsistencyProof InclusionProof proof_from_json",
+        "scheme": "Scheme SCHEMES",
+        "standard": "MultiProof StandardTree",
+        "stream": "root_of_file RootStream",
+        "tree": "MerkleTree",
+    },
+)

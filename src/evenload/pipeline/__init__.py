@@ -16,28 +16,13 @@ if TYPE_CHECKING:
     from evenload.pipeline.seeds import item_seed
     from evenload.pipeline.stage import Item, Stage, StageContext
 
-_HOMES = {
-    "Item": "stage",
-    "ItemResult": "pipeline",
-    "MultiDeviceImageEdit": "batch_edit",
-    "Pipeline": "pipeline",
-    "PipelineResult": "pipeline",
-    "Stage": "stage",
-    "StageContext": "stage",
-    "item_seed": "seeds",
-    "read_picture": "artifacts",
-}
-
-__all__ = [
-    "Item",
-    "ItemResult",
-    "MultiDeviceImageEdit",
-    "Pipeline",
-    "PipelineResult",
-    "Stage",
-    "StageContext",
-    "item_seed",
-    "read_picture",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "artifacts": "read_picture",
+        "batch_edit": "MultiDeviceImageEdit",
+        "pipeline": "ItemResult Pipeline PipelineResult",
+        "seeds": "item_seed",
+        "stage": "Item Stage StageContext",
+    },
+)

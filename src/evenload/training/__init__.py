@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from evenload.training.step_record import Step
     from evenload.training.trainer_mixin import EvenTrainerMixin
 
-_HOMES = {
-    "EvenBatches": "even_batches",
-    "EvenTrainerMixin": "trainer_mixin",
-    "Step": "step_record",
-    "TrainingRecord": "record",
-    **dict.fromkeys(("Cost", "Shares", "share"), "shares"),
-}
-
-__all__ = ["Cost", "EvenBatches", "EvenTrainerMixin", "Shares", "Step", "TrainingRecord", "share"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "even_batches": "EvenBatches",
+        "record": "TrainingRecord",
+        "shares": "Cost share Shares",
+        "step_record": "Step",
+        "trainer_mixin": "EvenTrainerMixin",
+    },
+)

@@ -19,40 +19,17 @@ if TYPE_CHECKING:
     from evenload.zk.verifier import Verdict, verify, verify_many
     from evenload.zk.worker import ProveRequest
 
-_HOMES = {
-    "Proof": "groth16",
-    "ProveRequest": "worker",
-    "Prover": "prover",
-    "R1cs": "formats.r1cs",
-    "VerificationKey": "groth16",
-    "Verdict": "verifier",
-    "ZKey": "formats.zkey",
-    "calculate_witness": "circom.witness",
-    "parse_inputs": "circom.input_values",
-    "read_witness": "formats.witness",
-    "read_zkey": "formats.zkey",
-    "verify": "verifier",
-    "verify_many": "verifier",
-    "write_witness": "formats.witness",
-    "write_zkey": "formats.zkey",
-}
-
-__all__ = [
-    "Proof",
-    "ProveRequest",
-    "Prover",
-    "R1cs",
-    "Verdict",
-    "VerificationKey",
-    "ZKey",
-    "calculate_witness",
-    "parse_inputs",
-    "read_witness",
-    "read_zkey",
-    "verify",
-    "verify_many",
-    "write_witness",
-    "write_zkey",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "circom.input_values": "parse_inputs",
+        "circom.witness": "calculate_witness",
+        "formats.r1cs": "R1cs",
+        "formats.witness": "read_witness write_witness",
+        "formats.zkey": "read_zkey write_zkey ZKey",
+        "groth16": "Proof VerificationKey",
+        "prover": "Prover",
+        "verifier": "Verdict verify verify_many",
+        "worker": "ProveRequest",
+    },
+)

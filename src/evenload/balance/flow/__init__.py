@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from evenload.balance.flow.router import Router, route
     from evenload.balance.flow.routing import Routing
 
-_HOMES = {
-    "Certificate": "certificate",
-    "ReplicaGraph": "graph",
-    "Router": "router",
-    "Routing": "routing",
-    "route": "router",
-}
-
-__all__ = ["Certificate", "ReplicaGraph", "Router", "Routing", "route"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "certificate": "Certificate",
+        "graph": "ReplicaGraph",
+        "router": "route Router",
+        "routing": "Routing",
+    },
+)

@@ -7,6 +7,4 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.executor.journal.journal import Journal
 
-__all__ = ["Journal"]
-
-__getattr__, __dir__ = lazy_names(__name__, {"Journal": "journal"})
+__getattr__, __dir__, __all__ = lazy_names(__name__, {"journal": "Journal"})

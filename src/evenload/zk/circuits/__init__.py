@@ -11,14 +11,12 @@ if TYPE_CHECKING:
     from evenload.zk.circuits.merkle import poseidon_inclusion
     from evenload.zk.circuits.sha256 import sha256_preimage
 
-_HOMES = {
-    "CircuitBuilder": "builder",
-    "Linear": "builder",
-    "poseidon_inclusion": "merkle",
-    "sha256_preimage": "sha256",
-    "squaring_chain": "chain",
-}
-
-__all__ = ["CircuitBuilder", "Linear", "poseidon_inclusion", "sha256_preimage", "squaring_chain"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "builder": "CircuitBuilder Linear",
+        "chain": "squaring_chain",
+        "merkle": "poseidon_inclusion",
+        "sha256": "sha256_preimage",
+    },
+)
