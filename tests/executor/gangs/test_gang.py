@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import evenload
+from evenload.devices.interpreter_flags import interpreter_flags
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.executor import Executor, Rank
@@ -53,7 +54,9 @@ def no_process_is_left() -> bool:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """A fork server that outlives its backends, and imports torch once for them."""
-    kept = ForkServer([entry or os.getcwd() for entry in sys.path], {**os.environ, **ONE_THREAD})
+    kept = ForkServer(
+        [entry or os.getcwd() for entry in sys.path], {**os.environ, **ONE_THREAD}, interpreter_flags()
+    )
     close, kept.close = kept.close, lambda: None  # type: ignore[method-assign]
     yield kept
     close()

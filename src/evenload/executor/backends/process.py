@@ -119,8 +119,8 @@ class ProcessBackend:
         if self._forks and self._server is not None:
             self._server.preload(self._imports)
             with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell, self._program.pack())
-        return SpawnedWorker(device, whole, path, fds, log, cell, self._program.pack())
+                return self._server.fork(device, whole, path, fds, log, cell, self._program)
+        return SpawnedWorker(device, whole, path, fds, log, cell, self._program)
 
     def _renew_server(self, path: list[str]) -> None:
         """Start a new fork server, unless the last one never worked or several have ended already."""
@@ -131,7 +131,7 @@ class ProcessBackend:
             self._forks = False
         else:
             self._n_servers += 1
-            self._server = ForkServer(path, {**os.environ, **ONE_THREAD})
+            self._server = ForkServer(path, {**os.environ, **ONE_THREAD}, self._program.flags)
 
     def load(self, worker: int, task: PreparedTask) -> None:
         if self._server is not None:

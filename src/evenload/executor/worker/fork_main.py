@@ -28,20 +28,26 @@ BOOT_WORKER = (
 
 
 def worker_command(
-    device: str, path: Sequence[str], fds: Sequence[int], cell: int | None, executor: int, program: bytes
+    device: str,
+    path: Sequence[str],
+    fds: Sequence[int],
+    cell: int | None,
+    executor: int,
+    program: bytes,
+    flags: Sequence[str],
 ) -> list[str]:
-    """Return the words that start a worker in a new interpreter."""
+    """Return the words that start a worker in a new interpreter with these ``flags``."""
     arenas = (*fds[4:8], cell) if cell is not None else None
     told = ", ".join(map(ascii, (*fds[:4], arenas, executor, program)))
-    return boot_command(BOOT_WORKER.format(path=path, told=told), "evenload-worker", device)
+    return boot_command(flags, BOOT_WORKER.format(path=path, told=told), "evenload-worker", device)
 
 
-def boot_command(boot: str, *names: str) -> list[str]:
-    """Return the words that run ``boot`` in an interpreter with the flags of this one.
+def boot_command(flags: Sequence[str], boot: str, *names: str) -> list[str]:
+    """Return the words that run ``boot`` in an interpreter with these ``flags``.
 
     A file pickle.py in the current folder is not imported as the library's: the path is set before all else.
     """
-    return [sys.executable, *interpreter_flags(), "-c", boot, *names]
+    return [sys.executable, *flags, "-c", boot, *names]
 
 
 def serve(fd: int, executor: int) -> None:
@@ -106,7 +112,10 @@ def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
     theirs = _leave_server(fds)
     for fd in theirs:
         os.set_inheritable(fd, True)
-    command = worker_command(how["device"], how["path"], theirs, how["cell"], how["executor"], how["program"])
+    flags = interpreter_flags()  # this server has the program's
+    command = worker_command(
+        how["device"], how["path"], theirs, how["cell"], how["executor"], how["program"], flags
+    )
     os.execve(command[0], command, how["environment"])
 
 

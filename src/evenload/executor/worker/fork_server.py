@@ -24,6 +24,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from evenload.executor.worker.fork_main import STATUS, boot_command, worker_command
+from evenload.executor.worker.program_settings import ProgramSettings
 
 __all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
@@ -78,10 +79,10 @@ class SpawnedWorker:
         fds: Sequence[int],
         log: int,
         cell: int | None,
-        program: bytes,
+        program: ProgramSettings,
     ):
         self._process = subprocess.Popen(
-            worker_command(device, path, fds, cell, os.getpid(), program),
+            worker_command(device, path, fds, cell, os.getpid(), program.pack(), program.flags),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -165,7 +166,7 @@ class ForkServer:
     pid         of its process
     """
 
-    def __init__(self, path: Sequence[str], environment: Mapping[str, str]):
+    def __init__(self, path: Sequence[str], environment: Mapping[str, str], flags: Sequence[str]):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.is_alive = True
@@ -175,7 +176,7 @@ class ForkServer:
         boot = BOOT_SERVER.format(path=path, fd=theirs.fileno(), executor=os.getpid())
         try:
             self._process = subprocess.Popen(
-                boot_command(boot, "evenload-fork"),
+                boot_command(flags, boot, "evenload-fork"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a spawned worker will report the same fault
@@ -198,7 +199,7 @@ class ForkServer:
         fds: Sequence[int],
         log: int,
         cell: int | None,
-        program: bytes,
+        program: ProgramSettings,
     ) -> ForkedWorker:
         """Request a worker. Raises OSError if the server is gone."""
         how = {
@@ -207,7 +208,7 @@ class ForkServer:
             "path": list(path),
             "cell": cell,
             "executor": os.getpid(),
-            "program": program,
+            "program": program.pack(),
         }
         status_fd, theirs = os.pipe()
         folder_fd = os.open(".", os.O_PATH)  # not by its name: it may be deleted, or be another one's by then

@@ -1,6 +1,6 @@
 """What a worker takes over from the program beside its files: settings of the interpreter and of the process.
 
-The flags of the interpreter are in ``devices/interpreter_flags``. Docs: "The worker is your program".
+Docs: "The worker is your program".
 """
 
 import contextlib
@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenload.devices.interpreter_flags import interpreter_flags
+
 __all__ = ["Filter", "ProgramSettings", "filter_warnings", "take_over"]
 
 CATEGORIES = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_MESSAGES")
@@ -31,10 +33,12 @@ Filter = tuple[str, str | None, str, str | None, int]  # of warnings; the catego
 class ProgramSettings:
     """The settings of a program, as they were when its executor was made; they can be pickled.
 
+    flags    words for the command line of an interpreter that must behave the same
     values   by their name in ``SETTINGS``
     filters  of warnings, in their order
     """
 
+    flags: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     filters: tuple[Filter, ...] = ()
 
@@ -44,7 +48,7 @@ class ProgramSettings:
         for name, (read, _) in SETTINGS.items():
             with contextlib.suppress(Exception):  # a locale that was unset meanwhile
                 values[name] = read()
-        return cls(values, tuple(_filters()))
+        return cls(tuple(interpreter_flags()), values, tuple(_filters()))
 
     def pack(self) -> bytes:
         """Pickle them for ``take_over``, with what a new process should inherit from this one now."""
