@@ -6,6 +6,7 @@ time of the one that came last. So the shares that are right are known beforehan
 
 import functools
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -279,6 +280,14 @@ def kernels_of_the_cpu() -> Any:
     return library
 
 
+def compiled(rank: Any) -> dict[str, Any]:
+    """A compiled model whose buffers are broadcast, and what torch's compiler says of code it cannot read."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = trained(rank, torch.compile(ddp(has_buffer=True), backend="eager"))  # type: ignore[arg-type]
+    return {**made, "texts": [str(one.message) for one in caught if "trace" in str(one.message)]}
+
+
 def sharded() -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -301,6 +310,7 @@ def everything(rank: Any) -> dict[str, Any]:
         "no broadcast": trained(rank, ddp(has_buffer=True, broadcast_buffers=False)),
         "metrics": trained(rank, ddp(), after=lambda _: dist.all_reduce(torch.ones(2))),
         "functional": trained(rank, ddp(), where="after", after=lambda _: functional_sum()),
+        "compiled": compiled(rank),
         "FSDP2": trained(rank, sharded()),
         "SyncBatchNorm": trained(rank, ddp(middle=SyncNorm(4))),
         "SyncBatchNorm, work after": trained(rank, ddp(middle=SyncNorm(4)), where="after"),

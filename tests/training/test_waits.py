@@ -18,8 +18,8 @@ from evenload.training.passes.model_checks import watch
 
 RIGHT, EQUAL = (3, 9), (6, 6)
 SEEN = [
-    "no exchange", "buffers", "buffers, work after", "no broadcast", "metrics", "functional", "FSDP2",
-    "SyncBatchNorm", "SyncBatchNorm, work after", "waiting", "accelerate",
+    "no exchange", "buffers", "buffers, work after", "no broadcast", "metrics", "functional", "compiled",
+    "FSDP2", "SyncBatchNorm", "SyncBatchNorm, work after", "waiting", "accelerate",
 ]  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def test_a_wait_that_is_not_seen_is_told_once_with_its_rank(ranks: list[dict[str
     assert "rank 1 computes in 33% only" in text
     assert "even.waiting()" in text
     assert ranks[1]["not seen"]["texts"] == ranks[0]["waiting"]["texts"] == []
+    assert ranks[0]["compiled"]["texts"] == []
 
 
 def by_one_process(middle: Any = None, *, n_epochs: int = 1, n_accumulated: int = 1) -> dict[str, Any]:

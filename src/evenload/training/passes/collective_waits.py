@@ -8,6 +8,7 @@ in a process: those of groups, ``Work.wait``, DDP's broadcast of buffers, functi
 to be known for it. What waits within C++ alone, or by other means than torch.distributed, is not seen.
 """
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -75,5 +76,9 @@ def _wrapped(call: Callable[..., Any], name: str) -> Any:
     # pybind11 takes a Python method for an override, unless the code that calls it has its name.
     waiting.__code__ = waiting.__code__.replace(co_name=name)
     waiting.__name__, waiting.__doc__ = name, call.__doc__
+    if "torch._dynamo" in sys.modules:  # as DDP has it: the compiler is not to look into this
+        import torch
+
+        waiting = torch.compiler.disable(waiting)
     waiting.leaves_out_waits = True  # pyrefly: ignore
     return waiting
