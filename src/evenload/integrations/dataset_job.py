@@ -6,7 +6,6 @@ the rows from the same files and are further ahead: types, columns, cache file a
 
 import functools
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from datasets.fingerprint import update_fingerprint
 from datasets.iterable_dataset import ExamplesIterable
 
 from evenload.executor.executor import Executor
-from evenload.executor.task.fingerprint import fingerprint_code
 from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
+from evenload.same_code import fingerprint_code
 
 __all__ = ["DatasetJob"]
 
@@ -88,10 +87,14 @@ class DatasetJob:
         return [(name, start, min(start + size, end)) for start in range(0, end, size)]
 
     def _fingerprint(self, dataset: Any) -> str:
-        """A name for the result: by datasets' own hash, and by the code, also of a function in a module."""
+        """A name for the result: by datasets' own hash, and by all the code that the function can reach."""
         matters = {name: value for name, value in self.more.items() if name not in NO_MATTER}
         how = {name: getattr(self.how, name) for name in self.how.__slots__}
-        facts = {"function": self.function, "code": _code_of(self.function), "batch_size": self.size}
+        facts = {
+            "function": self.function,
+            "code": fingerprint_code(functools.partial(self.function, **self.how.fn_kwargs)),
+            "batch_size": self.size,
+        }
         facts |= {"remove_columns": self.removed, "format": dataset.format, **how, **matters}
         return update_fingerprint(dataset._fingerprint, "evenload.datasets.map", facts)
 
@@ -121,14 +124,3 @@ class DatasetJob:
         for batch in dataset.iter(size, drop_last_batch=bool(self.more.get("drop_last_batch"))):
             yield start, batch
             start += size
-
-
-def _code_of(function: Any) -> str:
-    """A fingerprint of code alone: what a closure or a partial holds is datasets' to compare."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, types.FunctionType) and function.__closure__:
-        empty = tuple(types.CellType() for _ in function.__closure__)
-        function = types.FunctionType(function.__code__, function.__globals__, function.__name__,
-                                      function.__defaults__, empty)  # fmt: skip
-    return fingerprint_code(function)
