@@ -21,6 +21,7 @@ from evenload.executor.executor import Executor
 from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
+from evenload.integrations.kept_batches import KeptBatches
 from evenload.same_code import fingerprint_code
 
 __all__ = ["DatasetJob"]
@@ -52,20 +53,30 @@ class DatasetJob:
     def stored(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
         """The datasets, mapped. No worker starts before ``Dataset.map`` asks for a batch."""
         task = named(name_of(self.function), StoredBatches, self.built, splits, self.how)
+        task.journal_name = "batches"  # the folder's name has the fingerprint
+        prints = {name: self._fingerprint(one) for name, one in splits.items()}
+        mapped: dict[str, Dataset] = {}
         with ExitStack() as until_done:
             executor = functools.cache(lambda: until_done.enter_context(self.opened()))
+            for name, one in splits.items():
+                kept = KeptBatches.beside(one, prints[name], self.more)
+                batches = self._batches(name, len(one))
 
-            @functools.cache
-            def answers(name: str) -> Iterator[Applied]:
-                batches = self._batches(name, len(splits[name]))
-                return chain.from_iterable(executor().map(task, batches, **self.options))
+                @functools.cache
+                def answers(batches: Any = tuple(batches), kept: KeptBatches = kept) -> Iterator[Applied]:
+                    made = kept.mapped(functools.partial(executor().map, task, batches, **self.options))
+                    return chain.from_iterable(made)
 
-            return {
-                name: self._mapped(one, lambda batch, name=name: next(answers(name)).to(batch))
-                for name, one in splits.items()
-            }
+                mapped[name] = self._mapped(
+                    one, prints[name], lambda batch, answers=answers: next(answers()).to(batch)
+                )
+                if answers.cache_info().currsize:
+                    for _ in answers():  # to the end of the run, which frees what it kept
+                        pass
+                kept.discard()
+        return mapped
 
-    def _mapped(self, dataset: Dataset, function: Callable[[Any], Any]) -> Any:
+    def _mapped(self, dataset: Dataset, fingerprint: str, function: Callable[[Any], Any]) -> Any:
         """What ``dataset.map(function)`` gives, which is asked for batches that are not formatted."""
 
         def unformatted(dataset: Dataset) -> Any:
@@ -78,7 +89,6 @@ class DatasetJob:
             }
             return dataset.with_format(None).map(function, **{"new_fingerprint": fingerprint, **options})
 
-        fingerprint = self._fingerprint(dataset)
         return transmit_format(unformatted)(dataset)
 
     def _batches(self, name: str, n_rows: int) -> list[tuple[str, int, int]]:

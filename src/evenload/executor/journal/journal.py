@@ -13,6 +13,7 @@ done.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -96,6 +97,22 @@ class Journal:
                 raise
         except (OSError, sqlite3.OperationalError) as error:
             raise _unopened(path, error) from error
+
+    @staticmethod
+    def discard(path: Path) -> None:
+        """Delete the journal in the folder ``path``, unless another process has it, or may not be touched."""
+        try:
+            if not (path / "journal.json").exists():
+                return
+            lock_fd = _lock(path)
+            try:
+                _empty(path)
+                os.unlink(path / "lock")
+                os.rmdir(path)
+            finally:
+                os.close(lock_fd)
+        except (ConfigError, OSError):
+            return
 
     def done(self, key: str) -> bytes | None:
         """Return the payload recorded last; None if there is none, or if it is damaged.
@@ -233,6 +250,8 @@ def _lock(path: Path) -> int:
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_ino != os.stat(path / "lock").st_ino:  # the journal was deleted meanwhile
+            raise FileNotFoundError(errno.ENOENT, "it was deleted by another process", str(path))
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
     except BlockingIOError:

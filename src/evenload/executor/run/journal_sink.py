@@ -41,7 +41,13 @@ class _End(NamedTuple):
 
 
 def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
-    """The journal of ``fn`` on some items. Raises as ``Journal.open`` does."""
+    """The journal of ``fn`` on some items. Raises as ``Journal.open`` does.
+
+    A task with a ``journal_name`` is known by that: whoever made it names folders by all that matters.
+    """
+    name = getattr(fn, "journal_name", None)
+    if isinstance(name, str):
+        return Journal.open(path, {"function": name, "form of the results": FORM}, on_change=on_change)
     code = CodeFacts(fn)
 
     def tell(was: Mapping[str, str] | None) -> str:
