@@ -189,6 +189,44 @@ def test_another_function_or_item_is_refused_or_run(tmp_path: Path) -> None:
     assert list(evenload.map(times(3), [1, 7, 3], on_change="rerun", **options)) == [3, 21, 9]
 
 
+def test_results_of_other_code_are_kept_if_that_is_asked_for(tmp_path: Path) -> None:
+    """From then on they are the new code's; the oracle is what each function would give."""
+
+    def times(n: int) -> Any:
+        return lambda x: x * n
+
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*1", "backend": "inline"}
+    assert list(evenload.map(times(2), [1, 2], **options)) == [2, 4]
+    with pytest.raises(ConfigError, match=r"`n`, which .* closes over") as caught:
+        evenload.map(times(3), [1, 2], **options)
+    assert "on_change='keep'" in str(caught.value)
+    assert list(evenload.map(times(3), [1, 7, 5], on_change="keep", **options)) == [2, 21, 15]
+    assert list(evenload.map(times(3), [1, 7, 5], **options)) == [2, 21, 15]
+    with pytest.raises(ConfigError, match="another function"):
+        evenload.map(times(2), [1, 7, 5], **options)
+
+
+def test_a_journal_of_an_earlier_version_is_refused_and_may_be_kept(tmp_path: Path) -> None:
+    """As the version before wrote its journal.json: without parts, and with another kind of fingerprint."""
+    import json
+    import zlib
+
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*1", "backend": "inline"}
+    assert list(evenload.map(abs, [-1, 2], **options)) == [1, 2]
+    facts = json.loads((tmp_path / "j/journal.json").read_text())
+    named = facts["fingerprint"] | {"function": "0" * 32}
+    checksum = zlib.crc32(json.dumps([facts["salt"], sorted(named.items())]).encode())
+    old = {"format": "1", "salt": facts["salt"], "fingerprint": named, "checksum": checksum}
+    (tmp_path / "j/journal.json").write_text(json.dumps(old))
+    with pytest.raises(ConfigError, match="of an earlier version of evenload") as caught:
+        evenload.map(abs, [-1, 2], **options)
+    assert "on_change='keep'" in str(caught.value)
+    results = evenload.map(abs, [-1, 2], on_change="keep", **options)
+    assert list(results) == [1, 2]
+    assert results.summary is not None
+    assert results.summary.restored == 2
+
+
 def test_damaged_entries_are_done_again_with_a_warning(tmp_path: Path) -> None:
     options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "policy": "pull"}
     fn = Calls(tmp_path / "log")

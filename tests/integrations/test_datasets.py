@@ -3,8 +3,10 @@
 import functools
 import importlib
 import os
+import random
 import shutil
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -230,11 +232,134 @@ def test_other_code_and_other_arguments_are_done_anew(executor, stored, tmp_path
 
 
 def test_a_batch_that_fails_leaves_no_cache_file(executor, stored):
-    before = set(os.listdir(os.path.dirname(stored.cache_files[0]["filename"])))
+    folder = os.path.dirname(stored.cache_files[0]["filename"])
     with pytest.raises(TaskError, match="seven") as caught:
         evenload_datasets.map(stored, models.fails, executor=executor, batch_size=5)
     assert isinstance(caught.value.__cause__, RuntimeError)
-    assert set(os.listdir(os.path.dirname(stored.cache_files[0]["filename"]))) == before
+    assert not [name for name in os.listdir(folder) if name.startswith("cache-")]
+
+
+KILLED = """
+import os, signal, sys
+import datasets, evenload, evenload.datasets
+import el_noted
+os.el_stop = lambda: os.kill(os.getpid(), signal.SIGKILL)
+stored = datasets.load_from_disk("stored")
+with evenload.Executor("cpu*2", backend="inline") as executor:
+    evenload.datasets.map(stored, el_noted.scale, executor=executor, batch_size=3)
+"""
+NOTED = """
+import os  # which has what happens at one of the batches: it would count as code in a module of one's own
+def scale(batch):
+    with open(os.environ["EL_NOTES"], "a") as notes:
+        notes.write(f"{batch['number'][0]}\\n")
+    if batch["number"][0] == int(os.environ["EL_STOP_AT"]):
+        os.el_stop()
+    return {"number": [3 * number for number in batch["number"]], "half": [n / 2 for n in batch["number"]]}
+"""
+
+
+def parts_in(folder):
+    return sorted(folder.glob("evenload-*.batches"))
+
+
+@pytest.fixture
+def noted(stored, tmp_path, monkeypatch):
+    """A module whose function notes the first row of each batch; and what it has noted since last asked."""
+    (tmp_path / "el_noted.py").write_text(NOTED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("EL_NOTES", str(tmp_path / "notes"))
+    monkeypatch.setenv("EL_STOP_AT", "-1")
+    module = importlib.import_module("el_noted")
+    shutil.copytree(tmp_path / "stored", tmp_path / "clean")
+
+    def rows():
+        text = (tmp_path / "notes").read_text().split() if (tmp_path / "notes").exists() else []
+        (tmp_path / "notes").unlink(missing_ok=True)
+        return sorted(map(int, text))
+
+    yield module, rows
+    sys.modules.pop("el_noted", None)
+
+
+def is_as_in_a_clean_folder(mapped, scale, executor, tmp_path):
+    """Byte for byte, and equal to what the library makes; nothing kept is left."""
+    clean = datasets.load_from_disk(tmp_path / "clean")
+    once = evenload_datasets.map(clean, scale, executor=executor, batch_size=3)
+    files = [one.cache_files[0]["filename"] for one in (mapped, once)]
+    assert [os.path.basename(file) for file in files] == [os.path.basename(files[0])] * 2
+    assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()
+    assert parts_in(tmp_path / "stored") == parts_in(tmp_path / "clean") == []
+    return is_equal(mapped, clean.map(scale, batched=True, batch_size=3, load_from_cache_file=False))
+
+
+def test_batches_of_a_program_that_was_killed_are_taken_up(
+    executor, stored, tmp_path, monkeypatch, noted, popen
+):
+    module, rows = noted
+    at = 3 * random.randrange(4, 10)
+    monkeypatch.setenv("EL_STOP_AT", str(at))
+    program = popen(
+        [sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert program.wait(timeout=250) == -9
+    monkeypatch.setenv("EL_STOP_AT", "-1")
+    done = rows()
+    assert at in done
+    assert len(parts_in(tmp_path / "stored")) == 1
+    mapped = evenload_datasets.map(stored, module.scale, executor=executor, batch_size=3)
+    again = rows()
+    assert set(done) | set(again) == set(range(0, 30, 3))
+    twice = set(done) & set(again)  # it was killed while it did these, which were given to it together
+    assert twice == {row for row in done if row >= min(twice)}
+    assert 0 not in twice
+    assert is_as_in_a_clean_folder(mapped, module.scale, executor, tmp_path)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_batches_before_one_that_failed_are_taken_up(
+    executor, stored, tmp_path, monkeypatch, noted, is_damaged
+):
+    module, rows = noted
+
+    def fail():
+        raise RuntimeError("no more")
+
+    monkeypatch.setenv("EL_STOP_AT", "24")
+    monkeypatch.setattr(os, "el_stop", fail, raising=False)
+    with pytest.raises(TaskError):
+        evenload_datasets.map(stored, module.scale, executor=executor, batch_size=3)
+    done = set(rows()) - {24}
+    assert done
+    monkeypatch.setenv("EL_STOP_AT", "-1")
+    if is_damaged:
+        (segment,) = parts_in(tmp_path / "stored")[0].glob("segment-*")
+        raw = bytearray(segment.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        segment.write_bytes(raw)
+    mapped = evenload_datasets.map(stored, module.scale, executor=executor, batch_size=3)
+    assert len(done & set(rows())) == is_damaged
+    assert is_as_in_a_clean_folder(mapped, module.scale, executor, tmp_path)
+
+
+def test_two_programs_at_once_have_the_same(executor, stored, tmp_path, monkeypatch, noted):
+    """The other one is this one, in the middle of its map."""
+    module, rows = noted
+    monkeypatch.setenv("EL_STOP_AT", "12")
+    inner = []
+
+    def again():
+        monkeypatch.setenv("EL_STOP_AT", "-1")
+        other = datasets.load_from_disk(tmp_path / "stored")
+        with evenload.Executor("cpu*2", backend="inline") as own:
+            inner.append(evenload_datasets.map(other, module.scale, executor=own, batch_size=3))
+        assert len(parts_in(tmp_path / "stored")) == 1
+
+    monkeypatch.setattr(os, "el_stop", again, raising=False)
+    mapped = evenload_datasets.map(stored, module.scale, executor=executor, batch_size=3)
+    assert len(rows()) == 20
+    assert is_equal(inner[0], mapped)
+    assert is_as_in_a_clean_folder(mapped, module.scale, executor, tmp_path)
 
 
 @pytest.mark.parametrize("form", [None, "numpy"])

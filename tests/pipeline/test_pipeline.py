@@ -339,7 +339,7 @@ def test_of_a_changed_job_only_what_the_change_concerns_is_done(job: Path) -> No
     assert result.n_restored == 0
     assert outputs_of(result.folder) == outputs_of(run(job, "brighten.by=0.5", out="other").folder)
     text = (job.parent / "stages.py").read_text()
-    (job.parent / "stages.py").write_text(text + "\n\n# a comment, and code that no stage uses\nunused = 3\n")
+    (job.parent / "stages.py").write_text(text + "\n\n# a comment, and code of nobody\ndef unused(): pass\n")
     assert run(job, "brighten.by=0.5").n_restored == 12
     (job.parent / "stages.py").write_text(text.replace("class Mean:", "class Mean:\n    more = 1"))
     seen.clear()

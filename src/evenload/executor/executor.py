@@ -159,7 +159,8 @@ class Executor:
         shared      keyword arguments of ``fn`` (or of its constructor), the same for all items; large arrays
                     in them are sent once, and may be written to by each worker for itself
         journal     a folder: results are on disk there before they are given, and are not made again
-        on_change   if ``fn``, or an item, is another than the journal's: "refuse", or "rerun" what changed
+        on_change   if ``fn``, or an item, is another than the journal's: "refuse", or "rerun" what changed;
+                    "keep" takes results of other code, too, and runs changed items
         fresh       True: each item gets a worker process that has run none before; a number: workers are
                     renewed after so many items (with ``batch``, after the call that reaches it)
         work        what an item needs, {"flop": 2.5e12, "bytes": 4e9}: ``summary.factors`` and reports then

@@ -6,7 +6,6 @@ the rows from the same files and are further ahead: types, columns, cache file a
 
 import functools
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from datasets.fingerprint import update_fingerprint
 from datasets.iterable_dataset import ExamplesIterable
 
 from evenload.executor.executor import Executor
-from evenload.executor.task.fingerprint import fingerprint_code
 from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
+from evenload.integrations.kept_batches import KeptBatches
+from evenload.same_code import fingerprint_code
 
 __all__ = ["DatasetJob"]
 
@@ -53,20 +53,30 @@ class DatasetJob:
     def stored(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
         """The datasets, mapped. No worker starts before ``Dataset.map`` asks for a batch."""
         task = named(name_of(self.function), StoredBatches, self.built, splits, self.how)
+        task.journal_name = "batches"  # the folder's name has the fingerprint
+        prints = {name: self._fingerprint(one) for name, one in splits.items()}
+        mapped: dict[str, Dataset] = {}
         with ExitStack() as until_done:
             executor = functools.cache(lambda: until_done.enter_context(self.opened()))
+            for name, one in splits.items():
+                kept = KeptBatches.beside(one, prints[name], self.more)
+                batches = self._batches(name, len(one))
 
-            @functools.cache
-            def answers(name: str) -> Iterator[Applied]:
-                batches = self._batches(name, len(splits[name]))
-                return chain.from_iterable(executor().map(task, batches, **self.options))
+                @functools.cache
+                def answers(batches: Any = tuple(batches), kept: KeptBatches = kept) -> Iterator[Applied]:
+                    made = kept.mapped(functools.partial(executor().map, task, batches, **self.options))
+                    return chain.from_iterable(made)
 
-            return {
-                name: self._mapped(one, lambda batch, name=name: next(answers(name)).to(batch))
-                for name, one in splits.items()
-            }
+                mapped[name] = self._mapped(
+                    one, prints[name], lambda batch, answers=answers: next(answers()).to(batch)
+                )
+                if answers.cache_info().currsize:
+                    for _ in answers():  # to the end of the run, which frees what it kept
+                        pass
+                kept.discard()
+        return mapped
 
-    def _mapped(self, dataset: Dataset, function: Callable[[Any], Any]) -> Any:
+    def _mapped(self, dataset: Dataset, fingerprint: str, function: Callable[[Any], Any]) -> Any:
         """What ``dataset.map(function)`` gives, which is asked for batches that are not formatted."""
 
         def unformatted(dataset: Dataset) -> Any:
@@ -79,7 +89,6 @@ class DatasetJob:
             }
             return dataset.with_format(None).map(function, **{"new_fingerprint": fingerprint, **options})
 
-        fingerprint = self._fingerprint(dataset)
         return transmit_format(unformatted)(dataset)
 
     def _batches(self, name: str, n_rows: int) -> list[tuple[str, int, int]]:
@@ -88,10 +97,14 @@ class DatasetJob:
         return [(name, start, min(start + size, end)) for start in range(0, end, size)]
 
     def _fingerprint(self, dataset: Any) -> str:
-        """A name for the result: by datasets' own hash, and by the code, also of a function in a module."""
+        """A name for the result: by datasets' own hash, and by all the code that the function can reach."""
         matters = {name: value for name, value in self.more.items() if name not in NO_MATTER}
         how = {name: getattr(self.how, name) for name in self.how.__slots__}
-        facts = {"function": self.function, "code": _code_of(self.function), "batch_size": self.size}
+        facts = {
+            "function": self.function,
+            "code": fingerprint_code(functools.partial(self.function, **self.how.fn_kwargs)),
+            "batch_size": self.size,
+        }
         facts |= {"remove_columns": self.removed, "format": dataset.format, **how, **matters}
         return update_fingerprint(dataset._fingerprint, "evenload.datasets.map", facts)
 
@@ -121,14 +134,3 @@ class DatasetJob:
         for batch in dataset.iter(size, drop_last_batch=bool(self.more.get("drop_last_batch"))):
             yield start, batch
             start += size
-
-
-def _code_of(function: Any) -> str:
-    """A fingerprint of code alone: what a closure or a partial holds is datasets' to compare."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, types.FunctionType) and function.__closure__:
-        empty = tuple(types.CellType() for _ in function.__closure__)
-        function = types.FunctionType(function.__code__, function.__globals__, function.__name__,
-                                      function.__defaults__, empty)  # fmt: skip
-    return fingerprint_code(function)

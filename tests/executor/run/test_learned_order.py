@@ -13,8 +13,8 @@ from evenload.events import EventLog, StageFinished
 from evenload.executor import Executor
 from evenload.executor.loop.cost_cache import CostCache
 from evenload.executor.task import task as task_module
-from evenload.executor.task.fingerprint import fingerprint_code
 from evenload.report.tally import summarise
+from evenload.same_code import fingerprint_code
 
 ITEM = "the length of the item"
 

@@ -23,7 +23,7 @@ from evenload.devices import CurrentDevice, Device, DevicePool, worker_environme
 from evenload.errors import ConfigError, NoUsableDevice
 from evenload.events import EventLog, Note
 from evenload.executor import Executor
-from evenload.executor.task.fingerprint import fingerprint_code
+from evenload.same_code import fingerprint_code
 
 GPUS = [Device(f"cuda:{n}", "discrete", "cuda", "a GPU by name", uuid=f"GPU-{n}") for n in range(2)]
 

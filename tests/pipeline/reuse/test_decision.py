@@ -36,9 +36,9 @@ def test_the_reason_is_said(was, reads, now, said) -> None:
 def test_many_changes_are_three_and_more() -> None:
     was = {f"params.p{at}": "1" for at in range(9)}
     assert change_of(was, {}) == "`p0`, `p1`, `p2` and more changed"
-    assert change_of({"code a.py": "1", "version torch": "1"}, {"code a.py": "2", "version torch": "2"}) == (
-        "`a.py` and the version of torch changed"
-    )
+    assert change_of(
+        {"code a.py": "1 ", "version torch": "1"}, {"code a.py": "2 ", "version torch": "2"}
+    ) == ("`a.py` and the version of torch changed")
 
 
 def test_a_stage_in_words_and_numbers() -> None:

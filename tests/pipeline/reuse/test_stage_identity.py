@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from evenload.pipeline.job.spec_stage import StageSpec
-from evenload.pipeline.reuse import package_versions
 from evenload.pipeline.reuse.content_digests import ContentDigests
-from evenload.pipeline.reuse.package_versions import environment_of, versions_of
 from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stage
+from evenload.same_code import package_versions
+from evenload.same_code.package_versions import environment_of
 
 FILES = {
     "stages.py": "import json\nfrom draw import pen\nfrom . import nothing\nclass Draw:\n    tool = pen\n",
@@ -37,14 +37,14 @@ def identity(folder: Path, **given) -> StageIdentity:
     [
         ("stages.py", "tool = pen", "tool = pen, 1", False),
         ("draw.py", "return colour", "return -colour", False),
-        ("draw.py", "return 2", "return 3", True),
+        ("draw.py", "return 2", "return 3", False),
         ("ink.py", "colour = 1", "colour = 2", False),
-        ("ink.py", "other = 2", "other = 3", True),
+        ("ink.py", "other = 2", "other = 3", False),
         ("aside.py", "never = 1", "never = 2", True),
         ("ink.py", "colour = 1", "colour = 1  # bright", True),
     ],
 )
-def test_code_counts_as_far_as_the_stage_uses_it(folder: Path, name, before, after, is_same) -> None:
+def test_code_counts_by_the_files_that_are_reached(folder: Path, name, before, after, is_same) -> None:
     was = identity(folder)
     (folder / name).write_text(FILES[name].replace(before, after))
     assert (identity(folder).digest == was.digest) == is_same
@@ -87,11 +87,14 @@ def test_weights_count_by_content_and_not_by_place(folder: Path) -> None:
     assert identity(folder, model={"path": "one", "dtype": "float16"}).digest != digests[0]
 
 
-def test_versions_of_what_may_use_models_are_those_of_all_model_packages(monkeypatch) -> None:
+def test_versions_of_what_may_use_models_are_those_of_all_model_packages(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(package_versions, "_version", lambda name: None if name == "jax" else f"{name} 1")
-    assert set(versions_of(["numpy"])) == {"python", "numpy"}
-    assert {"torch", "diffusers", "numpy"} < set(versions_of(["numpy", "anything"]))
-    assert "jax" not in versions_of(["anything"])
+    found = {name for name in identity(folder).facts if name.startswith("version ")}
+    assert found == {"version python", "version numpy", "version PIL"}
+    (folder / "ink.py").write_text(FILES["ink.py"] + "import click\n")
+    found = {name for name in identity(folder).facts if name.startswith("version ")}
+    assert {"version torch", "version diffusers", "version click"} < found
+    assert "version jax" not in found
 
 
 def test_another_environment_counts_by_what_is_installed_in_it(tmp_path: Path) -> None:

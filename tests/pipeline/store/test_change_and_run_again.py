@@ -51,6 +51,7 @@ def note(name, item, parts):
 """
 HELPED = "def help_{name}(value): return (value, {version})\n"
 READS = ("item.seed", "item.index", "item.id", "inputs['a']", "inputs.get('b')", "list(inputs)", "1")
+OF_ALL = ("helper", "add_stage", "drop_stage")  # edits of the file that all stages import
 
 
 @dataclass
@@ -230,7 +231,7 @@ def edit_and_compare(folder: Path, rng: random.Random, n_edits: int) -> None:
         result, computed = job.run("run", cache)
         clean, needed = job.run(f"clean{at}")
         assert outcome_of(result.folder) == outcome_of(clean.folder), said
-        if not broken:
+        if not broken and not (said and said[-1] in OF_ALL):
             too_many = computed - (needed - had)
             assert not too_many, (said, too_many)
         again, more = job.run("run", cache)

@@ -126,7 +126,7 @@ class MapRequest:
 @click.option("--resume", is_flag=True, help="The same, with the journal in --run, or beside --out.")
 @click.option(
     "--on-change",
-    type=click.Choice(["refuse", "rerun"]),
+    type=click.Choice(["refuse", "rerun", "keep"]),
     default="refuse",
     show_default=True,
     help="If the function or an item is another than the journal's.",

@@ -13,13 +13,14 @@ done.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ FORMAT = "1"
 MOST_FACTS_BYTES = 1 << 28
 WHAT = "results that are unpickled"
 OTHER_HINT = "on_change='rerun' forgets it and does everything again; or name another journal"
-ON_CHANGE = ("refuse", "rerun")
+KEEP_HINT = "on_change='keep' takes its results all the same, 'rerun' does all again; or name another journal"
+ON_CHANGE = ("refuse", "rerun", "keep")
 
 
 class Journal:
@@ -60,13 +62,21 @@ class Journal:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike, fingerprint: str | Mapping[str, str], *, on_change: str = "refuse"
+        cls,
+        path: str | os.PathLike,
+        fingerprint: str | Mapping[str, str],
+        *,
+        on_change: str = "refuse",
+        parts: Mapping[str, str] | None = None,
+        tell: Callable[[Mapping[str, str] | None], str] = lambda was: "",
     ) -> "Journal":
         """Open the journal in the folder ``path``, or begin one there.
 
         fingerprint  of all that determines a payload: a text, or named texts ("function": "3f2a…")
-        on_change    if the journal has another fingerprint: "refuse" it, or "rerun" everything and delete
-                     its entries
+        on_change    if the journal has another fingerprint: "refuse" it, "rerun" everything and delete its
+                     entries, or "keep" them, under this fingerprint from now on
+        parts        named texts that the fingerprint stands for, which the journal keeps for ``tell``
+        tell         says how these differ from the parts that are given to it; None: the journal has none
         Raises ConfigError if it is refused, is in use by another process, if ``path`` is no journal, or is a
         link, another user's, or writable for others; EvenloadError if it cannot be read or written.
         """
@@ -79,18 +89,30 @@ class Journal:
             _refuse_strangers(path)
             lock_fd = _lock(path)
             try:
-                if _is_changed(path, named, on_change):
-                    _empty(path)
-                return cls(path, lock_fd, *_load(path, _salt(path, named)))
+                if _is_changed(path, named, on_change, tell):
+                    _renew(path, named, on_change, parts)
+                return cls(path, lock_fd, *_load(path, _salt(path, named, parts)))
             except BaseException:
                 os.close(lock_fd)
                 raise
         except (OSError, sqlite3.OperationalError) as error:
-            is_full = getattr(error, "errno", NO_ROOM[0]) in NO_ROOM
-            raise EvenloadError(
-                f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
-                hint="make room there" if is_full else folder_hint("choose a folder that you own"),
-            ) from error
+            raise _unopened(path, error) from error
+
+    @staticmethod
+    def discard(path: Path) -> None:
+        """Delete the journal in the folder ``path``, unless another process has it, or may not be touched."""
+        try:
+            if not (path / "journal.json").exists():
+                return
+            lock_fd = _lock(path)
+            try:
+                _empty(path)
+                os.unlink(path / "lock")
+                os.rmdir(path)
+            finally:
+                os.close(lock_fd)
+        except (ConfigError, OSError):
+            return
 
     def done(self, key: str) -> bytes | None:
         """Return the payload recorded last; None if there is none, or if it is damaged.
@@ -191,6 +213,14 @@ class Journal:
         )
 
 
+def _unopened(path: Path, error: OSError | sqlite3.OperationalError) -> EvenloadError:
+    is_full = getattr(error, "errno", NO_ROOM[0]) in NO_ROOM
+    return EvenloadError(
+        f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
+        hint="make room there" if is_full else "choose a folder that you own",
+    )
+
+
 def _make_folder(path: Path) -> None:
     if path.is_symlink():
         refuse_unless_own(path, path.lstat(), WHAT)
@@ -220,6 +250,8 @@ def _lock(path: Path) -> int:
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_ino != os.stat(path / "lock").st_ino:  # the journal was deleted meanwhile
+            raise FileNotFoundError(errno.ENOENT, "it was deleted by another process", str(path))
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
     except BlockingIOError:
@@ -235,8 +267,11 @@ def _lock(path: Path) -> int:
     return fd
 
 
-def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
+def _is_changed(
+    path: Path, named: Mapping[str, str], on_change: str, tell: Callable[[Mapping[str, str] | None], str]
+) -> bool:
     """Whether the journal was made by something else. Raises ConfigError if that is refused."""
+    facts: Any = None
     try:
         facts = _facts(path)
         was, form = dict[str, str](facts["fingerprint"]), facts["format"]
@@ -253,8 +288,9 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
         was, form = None, None
     if was == named and form == FORMAT:
         return False
-    if on_change == "rerun":
+    if on_change == "rerun" or (on_change == "keep" and was is not None and form == FORMAT):
         return True
+    hint = OTHER_HINT
     if was is None:
         why = "its journal.json is damaged or gone, so nobody knows what made its results"
     elif form != FORMAT:
@@ -262,10 +298,16 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
     else:
         changed = [name for name in {**was, **named} if was.get(name) != named.get(name)]
         why = f"another {' and another '.join(changed)} made its results"
-    raise ConfigError(
-        f"the journal {path} is of no use here: {why}",
-        hint=OTHER_HINT,
-    )
+        said = tell(_parts_of(facts))
+        why, hint = f"{why}: {said}" if said else why, KEEP_HINT if said else hint
+    raise ConfigError(f"the journal {path} is of no use here: {why}", hint=hint)
+
+
+def _parts_of(facts: Any) -> dict[str, str] | None:
+    """Return the parts of a journal's fingerprint; None if it has none, or what are no parts."""
+    parts = facts.get("parts")
+    is_known = isinstance(parts, dict) and all(isinstance(text, str) for text in parts.values())
+    return parts if is_known else None
 
 
 def _checksum(salt: Any, named: Mapping[str, str]) -> int:
@@ -277,20 +319,33 @@ def _facts(path: Path) -> Any:
     return json.loads(read_own(path / "journal.json", WHAT, MOST_FACTS_BYTES))
 
 
-def _salt(path: Path, named: Mapping[str, str]) -> bytes:
+def _salt(path: Path, named: Mapping[str, str], parts: Mapping[str, str] | None) -> bytes:
     """Read the journal's salt; a new journal gets one, and its fingerprint is written with it."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return bytes.fromhex(_facts(path)["salt"])
-    except FileNotFoundError:
-        salt, draft = os.urandom(8), path / "journal.json.new"
+    salt = os.urandom(8)
+    _write_facts(path, salt.hex(), named, parts)
+    return salt
+
+
+def _write_facts(path: Path, salt: str, named: Mapping[str, str], parts: Mapping[str, str] | None) -> None:
+    draft = path / "journal.json.new"
     with open(draft, "w", encoding="utf-8", opener=_open_private) as file:
-        facts = {"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}
-        json.dump(facts | {"checksum": _checksum(salt.hex(), named)}, file, indent=1)
+        facts = {"format": FORMAT, "salt": salt, "fingerprint": dict(named)}
+        facts |= {} if parts is None else {"parts": dict(parts)}
+        json.dump(facts | {"checksum": _checksum(salt, named)}, file, indent=1)
         file.flush()
         sync(file.fileno())
     os.rename(draft, path / "journal.json")
     sync_folder(path)
-    return salt
+
+
+def _renew(path: Path, named: Mapping[str, str], on_change: str, parts: Mapping[str, str] | None) -> None:
+    """Empty a journal of something else, or keep its entries under another fingerprint."""
+    if on_change == "rerun":
+        _empty(path)
+    else:
+        _write_facts(path, _facts(path)["salt"], named, parts)
 
 
 def _open_private(path: str, flags: int) -> int:

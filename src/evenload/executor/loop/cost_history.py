@@ -95,7 +95,7 @@ class CostHistory:
 
     def _print_of(self, task: PreparedTask) -> str:
         if task.id not in self._prints:
-            from evenload.executor.task.fingerprint import fingerprint_code
+            from evenload.same_code import fingerprint_code
 
             self._prints[task.id] = fingerprint_code(task.fn)
         return self._prints[task.id]

@@ -10,7 +10,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -20,12 +20,13 @@ from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.source import Source
 from evenload.executor.journal.journal import Journal
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+from evenload.same_code import CodeFacts, fingerprint
 
 __all__ = ["JournalSink", "open_journal"]
 
 FORM = "1"  # of the payloads
 N_DIGEST = 16
+EARLIER = "it is of an earlier version of evenload, which did not see all code that a function reaches"
 VALUE, FAILED, BEGUN = b"vfb"  # a result | the error of an item that may not run again | it may have run
 
 
@@ -40,10 +41,20 @@ class _End(NamedTuple):
 
 
 def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
-    """The journal of ``fn`` on some items. Raises as ``Journal.open`` does."""
-    return Journal.open(
-        path, {"function": fingerprint_code(fn), "form of the results": FORM}, on_change=on_change
-    )
+    """The journal of ``fn`` on some items. Raises as ``Journal.open`` does.
+
+    A task with a ``journal_name`` is known by that: whoever made it names folders by all that matters.
+    """
+    name = getattr(fn, "journal_name", None)
+    if isinstance(name, str):
+        return Journal.open(path, {"function": name, "form of the results": FORM}, on_change=on_change)
+    code = CodeFacts(fn)
+
+    def tell(was: Mapping[str, str] | None) -> str:
+        return EARLIER if was is None else code.change_since(was)
+
+    named = {"function": code.digest, "form of the results": FORM}
+    return Journal.open(path, named, on_change=on_change, parts=code.facts, tell=tell)
 
 
 class JournalSink:

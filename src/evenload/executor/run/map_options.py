@@ -49,7 +49,7 @@ class MapOptions:
 
     def __post_init__(self) -> None:
         choice("on_error", self.on_error, ("raise", "return"))
-        choice("on_change", self.on_change, ("refuse", "rerun"))
+        choice("on_change", self.on_change, ("refuse", "rerun", "keep"))
         for name in ("ordered", "repeatable"):
             self._keep(name, flag(name, getattr(self, name)))
         self._keep("retries", whole("retries", self.retries, most=None))

@@ -15,15 +15,16 @@ from evenload.pipeline.artifacts import FILE_TYPES, digest_of
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.reuse.content_digests import ContentDigests
-from evenload.pipeline.reuse.package_versions import MODEL_PACKAGES, environment_of, versions_of
 from evenload.pipeline.reuse.stage_code import read_code
 from evenload.pipeline.target import CodeTarget, locate_target
+from evenload.same_code.package_versions import MODEL_PACKAGES, environment_of, versions_of
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
 __all__ = ["StageIdentity", "change_of", "identify_stage", "identify_stages"]
 
+_PLAIN_PACKAGES = {"numpy", "PIL"}
 _LOSSY = ("fp8", "nf4")
 _ENCODER = "evenload.pipeline.artifacts:encode_artifact"
 _MOST_PLACES = 10_000  # of params that are looked at for names of files
@@ -48,10 +49,9 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
     targets = list(_targets(stage, folder))
     code = read_code(targets, folder)
     facts = {"target": targets[0].name, "evenload": __version__ if stage.kind in BUILTIN_STAGES else ""}
-    facts |= {f"code {file}": digest for file, digest in code.digests.items()}
-    facts |= {f"missing {name}": "not installed" for name in sorted(code.missing)}
-    packages = set(code.packages) | {"numpy", "PIL"}
-    if stage.model is not None:
+    facts |= code.facts
+    packages = set(code.packages) | _PLAIN_PACKAGES
+    if stage.model is not None or packages - _PLAIN_PACKAGES:  # another may use models
         packages |= MODEL_PACKAGES
     if stage.python is None:
         facts |= {f"version {name}": version for name, version in versions_of(packages).items()}
@@ -118,6 +118,8 @@ def change_of(was: Mapping[str, str] | None, now: Mapping[str, str]) -> str:
     """Say which facts differ, for a person: "`questions` changed"; "" if none does."""
     if was is None:
         return "another version of evenload made it"
+    if any(" " not in digest for name, digest in was.items() if name.startswith("code ")):
+        return "another version of evenload made it, which looked at code in another way"
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     said = list(dict.fromkeys(_named(name, was, now) for name in names))
     if len(said) > 3:

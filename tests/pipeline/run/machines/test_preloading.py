@@ -137,11 +137,11 @@ def test_a_module_may_be_nested_deeply(own: str, deep: str) -> None:
     with written({"stage": [own.replace("DEEP", deep), "import torch, deep"], "deep": [deep]}) as folder:
         target = locate_target("stage.py:Stage", folder)
         before = read_code([target], folder)
-        assert {"stage.py", "deep.py"} == set(before.digests)
+        assert {"code stage.py", "code deep.py"} == {name for name in before.facts if name.startswith("code")}
         (folder / "deep.py").write_text(deep + "\nprint(end='')")
         after = read_code([target], folder)
-        assert before.digests["stage.py"] == after.digests["stage.py"]
-        assert before.digests["deep.py"] != after.digests["deep.py"]
+        assert before.facts["code stage.py"] == after.facts["code stage.py"]
+        assert before.facts["code deep.py"] != after.facts["code deep.py"]
         assert imports_of([stage("stage.py:Stage")], folder) == ("torch",)
 
 
@@ -162,8 +162,8 @@ def test_what_an_imported_part_of_a_package_says_counts(
             if "as inner" in imports and "pack.inner" not in imports:
                 return
         target = [locate_target("stage.py:" + ("use" if is_used else "Stage"), folder)]
-        before = read_code(target, folder).digests
+        before = read_code(target, folder).facts
         assert imports_of([stage("stage.py:Stage")], folder) == ("torch",)
         (folder / "pack" / "inner.py").write_text(PREPARES[0] + "\n")
-        assert read_code(target, folder).digests != before
+        assert read_code(target, folder).facts != before
         assert imports_of([stage("stage.py:Stage")], folder) == ()

@@ -1,4 +1,4 @@
-"""The versions of the packages that a stage's results depend on, in this environment or in another one."""
+"""The versions of the packages that results depend on, in this environment or in another one."""
 
 import functools
 import importlib.metadata
@@ -23,7 +23,6 @@ MODEL_PACKAGES = frozenset(
         "tensorflow",
     ]
 )
-_PLAIN_PACKAGES = frozenset(("numpy", "PIL"))
 _PROJECTS = {
     "PIL": "pillow",
     "cv2": "opencv-python",
@@ -36,10 +35,10 @@ _PROJECTS = {
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Return the installed version of each package by the name it is imported by, and of Python.
 
-    With any package that may use models, all of those that models come from.
+    With one that models come from, all of those.
     """
     names = set(packages)
-    if names - _PLAIN_PACKAGES:
+    if names & MODEL_PACKAGES:
         names |= MODEL_PACKAGES
     found = {name: version for name in sorted(names) if (version := _version(name)) is not None}
     return {"python": f"{sys.version_info.major}.{sys.version_info.minor}", **found}

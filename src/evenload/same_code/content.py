@@ -1,19 +1,14 @@
-"""Fingerprints: whether two runs of a program have the same items and the same code.
+"""Fingerprints of content: equal for equal things, in every process.
 
 Pickled bytes are no fingerprint: they differ between runs for equal objects (the order of sets, shared
 objects), and a function is pickled by its name, whatever it does.
 
-    fingerprint(item)       of the content; equal items have equal fingerprints, in every process
-    fingerprint_code(fn)    of bytecode, constants, defaults, closure, and all functions, classes and plain
-                            values of the user's modules that it uses, recursively
-
-Installed packages count by name: a new version is not noticed. Nor are comments and line numbers.
+    fingerprint(item)    of the content; functions and classes count by name
 """
 
 import copyreg
 import functools
 import sys
-import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
@@ -23,17 +18,10 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["fingerprint", "fingerprint_code"]
+__all__ = ["ContentWalk", "cells_of", "digest_of", "fingerprint"]
 
 FLOAT = Struct("<d")
 MOST_BYTES = 64  # longer encodings are hashed
-PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
-# Members of classes that have no effect on what they do.
-NO_MATTER = {
-    "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
-    "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
-    "__slotnames__", "__static_attributes__", "__weakref__", "_abc_impl",
-}  # fmt: skip
 
 
 def fingerprint(value: Any) -> bytes:
@@ -41,29 +29,20 @@ def fingerprint(value: Any) -> bytes:
 
     Raises ConfigError for an object that cannot be reduced to content.
     """
-    return _hash(_Walk(is_code=False).encode(value))
+    return digest_of(ContentWalk().encode(value))
 
 
-def fingerprint_code(fn: Any) -> str:
-    """Return 32 hexadecimal digits for the code of a function, a class or any other callable.
-
-    They differ between Python versions, which compile to different bytecode.
-    """
-    return _hash(_Walk(is_code=True).encode(fn)).hex()
-
-
-def _hash(*pieces: bytes | memoryview) -> bytes:
+def digest_of(*pieces: bytes | memoryview) -> bytes:
     digest = blake2b(digest_size=16)
     for piece in pieces:
         digest.update(piece)
     return digest.digest()
 
 
-class _Walk:
-    """An encoder of objects by content. ``is_code``: include code, and accept opaque objects by type."""
+class ContentWalk:
+    """An encoder of objects by content."""
 
-    def __init__(self, is_code: bool):
-        self._is_code = is_code
+    def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # the object is kept, so that no other gets its id
         self._path: dict[int, int] = {}
 
@@ -91,10 +70,10 @@ class _Walk:
         return encoded
 
     def _text(self, tag: bytes, text: bytes) -> bytes:
-        return tag + b"%d:" % len(text) + text if len(text) <= MOST_BYTES else tag + b"#" + _hash(text)
+        return tag + b"%d:" % len(text) + text if len(text) <= MOST_BYTES else tag + b"#" + digest_of(text)
 
     def _all(self, tag: bytes, values: Iterable[Any]) -> bytes:
-        return tag + _hash(*self._framed(map(self.encode, values)))
+        return tag + digest_of(*self._framed(map(self.encode, values)))
 
     def _framed(self, encoded: Iterable[bytes]) -> Iterator[bytes]:
         for one in encoded:
@@ -107,34 +86,31 @@ class _Walk:
         if kind is dict:
             return self._items(value)
         if kind is set or kind is frozenset:
-            # By name first: what refers back to itself is encoded by the way that leads there.
-            named = sorted(value, key=_qualname) if self._is_code else value
-            return b"e" + _hash(*self._framed(sorted(map(self.encode, named))))
+            return b"e" + digest_of(*self._framed(sorted(map(self.encode, self._in_order(value)))))
         array = _as_array(value)
         if array is not None:
             name, shape, raw = array
-            return b"a" + _hash(f"{name} {shape}".encode(), raw)
+            return b"a" + digest_of(f"{name} {shape}".encode(), raw)
         if isinstance(value, PurePath) and kind.__reduce__ is PurePath.__reduce__:
             # Since Python 3.12, equal ones may be reduced to different pieces: those that they were made of.
             return self._all(b"r", (kind, value.parts, None, [], {}))
         return self._callable(value) or self._other(value)
 
+    def _in_order(self, values: Iterable[Any]) -> Iterable[Any]:
+        return values
+
     def _items(self, items: dict) -> bytes:
         pairs = (self.encode(key) + b"=" + self.encode(one) for key, one in items.items())
-        return b"d" + _hash(*self._framed(sorted(pairs)))
-
-    # --- functions and classes --------------------------------------------------------------------
+        return b"d" + digest_of(*self._framed(sorted(pairs)))
 
     def _callable(self, value: Any) -> bytes | None:
         """Encode a module, function, class or wrapper; None for any other object."""
         if isinstance(value, types.ModuleType):
             return self._text(b"m", value.__name__.encode())
         if isinstance(value, types.FunctionType):
-            if not self._is_code and "<" not in value.__qualname__:
-                return self._name(value)
-            return self._function(value) if _is_own(value.__module__) else self._name(value)
+            return self._function(value)
         if isinstance(value, type):
-            return self._class(value) if self._is_code and _is_own(value.__module__) else self._name(value)
+            return self._name(value)
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.MethodType):
@@ -149,46 +125,20 @@ class _Walk:
             return self._all(b"w", (type(value).__name__, value.__func__))
         if isinstance(value, property):
             return self._all(b"y", (value.fget, value.fset, value.fdel))
-        if self._is_code:  # a function wrapped by a cache or a compiler
-            inner = getattr(value, "py_func", None) or getattr(value, "__wrapped__", None)
-            if isinstance(inner, types.FunctionType):
-                return self._all(b"W", (type(value).__qualname__, inner))
         return None
 
     def _name(self, value: Any) -> bytes:
         return self._text(b"q", f"{value.__module__}:{value.__qualname__}".encode())
 
     def _function(self, fn: types.FunctionType) -> bytes:
-        cells = []
-        for cell in fn.__closure__ or ():
-            try:
-                cells.append(cell.cell_contents)
-            except ValueError:  # a variable that has no value yet
-                cells.append(...)
-        names = sorted(_names(fn.__code__))
-        used = {name: _plain(fn.__globals__[name]) for name in names if name in fn.__globals__}
-        if (
-            fn.__closure__ and "__class__" in fn.__code__.co_freevars
-        ):  # super(): the class, which has this function
-            cells = [cell for cell in cells if not isinstance(cell, type)]
-        return self._all(b"F", (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells, used))
+        if "<" not in fn.__qualname__:
+            return self._name(fn)
+        return self._all(b"F", (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells_of(fn)))
 
     def _code(self, code: types.CodeType) -> bytes:
         facts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_freevars, code.co_cellvars, code.co_exceptiontable)
         return self._all(b"c", (code.co_code, code.co_consts, facts, names))
-
-    def _class(self, cls: type) -> bytes:
-        parts: list[Any] = [cls.__qualname__]
-        for base in cls.__mro__:
-            if not _is_own(base.__module__):
-                parts.append(self._name(base))
-                continue
-            members = {name: member for name, member in vars(base).items() if name not in NO_MATTER}
-            parts.append({name: _plain(member) for name, member in members.items()})
-        return self._all(b"C", parts)
-
-    # --- any other object -------------------------------------------------------------------------
 
     def _other(self, value: Any) -> bytes:
         """Encode an object by the parts that pickle would reduce it to."""
@@ -196,16 +146,17 @@ class _Walk:
             reducer = copyreg.dispatch_table.get(type(value))
             parts = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         except Exception as error:
-            if self._is_code:
-                return self._text(b"o", f"{type(value).__module__}:{type(value).__qualname__}".encode())
-            raise ConfigError(
-                f"a {type(value).__qualname__} has no content to compare: {error}",
-                hint="make items of plain values or arrays, and open files or handles inside the function",
-            ) from error
+            return self._opaque(value, error)
         if isinstance(parts, str):
             return self._text(b"g", f"{type(value).__module__}:{parts}".encode())
         made, args, state, elements, pairs, *_ = (*parts, None, None, None, None)
         return self._all(b"r", (made, args, state, list(elements or ()), dict(pairs or ())))  # pyrefly: ignore
+
+    def _opaque(self, value: Any, error: Exception) -> bytes:
+        raise ConfigError(
+            f"a {type(value).__qualname__} has no content to compare: {error}",
+            hint="make items of plain values or arrays, and open files or handles inside the function",
+        ) from error
 
 
 def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
@@ -227,38 +178,12 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
     return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Return the names that the code, or code inside it, may look up in its module."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
-
-
-def _qualname(value: Any) -> str:
-    return str(getattr(value, "__qualname__", ""))
-
-
-def _plain(value: Any) -> Any:
-    """Return what of a global or member counts: code and plain values, of other objects the type."""
-    if isinstance(value, PLAIN) or callable(value) or _as_array(value) is not None:
-        return value
-    if isinstance(value, types.ModuleType | staticmethod | classmethod | property):
-        return value
-    return type(value)
-
-
-def _is_own(module: str | None) -> bool:
-    """Whether the module is the user's, not Python's, an installed package's or evenload's."""
-    top = (module or "").partition(".")[0]
-    if top in ("evenload", "builtins") or top in sys.builtin_module_names:
-        return False
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
-    return file is None or not file.startswith(_installed())
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple(f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+def cells_of(fn: types.FunctionType) -> list[Any]:
+    """Return the values that a function closes over; ... for a variable that has none yet."""
+    cells = []
+    for cell in fn.__closure__ or ():
+        try:
+            cells.append(cell.cell_contents)
+        except ValueError:
+            cells.append(...)
+    return cells

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+from evenload.same_code import fingerprint, fingerprint_code
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 VALUES = st.recursive(
@@ -134,7 +134,7 @@ def test_what_has_no_content_is_refused_as_an_item_and_forgiven_in_code() -> Non
 
 def test_in_another_process_with_other_hashes_it_is_the_same() -> None:
     code = """
-    from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+    from evenload.same_code import fingerprint, fingerprint_code
     import functools
     def f(x, names={"a", "b", "c"}):
         return x in names or x in {"d", "e", "f"}
@@ -244,7 +244,7 @@ def test_what_was_done_with_a_class_before_is_no_part_of_its_code() -> None:
 
 RANDOM_GRAPHS = """
 import random
-from evenload.executor.task.fingerprint import fingerprint_code
+from evenload.same_code import fingerprint_code
 
 rng = random.Random(5)
 for _ in range(60):

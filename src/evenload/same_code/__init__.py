@@ -1,0 +1,15 @@
+"""One meaning of "the same code": journals, datasets and pipelines keep results by it.
+
+The source of the user's modules that a task can reach, the versions of packages that these import, and the
+values that a function closes over, has as defaults, or holds.
+"""
+
+from evenload.same_code.code_facts import CodeFacts
+from evenload.same_code.content import fingerprint
+
+__all__ = ["CodeFacts", "fingerprint", "fingerprint_code"]
+
+
+def fingerprint_code(fn: object) -> str:
+    """Return 32 hexadecimal digits for the code of a function, a class or any other callable."""
+    return CodeFacts(fn).digest

@@ -1,0 +1,155 @@
+"""The same code gives the same results: edits that change these are seen, and none of what is not reached.
+
+The oracle is the program itself, run before and after the edit.
+"""
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from same_code.programs import LEAF, RELATIVE, WAYS, Program, running, write_module
+
+from evenload.same_code import CodeFacts
+
+XS = (3, 5)
+
+
+def seen(folder: Path, main: str) -> tuple[str, str]:
+    """The results of a program, and the digest of its code, which was asked for before it ran."""
+    with running(folder, main) as f:
+        digest = CodeFacts(f).digest
+        return repr([f(x) for x in XS]), digest
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 6))
+def test_an_edit_that_changes_results_is_seen_and_one_that_is_not_reached_is_not(seed: int, n: int) -> None:
+    rng = random.Random(seed)
+    program = Program(rng, n, "el_")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program.write(folder)
+        results, digest = seen(folder, program.main)
+        assert seen(folder, program.main) == (results, digest)
+        for edited in program.names:
+            program.owns[edited] += 1
+            program.write(folder)
+            after, other = seen(folder, program.main)
+            if after != results:
+                assert other != digest, (program.main, program.ways, edited)
+            if edited not in program.reached:
+                assert (after, other) == (results, digest), (program.main, program.ways, edited)
+            results, digest = after, other
+
+
+@pytest.mark.parametrize("way", [*WAYS, *RELATIVE])
+def test_each_way_to_reach_a_module_is_followed(tmp_path: Path, way: str) -> None:
+    """From the main part, and from a module that the main part reaches."""
+    text = {**WAYS, **RELATIVE}[way]
+    digests: list[list[str]] = [[], []]
+    results: list[list[str]] = [[], []]
+    for own in (1, 22):
+        (tmp_path / "el_pack").mkdir(exist_ok=True)
+        (tmp_path / "el_pack/__init__.py").touch()
+        write_module(tmp_path, "el_pack.own", LEAF, own)
+        middle = text.replace("MOD", "el_pack.own").replace("LAST", "own")
+        write_module(tmp_path, "el_pack.middle", middle, 1)
+        through = "from el_pack import middle\ndef f(x): return middle.f(x)"
+        for at, main in enumerate([through if way in RELATIVE else middle, through]):
+            result, digest = seen(tmp_path, main)
+            results[at].append(result)
+            digests[at].append(digest)
+    assert [len(set(of)) for of in results] == [2, 2], "the edit changes what each of them gives"
+    assert [len(set(of)) for of in digests] == [2, 2]
+
+
+EDITS = [
+    ("def f(x, y=1): return x + y", "y=1", "y=2", "the default of `y` in f"),
+    ("def f(x, *, y=1): return x + y", "y=1", "y=2", "the default of `y` in f"),
+    ("L = [1, {'a': 2}]\ndef f(x): return L", "2", "3", "the global `L`"),
+    ("def mk(n):\n    return lambda x: n * x\nf = mk(3)", "3", "4", "`n`, which mk.<lambda> closes over"),
+    ("def f(x): return x + 1", "1", "2", "the code of f"),
+    ("class f:\n    scale = 2\n    def __call__(self, x): return x", "2", "3", "`f.scale`"),
+    ("import re\nP = re.compile('a')\ndef f(x): return P", "'a'", "'b'", "the global `P`"),
+]
+
+
+@pytest.mark.parametrize(("main", "old", "new", "words"), EDITS)
+def test_what_differs_in_the_main_part_is_told_in_words(tmp_path, main, old, new, words) -> None:
+    with running(tmp_path, main) as f:
+        was = CodeFacts(f).facts
+    with running(tmp_path, main.replace(old, new)) as f:
+        assert CodeFacts(f).change_since(was).replace("mk.<locals>", "mk") == words
+
+
+OWN = '''"""A module."""
+import math
+
+# A comment.
+LIMIT = 3
+TEXT = """
+# a title
+
+text"""
+class K:
+    def h(self, x):
+        return x  # nothing
+
+    def other(self): pass
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("# A comment.", "# Another comment, of\n\n   # two lines.", ""),
+        ("return x  # nothing", "return x", ""),
+        ("LIMIT = 3", "LIMIT = 4", "own.py line 5"),
+        ("# a title", "# another title", "own.py line 7"),
+        ("title\n\ntext", "title\n\n\ntext", "own.py line 9"),
+        ("return x ", "return -x ", "own.K.h, own.py line 12"),
+        ("\r\n", "\n", ""),
+    ],
+)
+def test_the_line_that_differs_is_told(tmp_path: Path, old: str, new: str, words: str) -> None:
+    main = "import own\ndef f(x): return own.K().h(x)"
+    text = OWN.replace("\n", "\r\n") if old == "\r\n" else OWN
+    (tmp_path / "own.py").write_bytes(text.encode())
+    with running(tmp_path, main) as f:
+        was = CodeFacts(f).facts
+    (tmp_path / "own.py").write_bytes(text.replace(old, new).encode())
+    with running(tmp_path, main) as f:
+        assert CodeFacts(f).change_since(was) == words
+
+
+def test_a_folder_may_be_moved(tmp_path: Path) -> None:
+    found = []
+    for place in ("here", "there/deeper"):
+        folder = tmp_path / place
+        (folder / "pack").mkdir(parents=True)
+        (folder / "pack/__init__.py").write_text("from .inner import h\nHERE = __file__\n")
+        (folder / "pack/inner.py").write_text("def h(x): return x\n")
+        found.append(seen(folder, "import pack\ndef f(x): return pack.h(x)"))
+    assert found[0] == found[1]
+
+
+def test_versions_of_packages_are_told(tmp_path: Path) -> None:
+    with running(tmp_path, "import numpy as np\ndef f(x): return int(np.abs(x))") as f:
+        facts = CodeFacts(f)
+    assert facts.facts["version numpy"]
+    assert "version click" not in facts.facts
+    was = {**facts.facts, "version numpy": "0.1"}
+    assert facts.change_since(was) == f"numpy 0.1 -> {facts.facts['version numpy']}"
+
+
+def test_computed_names_reach_all_that_is_loaded(tmp_path: Path) -> None:
+    for way in ("computed name", "sys.modules"):
+        main, digests = WAYS[way].replace("MOD", "own"), set()
+        for own in (1, 2):
+            write_module(tmp_path, "own", LEAF, own)
+            digests.add(seen(tmp_path, main))
+        assert len(digests) == 2
