@@ -217,7 +217,7 @@ def _unopened(path: Path, error: OSError | sqlite3.OperationalError) -> Evenload
     is_full = getattr(error, "errno", NO_ROOM[0]) in NO_ROOM
     return EvenloadError(
         f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
-        hint="make room there" if is_full else "choose a folder that you own",
+        hint="make room there" if is_full else folder_hint("choose a folder that you own"),
     )
 
 
