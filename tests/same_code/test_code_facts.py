@@ -153,3 +153,22 @@ def test_computed_names_reach_all_that_is_loaded(tmp_path: Path) -> None:
             write_module(tmp_path, "own", LEAF, own)
             digests.add(seen(tmp_path, main))
         assert len(digests) == 2
+
+
+def test_usual_globals_of_a_program_are_no_change(tmp_path: Path) -> None:
+    """Each run makes them anew; found with a script that was run twice."""
+    main = (
+        "import logging, threading, weakref, collections, evenload\n"
+        "log, lock, local = logging.getLogger('x'), threading.Lock(), threading.local()\n"
+        "pool, weak = evenload.Executor('cpu*1', backend='inline'), weakref.WeakValueDictionary()\n"
+        "file, many = open(__file__), collections.defaultdict(list)\n"
+        "def f(x): return log and lock and local and pool and weak is None and file and many and x\n"
+    )
+    (tmp_path / "main.py").write_text(main)
+    digests = set()
+    for _ in range(2):
+        with running(tmp_path, f"__file__ = {str(tmp_path / 'main.py')!r}\n{main}") as f:
+            digests.add(CodeFacts(f).digest)
+            f.__globals__["pool"].close()
+            f.__globals__["file"].close()
+    assert len(digests) == 1

@@ -83,7 +83,7 @@ class CodeWalk(ContentWalk):
             return self._all(b"G", (getattr(value, "gi_code", None) or value.cr_code,))  # pyrefly: ignore
         elif isinstance(value, types.MappingProxyType):
             return self._items(dict(value))
-        elif isinstance(value, WEAK):
+        elif isinstance(value, WEAK) or _is_executor(type(value)):
             return self._opaque(value, None)
         known = super()._callable(value)
         if known is not None:
@@ -199,6 +199,11 @@ def _imports(code: types.CodeType) -> Iterator[Import]:
             yield from (Import(one.argval, level, name) for name in (names or ("",)))
         elif one.opname.startswith("LOAD_"):
             before.append(one.argval)
+
+
+def _is_executor(kind: type) -> bool:
+    """Whether instances run the code of others: their workers change no result."""
+    return all(callable(getattr(kind, name, None)) for name in ("submit", "map"))
 
 
 def _positional(code: types.CodeType) -> tuple[str, ...]:
