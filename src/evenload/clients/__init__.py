@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from evenload.clients.values.optimizer import SGD, Adam, AdamW
     from evenload.clients.values.own_optimizer import OwnOptimizer, TorchOptimizer
     from evenload.clients.values.parameter_groups import ParameterGroups
-    from evenload.clients.values.recipe import CrossEntropy, Recipe
+    from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
     from evenload.clients.values.result import ClientResult, TrainResult
     from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay, TorchSchedule
     from evenload.clients.values.strategy import Strategy
@@ -61,6 +61,7 @@ _HOMES = {
     "Constant": "values.schedule",
     "Cosine": "values.schedule",
     "CrossEntropy": "values.recipe",
+    "EarlyStop": "values.recipe",
     "Exponential": "values.schedule",
     "FederatedResult": "federation",
     "Recipe": "values.recipe",
@@ -101,6 +102,7 @@ __all__ = [
     "Cosine",
     "CrossEntropy",
     "CrossValidation",
+    "EarlyStop",
     "Ensemble",
     "Exponential",
     "FederatedResult",
