@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from clients import zoo
 from torch import nn
 
-from evenload.clients import Recipe, train
+from evenload.clients import EarlyStop, Recipe, train
 from evenload.clients.plain_check import check_plainly
 from evenload.errors import ConfigError, TaskError
 
@@ -58,3 +58,12 @@ def test_counted_draws_are_refused():
     model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).double()
     with pytest.raises(ConfigError, match="p=0"):
         check_plainly(model, [zoo.tensors(9)], RECIPE, strategy="serial")
+
+
+def test_an_early_stop_looks_at_whole_epochs_and_numbers_are_checked():
+    stop = EarlyStop(patience=2, min_delta=0.1)
+    assert [stop.stops([1.0, 1.0] * n, 2) for n in (1, 2, 3)] == [False, False, True]
+    assert not stop.stops([1.0, 1.0] * 3 + [1.0], 2)
+    assert not stop.stops([3.0, 2.0, 2.0, 1.0], 1)
+    with pytest.raises(ConfigError, match="patience"):
+        EarlyStop(patience=0)

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from evenload.clients import SGD, Adam, ParameterGroups, Recipe, StepDecay, client_seed, train
+from evenload.clients import SGD, Adam, EarlyStop, ParameterGroups, Recipe, StepDecay, client_seed, train
 from evenload.errors import EvenloadError
 
 EPOCHS, BATCH, SEED = 2, 4, 1
@@ -354,6 +354,16 @@ def by_value(loss):
     return step
 
 
+def restless(model):
+    return torch.optim.SGD(model.parameters(), lr=2.5)
+
+
+def without_gain(losses):
+    """Has no epoch of the last two a lower mean than all before?"""
+    means = [sum(epoch) / len(epoch) for epoch in losses]
+    return len(means) > 2 and min(means[-2:]) >= min(means[:-2])
+
+
 def groups(model):
     biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
     others = [p for name, p in model.named_parameters() if not name.endswith("bias")]
@@ -389,6 +399,11 @@ LOOPS = [
         plain={"optimizer": groups},
         told={"optimizer": ParameterGroups(SGD(0.1, weight_decay=0.1), {"*bias": {"weight_decay": 0.0}})},
     ),
+    Idiom(
+        "early stopping",
+        plain={"optimizer": restless, "stop": without_gain, "epochs": 6},
+        told={"optimizer": SGD(2.5), "stop": EarlyStop(patience=2), "epochs": 6},
+    ),
     Idiom("two optimisers", plain={"optimizer": sgd}, told={"optimizer": [SGD(0.1), Adam(0.01)]}),
 ]
 
@@ -411,8 +426,8 @@ class Outcome:
 
 
 def outcome(strategy, dataset=DATASETS[0], model=MODELS[0], loss=LOSSES[0], loop=LOOPS[0]):
-    told = {"optimizer": SGD(0.1, momentum=0.9), **loss.told, **loop.told}
-    plain = {"optimizer": sgd, **loss.plain, **loop.plain}
+    told = {"optimizer": SGD(0.1, momentum=0.9), "epochs": EPOCHS, **loss.told, **loop.told}
+    plain = {"optimizer": sgd, "epochs": EPOCHS, **loss.plain, **loop.plain}
     by_row, makes = plain.pop("loss"), seeded_by(model)
     if dataset.build is Dicts:
         told["objective"] = plain["loss"] = lambda model, b: by_row(model(b["x"]), b["y"])
@@ -421,7 +436,7 @@ def outcome(strategy, dataset=DATASETS[0], model=MODELS[0], loss=LOSSES[0], loop
     if "step" in told:
         told["step"] = told["step"](by_row)
     try:
-        recipe = Recipe(batch_size=BATCH, epochs=EPOCHS, shuffle=False, **told)
+        recipe = Recipe(batch_size=BATCH, shuffle=False, **told)
         datasets = [dataset.build(n) for n in SIZES]
         run = train(makes, datasets, recipe, strategy=strategy, seed=SEED, on_error="return")
     except EvenloadError as error:
@@ -438,7 +453,7 @@ def outcome(strategy, dataset=DATASETS[0], model=MODELS[0], loss=LOSSES[0], loop
         own = makes()
         if not model.counts:
             seeds = client_seed(SEED, client, of="rows"), client_seed(SEED, client)
-            train_plainly(own, dataset.build(n), epochs=EPOCHS, batch_size=BATCH, seeds=seeds, **plain)
+            train_plainly(own, dataset.build(n), batch_size=BATCH, seeds=seeds, **plain)
         truth = others[client] if model.counts else own.state_dict()
         worst = max(worst, distance(run[client].state, truth))
     return Outcome(worst, reasons)

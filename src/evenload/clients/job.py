@@ -22,7 +22,7 @@ from evenload.clients.values.adaptive_optimizers import (
     Rprop,
 )
 from evenload.clients.values.optimizer import SGD, Adam, AdamW
-from evenload.clients.values.recipe import CrossEntropy, Recipe
+from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
 from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
@@ -123,6 +123,9 @@ def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:
             is_value = key in known and (key != "loss" or isinstance(value, Mapping))
             value = _named(key, value, known[key]) if is_value else value
             value = tuple(value) if key == "metrics" else value
+            if key == "stop" and isinstance(value, Mapping):
+                _mapping(value, [f.name for f in fields(EarlyStop)])
+                value = EarlyStop(**value)
             Recipe(**{key: value})  # pyrefly: ignore  # raises for what is wrong with this value alone
             return value
 

@@ -152,7 +152,7 @@ def _plainly(
                 default_collate([read[step // per_epoch][i] for i in plan.rows[step, : plan.counts[step]]])
                 for step in range(plan.n_steps)
             ]
-            losses = _loop(own.train(), batches, recipe)
+            losses = _loop(own.train(), batches, recipe, per_epoch)
         return losses, {name: t.detach().clone() for name, t in own.state_dict().items()}
     finally:
         if before is not None:
@@ -161,11 +161,13 @@ def _plainly(
             own.train(was_training)
 
 
-def _loop(model: nn.Module, batches: list[Any], recipe: Recipe) -> list[float]:
+def _loop(model: nn.Module, batches: list[Any], recipe: Recipe, per_epoch: int) -> list[float]:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     optimizer = recipe.optimizer.build({name: p for name, p in model.named_parameters() if p.requires_grad})
     rates, losses, loss_fn = [group["lr"] for group in optimizer.param_groups], [], _loss_of(recipe)
     for step, batch in enumerate(batches):
+        if recipe.stop is not None and recipe.stop.stops(losses, per_epoch):
+            break
         batch = _cast(batch, dtype)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * recipe.schedule.factor(step, len(batches))

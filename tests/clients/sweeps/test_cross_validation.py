@@ -183,3 +183,46 @@ def test_what_gives_no_fold_or_score_is_refused_before_anything_is_trained(optio
 def test_what_no_module_can_take_is_refused(x, y):
     with pytest.raises(ConfigError):
         cross_validate(net, x, y, 3)
+
+
+def test_weights_of_rows_are_those_of_a_plain_loop_and_of_scikit_learns_scorers():
+    """Oracle: a loop of torch over each fold's rows in order, and scikit-learn's metrics of its outputs."""
+    from sklearn.metrics import accuracy_score
+
+    weights = np.linspace(0.0, 2.0, 30)
+    recipe = Recipe(optimizer=SGD(0.5), batch_size=8, epochs=2, shuffle=False)
+    given = {"sample_weight": weights, "return_train_score": True}
+    found = cross_validate(
+        net, X, Y, 3, recipe=recipe, strategy="fused:3", scoring="accuracy", seed=2, **given
+    )
+    default = cross_validate(net, X, Y, 3, recipe=recipe, strategy="fused:3", seed=2, **given)
+    for i, (a, b) in enumerate(found.folds):
+        torch.manual_seed(2)
+        module, w = net(), torch.from_numpy(weights).float()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+        for at in [rows for _ in range(2) for rows in torch.from_numpy(a).split(8)]:
+            optimizer.zero_grad()
+            each = nn.functional.cross_entropy(module(X[at]), Y[at], reduction="none")
+            (each * w[at]).mean().backward()
+            optimizer.step()
+        assert difference(module.state_dict(), found.states[i]) <= 1e-5
+        for rows, scores in ((a, found.train_scores), (b, found.scores)):
+            expected = accuracy_score(Y[rows], module(X[rows]).argmax(1), sample_weight=weights[rows])
+            assert scores["score"][i] == pytest.approx(expected, abs=1e-12)
+        assert default.scores["score"][i] == pytest.approx(found.scores["score"][i], abs=1e-12)
+
+
+@pytest.mark.parametrize("given", [np.ones(29), np.full(30, -1.0), ["heavy"] * 30])
+def test_weights_that_are_none_are_refused(given):
+    with pytest.raises(ConfigError, match="sample_weight"):
+        cross_validate(net, X, Y, 3, recipe=RECIPE, sample_weight=given)
+
+
+def test_train_scores_of_an_estimator_are_scikit_learns():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_validate as theirs
+
+    found = cross_validate(LogisticRegression(), X.numpy(), Y.numpy(), 3, return_train_score=True)
+    truth = theirs(LogisticRegression(), X.numpy(), Y.numpy(), cv=3, return_train_score=True)
+    assert np.allclose(found.train_scores["score"], truth["train_score"])
+    assert np.allclose(found.scores["score"], truth["test_score"])

@@ -46,6 +46,18 @@ class _Occupant:
     begin: int = 0
     is_dead: bool = False
 
+    @property
+    def per_epoch(self) -> int:
+        return self.task.recipe.steps_per_epoch(self.task.n_rows)
+
+    @property
+    def until_looked_at(self) -> int:
+        """Steps until it ends, or until an epoch does that it may stop after."""
+        left = self.end - self.next
+        if self.task.recipe.stop is None:
+            return left
+        return min(left, self.per_epoch - (self.next - self.first) % self.per_epoch)
+
 
 class SlotRun:
     """One training of the tasks in ``queue`` (of one form, none empty) over a few slots; used once.
@@ -87,8 +99,9 @@ class SlotRun:
         while self._slots:
             self._run_segment()
             done = [k for k, occupant in enumerate(self._slots) if occupant.next == occupant.end]
-            yield self._leave(done)
-            self._refill(done)
+            if done:  # none, if an epoch was looked at and nobody stopped
+                yield self._leave(done)
+                self._refill(done)
 
     # --- tables -----------------------------------------------------------------------------------
 
@@ -173,7 +186,7 @@ class SlotRun:
     # --- a segment --------------------------------------------------------------------------------
 
     def _run_segment(self) -> None:
-        live, length = len(self._slots), min(o.end - o.next for o in self._slots)
+        live, length = len(self._slots), min(o.until_looked_at for o in self._slots)
         q = _least_at_least(self._sizes, live)
         lines = np.array([o.next for o in self._slots]) + np.arange(length)[:, None]
         rows, weights, draws = self._table.at(lines, q)
@@ -224,6 +237,9 @@ class SlotRun:
             self._table.metrics[lines] = metrics.to("cpu", torch.float64).numpy()[:, :live]
         for o in self._slots:
             o.next += len(lines)
+            stop = o.task.recipe.stop
+            if stop is not None and stop.stops(self._table.losses[o.first : o.next].tolist(), o.per_epoch):
+                o.end = o.next
         if math.isfinite(sum(map(sum, losses))):
             return
         is_bad = ~np.isfinite(losses)

@@ -58,7 +58,7 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
 def _refuse(tasks: Sequence[ClientTask]) -> None:
     first, start = tasks[0].recipe, tasks[0].start
     plain = Recipe()
-    names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step", "objective")
+    names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step", "objective", "stop")
     asked = [name for name in names if any(getattr(t.recipe, name) != getattr(plain, name) for t in tasks)]
     if any(task.correction is not None for task in tasks):
         asked.append("corrections")

@@ -61,8 +61,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     rates = [group["lr"] for group in optimizer.param_groups]
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, counted, sums, losses, status = 0, 0, dict.fromkeys(metrics, 0.0), [], "ok"
-    functions = ReplacedFunctions(is_fused=False) if task.is_keyed else None
-    batch_loss, has_terms = BatchLoss(recipe, functions), bool(recipe.prox) or task.correction is not None
+    batch_loss = BatchLoss(recipe, ReplacedFunctions(is_fused=False) if task.is_keyed else None)
     buffers = [(m._buffers, name) for m in model.modules() for name in m._buffers if name != KEY]
     keys = torch.tensor(batches.draws, device=device).unbind()
     factors = [recipe.schedule.factor(step, batches.n_steps) for step in range(batches.n_steps)]
@@ -81,8 +80,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 status = "diverged"
                 break
             value.backward()
-            if has_terms:
-                _add_terms(params, task)
+            _add_terms(params, task)
             if recipe.clip is not None:
                 nn.utils.clip_grad_norm_(params.values(), recipe.clip)
             optimizer.step()
@@ -91,6 +89,8 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
         losses.append(loss)
         seen += len(y)
         counted += n_counted(y, ignored_by(recipe)) if task.rows.has_ignored else len(y)
+        if recipe.stop is not None and recipe.stop.stops(losses, recipe.steps_per_epoch(task.n_rows)):
+            break
     return _result(model, task, losses, {n: t / max(1, counted) for n, t in sums.items()}, seen, status)
 
 
@@ -153,8 +153,10 @@ def _restore(
 
 @torch.no_grad()
 def _add_terms(params: dict[str, nn.Parameter], task: ClientTask) -> None:
-    """Add the proximal term's gradient and the correction to the gradients."""
+    """Add the proximal term's gradient and the correction to the gradients, if there are any."""
     prox = task.recipe.prox
+    if not prox and task.correction is None:
+        return
     for name, p in params.items():
         if p.grad is None:
             continue

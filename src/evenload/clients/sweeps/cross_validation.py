@@ -1,9 +1,10 @@
 """Cross-validation: a training per fold, all in one fused step, with scikit-learn's splitters and scorers."""
 
+import functools
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from evenload._optional import require
+from evenload.clients.step.objective import outputs_of
 from evenload.clients.sweeps.module_estimator import ModuleEstimator, kind_of
 from evenload.clients.training import train
 from evenload.clients.values.data import Rows
-from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.losses import loss_of
+from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.errors import ConfigError, UnknownName, printable, quoted
@@ -31,6 +34,7 @@ class CrossValidation:
 
     scores      name of a scorer -> its value on the test rows of each fold, larger being better; NaN, with a
                 warning, where the scorer raises or the fold's training diverged
+    train_scores  the same on the train rows; empty unless asked for
     states      the trained state of each fold; empty for a scikit-learn estimator
     estimators  the trained estimator of each fold, with ``predict``
     folds       (train rows, test rows) of each
@@ -42,6 +46,7 @@ class CrossValidation:
     estimators: tuple[Any, ...]
     folds: tuple[tuple[np.ndarray, np.ndarray], ...]
     plan: TrainingPlan | None
+    train_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def mean(self, name: str | None = None) -> float:
         """The mean score over the folds, of the first scorer or of the one named. Raises UnknownName."""
@@ -59,6 +64,8 @@ def cross_validate(
     recipe: Recipe | None = None,
     scoring: Any = None,
     groups: Any = None,
+    sample_weight: Any = None,
+    return_train_score: bool = False,
     strategy: str | Strategy = "auto",
     devices: Any = "all",
     seed: int = 0,
@@ -72,24 +79,109 @@ def cross_validate(
     scoring  what scikit-learn takes: a name ("accuracy", "r2", ...), a function ``(estimator, X, y) ->
              float``, a list or dict of these; accuracy for classes and r2 for numbers by default
     groups   of rows that stay together, for splitters that ask for them
+    sample_weight       [n], of a module: what each row's loss is multiplied by; scorers get it, too
+    return_train_score  score each fold on its train rows as well
     Raises ConfigError, before training, for what cannot be split or scored; TaskError for a failing fold.
     """
     targets = _targets(X, y)
     selection: Any = require("sklearn.model_selection", extra="sweeps", why="cross-validation")
     if hasattr(model, "fit") and hasattr(model, "get_params"):
-        return _by_scikit_learn(selection, model, X, targets, (cv, groups), scoring)
+        _refuse_weights(sample_weight)
+        return _by_scikit_learn(selection, model, X, targets, (cv, groups), (scoring, return_train_score))
     kind = kind_of(recipe := recipe or Recipe(), targets)
     folds = _folds(selection, cv, targets, groups, kind in ("classes", "yes_no"))
     x, y = _tensor("X", X), _tensor("y", y)
-    scorers = _scorers(scoring, ModuleEstimator(model, None, kind, targets, seed))
-    datasets = [Rows(x, y, fold) for fold, _ in folds]
-    run = train(model, datasets, recipe, strategy=strategy, devices=devices, seed=seed)
-    estimators = tuple(ModuleEstimator(model, result.state, kind, targets, seed) for result in run)
-    tests = [(one, e, x[b], targets[b]) for one, e, (_, b) in zip(run, estimators, folds, strict=True)]
-    scores = {
-        name: np.array([_score(scorer, name, *test) for test in tests]) for name, scorer in scorers.items()
-    }
-    return CrossValidation(scores, tuple(run.states), estimators, tuple(folds), run.plan)
+    make = functools.partial(ModuleEstimator, model, kind=kind, targets=targets, seed=seed)
+    options = {"strategy": strategy, "devices": devices, "seed": seed}
+    job = _FoldedJob(model, recipe, x, y, targets, folds, make, _scorers(scoring, make(None)))
+    return job.run(sample_weight, return_train_score, options)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FoldedJob:
+    """A training per fold of a module, and its scores; ``make``: an estimator of a state."""
+
+    model: Any
+    recipe: Recipe
+    x: Tensor
+    y: Tensor
+    targets: np.ndarray
+    folds: Folds
+    make: Any
+    scorers: Mapping[str, Any]
+
+    def run(self, sample_weight: Any, with_train_scores: bool, options: Mapping[str, Any]) -> CrossValidation:
+        recipe, weights = self.recipe, None
+        rows: Any = self.x
+        if sample_weight is not None:
+            weights, recipe = _weights(sample_weight, len(self.targets)), _weighted(recipe)
+            rows = {"x": self.x, "weight": torch.from_numpy(weights)}
+        datasets = [Rows(rows, self.y, fold) for fold, _ in self.folds]
+        run = train(self.model, datasets, recipe, **options)
+        found = [(result, self.make(result.state)) for result in run]
+        on_train, on_test = zip(*self.folds, strict=True)
+        scores = _scores(self.scorers, found, on_test, self.x, self.targets, weights)
+        of_train = (
+            _scores(self.scorers, found, on_train, self.x, self.targets, weights) if with_train_scores else {}
+        )
+        estimators = tuple(estimator for _, estimator in found)
+        return CrossValidation(scores, tuple(run.states), estimators, tuple(self.folds), run.plan, of_train)
+
+
+def _refuse_weights(sample_weight: Any) -> None:
+    if sample_weight is not None:
+        raise ConfigError(
+            "sample_weight of a scikit-learn estimator",
+            hint="use sklearn.model_selection.cross_validate(params={'sample_weight': ...})",
+        )
+
+
+def _scores(
+    scorers: Mapping[str, Any],
+    found: Sequence[tuple[ClientResult, ModuleEstimator]],
+    rows: Sequence[np.ndarray],
+    x: Tensor,
+    targets: np.ndarray,
+    weights: np.ndarray | None,
+) -> dict[str, np.ndarray]:
+    """The scores of each fold on its ``rows``."""
+    parts = [
+        (*one, x[at], targets[at], None if weights is None else weights[at])
+        for one, at in zip(found, rows, strict=True)
+    ]
+    return {n: np.array([_score(fn, n, *part) for part in parts]) for n, fn in scorers.items()}
+
+
+def _weights(given: Any, n: int) -> np.ndarray:
+    """The weights of rows as float64 [n]. Raises ConfigError for others."""
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"sample_weight={quoted(given)}", hint="give a number for each row") from error
+    if weights.shape != (n,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ConfigError(
+            f"sample_weight of shape {weights.shape} for {n} rows", hint="give a number of 0 or more for each"
+        )
+    return weights
+
+
+def _weighted(recipe: Recipe) -> Recipe:
+    """The recipe whose loss of each row is multiplied by its weight. Raises ConfigError if it has none."""
+    others = ("objective", "step", "metrics", "augment")
+    asked = [name for name in others if getattr(recipe, name)]
+    if asked or isinstance(recipe.loss, CrossEntropy):
+        raise ConfigError(
+            f"sample_weight with {asked[0] if asked else 'a CrossEntropy of options'}",
+            hint="use one of the losses by name, or a function that returns one loss per row",
+        )
+    per_row = loss_of(recipe)
+
+    def objective(model: Any, batch: Any) -> Tensor:
+        inputs, y = batch
+        rows = per_row(outputs_of(model, inputs["x"]), y)
+        return rows * inputs["weight"].to(rows)
+
+    return replace(recipe, objective=objective)
 
 
 def _targets(X: Any, y: Any) -> np.ndarray:
@@ -145,12 +237,21 @@ def _fold(at: int, fold: tuple[np.ndarray, ...], n: int) -> tuple[np.ndarray, np
     return a, b
 
 
-def _score(scorer: Any, name: str, result: ClientResult, estimator: Any, x: Tensor, y: np.ndarray) -> float:
+def _score(
+    scorer: Any,
+    name: str,
+    result: ClientResult,
+    estimator: ModuleEstimator,
+    x: Tensor,
+    y: np.ndarray,
+    weights: np.ndarray | None,
+) -> float:
     """A fold's score; NaN and a warning if there is none."""
+    weighted = {} if weights is None else {"sample_weight": weights}
     why = f"its training ended as {quoted(result.status)}"
     if result.is_usable:
         try:
-            return float(scorer(estimator, x, y))
+            return float(scorer(estimator, x, y, **weighted))
         except Exception as error:  # the other folds keep their scores, as in scikit-learn
             why = f"{type(error).__name__}: {error}"
     warnings.warn(f"fold {result.client} has no {name}: {printable(why)}", stacklevel=3)
@@ -158,18 +259,32 @@ def _score(scorer: Any, name: str, result: ClientResult, estimator: Any, x: Tens
 
 
 def _by_scikit_learn(
-    selection: Any, estimator: Any, X: Any, targets: np.ndarray, split: tuple[Any, Any], scoring: Any
+    selection: Any,
+    estimator: Any,
+    X: Any,
+    targets: np.ndarray,
+    split: tuple[Any, Any],
+    scored: tuple[Any, bool],
 ) -> CrossValidation:
     base: Any = require("sklearn.base", extra="sweeps", why="cross-validation")
     folds = _folds(selection, split[0], targets, split[1], base.is_classifier(estimator))
     try:
         found = selection.cross_validate(
-            estimator, X, targets, cv=folds, scoring=scoring, return_estimator=True
+            estimator,
+            X,
+            targets,
+            cv=folds,
+            scoring=scored[0],
+            return_estimator=True,
+            return_train_score=scored[1],
         )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"scikit-learn refuses: {printable(' '.join(str(error).split()), 600)}") from error
-    scores = {n.removeprefix("test_"): v for n, v in found.items() if n.startswith("test_")}
-    return CrossValidation(scores, (), tuple(found["estimator"]), tuple(folds), None)
+    scores, on_train = (
+        {n.removeprefix(part): v for n, v in found.items() if n.startswith(part)}
+        for part in ("test_", "train_")
+    )
+    return CrossValidation(scores, (), tuple(found["estimator"]), tuple(folds), None, on_train)
 
 
 def _scorers(scoring: Any, estimator: Any) -> dict[str, Any]:

@@ -95,14 +95,19 @@ class ModuleEstimator:
             return (self.outputs(X) > 0).numpy().astype(self._known.dtype)
         return self._known[self._logits(X).argmax(1).numpy()]
 
-    def score(self, X: Any, y: Any) -> float:
-        """Accuracy, or R squared."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy, or R squared; of rows with weights, if given."""
         found, truth = self.predict(X), np.asarray(y)
+        w = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
         if self.has_classes:
             is_right = found.reshape(truth.shape) == truth
-            return float((is_right.all(1) if self._has_labels else is_right).mean())
-        left = ((truth - found.reshape(truth.shape)) ** 2).sum()
-        return float(1 - left / ((truth - truth.mean(0)) ** 2).sum())
+            return float(
+                np.average(is_right.all(1) if self._has_labels else is_right.reshape(len(w)), weights=w)
+            )
+        w = w.reshape(-1, *[1] * (truth.ndim - 1))
+        left = (w * (truth - found.reshape(truth.shape)) ** 2).sum()
+        mean = (w * truth).sum(0) / w.sum()
+        return float(1 - left / (w * (truth - mean) ** 2).sum())
 
     def _logits(self, X: Any) -> Tensor:
         """Logits of the classes that occur."""

@@ -10,7 +10,7 @@ from evenload.clients.values.optimizer import SGD, Optimizer
 from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "CrossEntropy", "Recipe", "check_together"]
+__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "CrossEntropy", "EarlyStop", "Recipe", "check_together"]
 
 LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
 METRICS = ("accuracy",)
@@ -47,6 +47,34 @@ class CrossEntropy:
             raise UnknownName("reduction", self.reduction, ("mean", "sum"))
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """A rule by which a client stops early: after ``patience`` epochs without a lower mean training loss.
+
+    min_delta  lower by more than this counts; rounding may decide where two epochs are that near
+    Raises ConfigError for a patience below 1 or a min_delta below 0.
+    """
+
+    patience: int
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
+            raise ConfigError(f"patience={quoted(self.patience)}", hint="give a number of epochs, 1 or more")
+        if not self.min_delta >= 0:
+            raise ConfigError(f"min_delta={quoted(self.min_delta)}", hint="use 0 or more")
+
+    def stops(self, losses: Sequence[float], per_epoch: int) -> bool:
+        """Is it enough after these losses of steps, ``per_epoch`` of which are an epoch?"""
+        if not len(losses) or len(losses) % per_epoch:
+            return False
+        best, waited = float("inf"), 0
+        for mean in np.asarray(losses, np.float64).reshape(-1, per_epoch).mean(1).tolist():
+            waited = 0 if mean < best - self.min_delta else waited + 1
+            best = min(best, mean) if waited == 0 else best
+        return waited >= self.patience
+
+
 def _told_by_module(loss: Any) -> Any:
     """The value or name of what one of torch's modules computes; what is no such module, as it is."""
     kind = type(loss).__name__
@@ -75,6 +103,7 @@ class Recipe:
     shuffle     a new order in every epoch, from the client's own key
     drop_last   leave out a short last batch (kept all the same if it is the only one)
     clip        largest norm of the whole gradient of a client
+    stop        EarlyStop(patience=3), say, for a client whose epochs' mean loss no longer gets lower
     prox        mu of a proximal term mu/2 |w - anchor|^2; the anchor is the start unless given
     metrics     names of METRICS, measured on the training batches before each step
     augment     ``fn(x, draws)`` gives one client's batch ``x`` [rows, ...] as it is to be seen; its random
@@ -100,6 +129,7 @@ class Recipe:
     precision: str | None = None
     objective: Callable[[Any, Any], Any] | None = None
     step: Callable[[Any, Any, Any, Any], Any] | None = None
+    stop: EarlyStop | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "steps"):  # of a grid by numpy, say
@@ -115,6 +145,8 @@ class Recipe:
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"epochs={self.epochs} and steps={self.steps}", hint="give one of the two")
         self._check_numbers()
+        if self.stop is not None and not isinstance(self.stop, EarlyStop):
+            raise ConfigError(f"stop={quoted(self.stop)}", hint="use EarlyStop(patience=3)")
         for name in ("loss", "augment", "objective", "step"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | CrossEntropy) and not callable(value):
