@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from evenload.clients.values.strategy import Strategy
 
 _HOMES = {
-<<<<<<< HEAD
     "algorithms.cohort": "Cohort",
     "evaluation": "evaluate evaluate_each",
     "federation": "federate FederatedResult",
@@ -60,47 +59,10 @@ _HOMES = {
     "values.optimizer": "Adam AdamW SGD",
     "values.own_optimizer": "OwnOptimizer TorchOptimizer",
     "values.parameter_groups": "ParameterGroups",
-    "values.recipe": "CrossEntropy Recipe",
+    "values.recipe": "CrossEntropy EarlyStop Recipe",
     "values.result": "ClientResult TrainResult",
     "values.schedule": "Constant Cosine Exponential StepDecay TorchSchedule",
     "values.strategy": "Strategy",
-=======
-    **dict.fromkeys(
-        ("Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"), "values.adaptive_optimizers"
-    ),
-    **dict.fromkeys(("Adapter", "AdaptersResult", "adapters"), "lora.training"),
-    **dict.fromkeys(("CrossValidation", "cross_validate"), "sweeps.cross_validation"),
-    **dict.fromkeys(("Ensemble", "ensemble"), "sweeps.ensemble"),
-    **dict.fromkeys(("SweepResult", "TrialResult", "sweep"), "sweeps.sweep"),
-    "LoRA": "lora.form",
-    "OwnOptimizer": "values.own_optimizer",
-    "ParameterGroups": "values.parameter_groups",
-    "TorchOptimizer": "values.own_optimizer",
-    "TorchSchedule": "values.schedule",
-    "Adam": "values.optimizer",
-    "AdamW": "values.optimizer",
-    "ClientResult": "values.result",
-    "Cohort": "algorithms.cohort",
-    "Constant": "values.schedule",
-    "Cosine": "values.schedule",
-    "CrossEntropy": "values.recipe",
-    "EarlyStop": "values.recipe",
-    "Exponential": "values.schedule",
-    "FederatedResult": "federation",
-    "Recipe": "values.recipe",
-    "Rows": "values.data",
-    "SGD": "values.optimizer",
-    "StepDecay": "values.schedule",
-    "Strategy": "values.strategy",
-    "TrainResult": "values.result",
-    "client_seed": "values.keys",
-    "save_adapter": "lora.files",
-    "Trainer": "tune.trainer",
-    "evaluate": "evaluation",
-    "evaluate_each": "evaluation",
-    "federate": "federation",
-    "train": "training",
->>>>>>> w39a
 }
 _PLAIN = (
     "algorithms.cohort",
@@ -111,60 +73,7 @@ _PLAIN = (
 )
 _WITHOUT_TORCH = " ".join(_HOMES[module] for module in (*_PLAIN, "values.strategy")).split()
 
-<<<<<<< HEAD
 _load, __dir__, __all__ = lazy_names(__name__, _HOMES)
-=======
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Adapter",
-    "AdaptersResult",
-    "ClientResult",
-    "Cohort",
-    "Constant",
-    "Cosine",
-    "CrossEntropy",
-    "CrossValidation",
-    "EarlyStop",
-    "Ensemble",
-    "Exponential",
-    "FederatedResult",
-    "LoRA",
-    "NAdam",
-    "OwnOptimizer",
-    "ParameterGroups",
-    "RAdam",
-    "RMSprop",
-    "Recipe",
-    "Rows",
-    "Rprop",
-    "StepDecay",
-    "Strategy",
-    "SweepResult",
-    "TorchOptimizer",
-    "TorchSchedule",
-    "TrainResult",
-    "Trainer",
-    "TrialResult",
-    "adapters",
-    "client_seed",
-    "cross_validate",
-    "ensemble",
-    "evaluate",
-    "evaluate_each",
-    "federate",
-    "save_adapter",
-    "sweep",
-    "train",
-]
-
-
-_load, __dir__ = lazy_names(__name__, _HOMES)
->>>>>>> w39a
 
 
 def __getattr__(name: str) -> Any:
