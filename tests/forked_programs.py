@@ -231,7 +231,7 @@ def take_files(fds: Sequence[int], numbers: Sequence[int]) -> None:
 
 
 def be(request: Mapping[str, Any]) -> None:
-    """Become the program: ``FILE ARGUMENT ...`` or ``-P -c CODE ARGUMENT ...``, as Python is told."""
+    """Become the program: ``FILE ARGUMENT ...`` or ``FLAG ... -c CODE ARGUMENT ...``, as Python is told."""
     if request.get("has_group"):
         os.setpgid(0, 0)
     os.environ.clear()
@@ -242,9 +242,10 @@ def be(request: Mapping[str, Any]) -> None:
         random.seed()
     main = sys.modules["__main__"] = ModuleType("__main__")
     first, *more = request["arguments"]
-    if first == "-P":
-        code, name = more[1], "<string>"
-        sys.argv = more[:1] + more[2:]
+    if first.startswith("-"):  # the flags are those of the server, which was started with none
+        at = request["arguments"].index("-c")
+        code, name = request["arguments"][at + 1], "<string>"
+        sys.argv = ["-c", *request["arguments"][at + 2 :]]
     else:
         path = Path(first).absolute()
         code, name = path.read_text(), str(path)

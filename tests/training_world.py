@@ -145,7 +145,9 @@ def found(even: EvenBatches, model: nn.Module, counts: list[int]) -> dict[str, A
 
 
 def ddp(has_buffer: bool = False, middle: nn.Module | None = None, **options: Any) -> DDP:
-    return DDP(Net(has_buffer=has_buffer, middle=middle).double(), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 deprecates ``broadcast_buffers``
+        return DDP(Net(has_buffer=has_buffer, middle=middle).double(), **options)
 
 
 def functional_sum() -> torch.Tensor:

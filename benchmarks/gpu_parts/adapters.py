@@ -165,7 +165,7 @@ def step_of(
     from evenload.clients.step.fuse import StepForm
     from evenload.clients.step.model_traits import find_traits
     from evenload.clients.values.batches import plan_batches
-    from evenload.clients.values.data import as_rows
+    from evenload.clients.load.datasets import as_rows
     from evenload.clients.values.task import ClientTask
 
     recipe = Recipe(optimizer=SGD(LR), objective=plain_objective, batch_size=ROWS, steps=STEPS)

@@ -96,7 +96,7 @@ def test_rows_in_order_failures_listed_exit_code_one(
     ]
     assert "failed: item 2: ValueError: three\n" in err
     assert "3 of 4 done" in err
-    assert "least possible" in err
+    assert "on 2 devices" in err
 
 
 @pytest.mark.parametrize("most", [1, 2])
