@@ -161,18 +161,18 @@ def step_of(
     from clients_adapters import objective as plain_objective
 
     from evenload.clients import SGD, Recipe
+    from evenload.clients.load.datasets import as_rows
     from evenload.clients.lora.form import with_adapters
     from evenload.clients.step.fuse import StepForm
     from evenload.clients.step.model_traits import find_traits
     from evenload.clients.values.batches import plan_batches
-    from evenload.clients.load.datasets import as_rows
     from evenload.clients.values.task import ClientTask
 
     recipe = Recipe(optimizer=SGD(LR), objective=plain_objective, batch_size=ROWS, steps=STEPS)
     tiny = with_adapters(base_of(TINY, "cpu", torch.float32), form_of_adapters())
     rows = as_rows({"ids": torch.zeros(ROWS, 8, dtype=torch.int64)}, torch.float32)
     (batches,) = plan_batches([ROWS], [0], [recipe], 0)
-    traits = find_traits(tiny, ClientTask(0, recipe, rows, batches, tiny.state_dict()))
+    traits = find_traits(tiny, ClientTask(0, recipe, rows, ROWS, batches, tiny.state_dict()))
     if traits.refusal is not None or traits.changing:
         raise ValueError(f"such a model is not fused: {traits.refusal}, {traits.changing}")
     optimizer = SGD.form([recipe.optimizer])
