@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenload._arguments import flag, sequence, whole
+from evenload._arguments import flag, sequence, suggests_arguments, whole
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
@@ -62,6 +62,7 @@ class Executor:
     Raises UnknownName, ConfigError or NoUsableDevice. Use it in a ``with`` block, or call ``close``.
     """
 
+    @suggests_arguments
     def __init__(
         self,
         devices: DeviceSpec = "all",
@@ -109,6 +110,7 @@ class Executor:
 
     # --- work -------------------------------------------------------------------------------------
 
+    @suggests_arguments
     def map(
         self,
         fn: Callable[..., R] | type | HybridTask,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from evenload._arguments import suggests_arguments
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.events import EventLog, RunFinished, RunStarted
@@ -19,6 +20,7 @@ from evenload.executor.task.prepare import name_of
 __all__ = ["map"]
 
 
+@suggests_arguments
 def map(  # the built-in's name on purpose: evenload.map
     fn: Callable[..., Any] | type | HybridTask,
     items: Iterable[Any],

@@ -377,9 +377,9 @@ class Run:
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
-            began_s, retries = self._began_s, self._scheduler.retries
+            n_ended, retries = self._scheduler.settled.n, self._scheduler.retries
             self.summary = self._account.close(
-                self._scheduler.settled.n, began_s, now, startup_s, retries, str(self.law or "")
+                n_ended, self.source.total, self._began_s, now, startup_s, retries, str(self.law or "")
             )
             self._on_over(self)
         finally:
