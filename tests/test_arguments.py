@@ -1,5 +1,7 @@
 """Numbers and arrays of anybody are taken as what they are, or refused with what was given."""
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -78,3 +80,29 @@ def test_an_instance() -> None:
     with pytest.raises(ConfigError, match="n is '3'") as caught:
         instance_of("n", "3", int, "an int")
     assert caught.value.hint == "give an int"
+
+
+DOORS = {
+    "map": ("evenload", ("fn", "items")),
+    "Executor": ("evenload", ()),
+    "gang": ("evenload", ("fn",)),
+    "run_partitioned": ("evenload", ("fn", "array")),
+    "Recipe": ("evenload.clients", ()),
+    "train": ("evenload.clients", ("model", "datasets")),
+    "federate": ("evenload.clients", ()),
+    "sweep": ("evenload.clients", ()),
+    "EvenBatches": ("evenload.training", ()),
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_misspelt_argument_is_told_the_one_that_was_meant(name):
+    """A letter too many in any argument of a public door. The oracle is the signature that Python sees."""
+    door = getattr(pytest.importorskip(DOORS[name][0]), name)
+    kinds = inspect.Parameter
+    for one in inspect.signature(door).parameters.values():
+        if one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
+            with pytest.raises(TypeError, match=rf"{name}\(\) has no argument .*; did you mean {one.name}\?"):
+                door(**{one.name + "x": 1})
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no argument '(qqqq)+'$"):
+        door(qqqqqqqqqqqqqqqqqqqqqqqq=1)

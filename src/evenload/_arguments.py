@@ -5,6 +5,8 @@ and of tensors are as good as Python's.
 """
 
 import contextlib
+import functools
+import inspect
 import math
 import operator
 import os
@@ -33,6 +35,7 @@ __all__ = [
     "refuse_drive",
     "seconds",
     "sequence",
+    "suggests_arguments",
     "whole",
 ]
 
@@ -206,3 +209,30 @@ def instance_of(name: str, value: Any, kind: type[T], how: str) -> T:
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {quoted(value)}", hint=f"give {how}")
     return value
+
+
+def suggests_arguments(made: T) -> T:
+    """Have a function or a class raise a TypeError that names the nearest argument to one it does not have.
+
+    For public ones without ``**options`` of others. The signature stays as it is.
+    """
+    if isinstance(made, type):
+        made.__init__ = suggests_arguments(made.__init__)  # pyrefly: ignore
+        return made
+    function: Any = made
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {one.name for one in inspect.signature(function).parameters.values() if one.kind in kinds}
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not known.issuperset(kwargs):
+            from difflib import get_close_matches
+
+            strange = next(name for name in kwargs if name not in known)
+            near = get_close_matches(strange, known - {"self"}, 1, cutoff=0.5)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            name = function.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{name}() has no argument {quoted(strange)}{meant}")
+        return function(*args, **kwargs)
+
+    return call  # pyrefly: ignore

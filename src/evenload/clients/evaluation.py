@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import as_rows
 from evenload.clients.step.module_state import copy_model
 from evenload.clients.step.objective import BatchLoss
@@ -20,6 +21,7 @@ BATCH = 1024
 
 
 @torch.no_grad()
+@suggests_arguments
 def evaluate(
     model: nn.Module, state: Mapping[str, Tensor], examples: Any, recipe: Recipe
 ) -> dict[str, float]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload._arguments import suggests_arguments
 from evenload._private_files import plain_file
 from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
@@ -68,6 +69,7 @@ class FederatedResult:
     plan: TrainingPlan | None
 
 
+@suggests_arguments
 def federate(
     model: nn.Module | Callable[[], nn.Module],
     datasets: Sequence[Any],

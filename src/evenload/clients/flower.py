@@ -159,7 +159,9 @@ class ExecutorGrid(_serverapp.Grid):
                 self._news.notify_all()
 
     def _collect(self, batch: list[Any], sent: list[tuple[int, Any, Any]], stage: str) -> None:
-        results = self._executor.map(self._runner, sent, on_error="return", ordered=False, stage=stage)
+        results = self._executor.map(
+            self._runner, sent, on_error="return", ordered=False, stage=stage, progress=False
+        )
         for result in results:
             at: Any = result.index if isinstance(result, TaskError) else result[0]
             reply = self._reply(batch[at], result)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from evenload._arguments import suggests_arguments
 from evenload.clients.algorithms.reduce import Reducer
 from evenload.clients.plain_check import check_plainly
 from evenload.clients.tune.trainer import Trainer
@@ -19,6 +20,7 @@ from evenload.errors import TaskError
 __all__ = ["train"]
 
 
+@suggests_arguments
 def train(
     model: nn.Module | Callable[[], nn.Module],
     datasets: Sequence[Any],

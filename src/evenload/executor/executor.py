@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenload._arguments import flag, sequence, whole
+from evenload._arguments import flag, sequence, suggests_arguments, whole
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
@@ -27,6 +27,7 @@ from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.columns import as_items
 from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.progress_line import progress_line
 from evenload.executor.run.run import Run
 from evenload.executor.runs_page import RunsPage
 from evenload.executor.task.hybrid import Task as HybridTask
@@ -62,6 +63,7 @@ class Executor:
     Raises UnknownName, ConfigError or NoUsableDevice. Use it in a ``with`` block, or call ``close``.
     """
 
+    @suggests_arguments
     def __init__(
         self,
         devices: DeviceSpec = "all",
@@ -109,6 +111,7 @@ class Executor:
 
     # --- work -------------------------------------------------------------------------------------
 
+    @suggests_arguments
     def map(
         self,
         fn: Callable[..., R] | type | HybridTask,
@@ -134,6 +137,7 @@ class Executor:
         fresh: bool | int = False,
         work: Mapping[str, float] | None = None,
         seed: int | None = None,
+        progress: bool | None = None,
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -165,13 +169,14 @@ class Executor:
                     renewed after so many items (with ``batch``, after the call that reaches it)
         work        what an item needs, {"flop": 2.5e12, "bytes": 4e9}: ``summary.factors`` and reports then
                     know how well the devices are used (see ``torch_work``)
+        progress    a line on standard error that says how far it is; None: at a terminal, after a second
         seed        random numbers of Python, numpy and torch depend on it and the item's index alone
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
         options = MapOptions(
             ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
-            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed,
+            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed, progress,
         )  # fmt: skip
         if more:
             items, options = as_items((items, *more), options, strict=strict)
@@ -199,6 +204,7 @@ class Executor:
         run, delivery = self._runs.make_map(
             fn, items, options, policy, pool, partial(self._finished.take, pool)
         )
+        run.show_progress(progress_line(options.progress))
         run.count_call(time.monotonic() - asked_s)
         return Results(
             run,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from evenload._arguments import suggests_arguments
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.events import EventLog, RunFinished, RunStarted
@@ -19,6 +20,7 @@ from evenload.executor.task.prepare import name_of
 __all__ = ["map"]
 
 
+@suggests_arguments
 def map(  # the built-in's name on purpose: evenload.map
     fn: Callable[..., Any] | type | HybridTask,
     items: Iterable[Any],
@@ -51,6 +53,7 @@ def map(  # the built-in's name on purpose: evenload.map
     fresh: bool | int = False,
     work: Mapping[str, float] | None = None,
     seed: int | None = None,
+    progress: bool | None = None,
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
@@ -75,7 +78,7 @@ def map(  # the built-in's name on purpose: evenload.map
     )
     options = MapOptions(
         ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
-        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed,
+        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed, progress,
     )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._arguments import choice, length
+from evenload._arguments import choice, length, suggests_arguments
 from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
@@ -92,6 +92,7 @@ class ParallelResult:
         return join(self.results)
 
 
+@suggests_arguments
 def run_partitioned(
     fn: Callable[[Any], Any],
     array: Any,

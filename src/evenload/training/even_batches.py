@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from evenload._arguments import instance_of, number, seconds, whole
+from evenload._arguments import instance_of, number, seconds, suggests_arguments, whole
 from evenload.errors import ConfigError, quoted
 from evenload.training.drift import Drift, counts_of
 from evenload.training.epoch_order import EpochOrder, digest
@@ -63,6 +63,7 @@ class EvenBatches:
     MissingExtra without torch.
     """
 
+    @suggests_arguments
     def __init__(
         self, source: Any, *, global_batch: int, group: Any = None, micro_batch: int | None = None,
         most: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,

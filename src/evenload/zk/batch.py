@@ -110,6 +110,7 @@ def prove_requests(
     order = sorted(range(len(requests)), key=lambda k: -requests[k].priority)
     timed = [TimedRequest(requests[k]) for k in order]
     results: list[Any] = [None] * len(requests)
-    for k, result in zip(order, executor.map(task, timed, on_error="return", policy=policy), strict=True):
+    proved = executor.map(task, timed, on_error="return", policy=policy, progress=False)
+    for k, result in zip(order, proved, strict=True):
         results[k] = result.__cause__ or result if isinstance(result, Exception) else result
     return results

@@ -28,13 +28,27 @@ def test_nothing_done_is_defined() -> None:
     assert (summary.total, summary.bound_s, summary.ratio_to_bound, summary.imbalance) == (0, 0.0, None, 1.0)
 
 
-def test_reads_as_a_sentence() -> None:
+def test_reads_as_a_sentence_and_a_line_a_device() -> None:
     tally = RunTally(["a", "b"])
-    tally.add("a", 2.0, 4, cost=None, is_good=True)
-    tally.add("b", 2.0, 4, cost=None, is_good=True)
-    sentence = str(tally.summarise(8, wall_s=2.6, startup_s=0.5))
-    assert (
-        sentence
-        == "8 of 8 done in 2.6 s on 2 devices (0.5 s to start); the work took 1.05x the least possible, 2 s"
-    )
+    tally.add("a", 3.0, 6, cost=None, is_good=True)
+    tally.add("b", 1.0, 2, cost=None, is_good=True)
+    sentence, *lines = str(tally.summarise(8, wall_s=3.6, startup_s=0.5)).splitlines()
+    assert sentence.startswith("8 of 8 done in 3.6 s on 2 devices (0.5 s to start); the work took ")
+    assert lines == [
+        "  a  6 items in 3 s, 75% of all seconds of work",
+        "  b  2 items in 1 s, 25% of all seconds of work",
+    ]
     assert str(RunTally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)) == "0 of 0 done in 0 s on 1 device"
+
+
+def test_a_short_run_says_nothing_of_shares_and_a_broken_one_how_much_there_was() -> None:
+    tally = RunTally(["a", "b"])
+    tally.add("a", 0.3, 6, cost=None, is_good=True)
+    short = tally.summarise(6, wall_s=0.9, startup_s=0.0)
+    assert (
+        str(short)
+        == repr(short)
+        == "6 of 6 done in 0.9 s on 2 devices\n  a  6 items in 0.3 s\n  b  0 items in 0 s"
+    )
+    broken = tally.summarise(6, wall_s=0.9, startup_s=0.0, total=100, n_failed=1)
+    assert str(broken).startswith("5 of 100 done in 0.9 s on 2 devices, 1 failed")

@@ -90,6 +90,7 @@ class MapRequest:
             journal=self.journal,
             on_change=self.on_change,
             fresh=self.fresh or False,
+            progress=False,  # the command shows its own
         )
 
 

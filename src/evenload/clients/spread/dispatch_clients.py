@@ -154,7 +154,7 @@ class ClientDispatcher:
             items = [[remote.sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in g] for g in groups]
             costs = [sum(map(_cost, (tasks[at] for at in g))) for g in groups]
             answers: Any = executor.map(
-                fn, items, cost=costs, ordered=False, stage="clients", on_error="return"
+                fn, items, cost=costs, ordered=False, stage="clients", on_error="return", progress=False
             )
             for answer in answers:  # all of them: a group in trouble takes no other's results along
                 if isinstance(answer, WorkerLost) and answer.index is not None:

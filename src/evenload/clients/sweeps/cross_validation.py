@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenload._arguments import suggests_arguments
 from evenload._optional import require
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.sweeps.module_estimator import ModuleEstimator, kind_of
@@ -55,6 +56,7 @@ class CrossValidation:
         return float(np.mean(self.scores[name or next(iter(self.scores))]))
 
 
+@suggests_arguments
 def cross_validate(
     model: Any,
     X: Any,

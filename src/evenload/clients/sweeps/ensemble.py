@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import drawn_rows
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.tune.trainer import Trainer, template_of
@@ -100,6 +101,7 @@ class Ensemble:
         return found
 
 
+@suggests_arguments
 def ensemble(
     model: nn.Module | Callable[[], nn.Module],
     data: Any,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenload._arguments import suggests_arguments
 from evenload.clients.evaluation import evaluate
 from evenload.clients.load.datasets import size_of
 from evenload.clients.sweeps.trials import Trial, groups_of, make_trials
@@ -83,6 +84,7 @@ class SweepResult(Sequence[TrialResult]):
         )
 
 
+@suggests_arguments
 def sweep(
     model: nn.Module | Callable[..., nn.Module],
     data: Any,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from evenload._arguments import suggests_arguments
 from evenload.clients.values.optimizer import SGD, Optimizer
 from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
@@ -89,6 +90,7 @@ def _told_by_module(loss: Any) -> Any:
     return loss if has_weights or loss.reduction != "mean" else names.get(kind, loss)
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The rules by which a client trains.

@@ -11,6 +11,9 @@ from evenload.balance.metrics import imbalance
 __all__ = ["DeviceShare", "RunTally", "Summary"]
 
 
+LEAST_S = 1.0  # a shorter run says little about shares
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
     """One device's part of a run. ``items_per_s``: per busy second; ``utilisation``: busy over wall time."""
@@ -22,7 +25,7 @@ class DeviceShare:
     items_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """The figures of a finished run.
 
@@ -71,25 +74,46 @@ class Summary:
             [name, one.items, one.chunks, one.busy_s, share(one.utilisation), one.items_per_s]
             for name, one in self.devices.items()
         ]
-        return page(str(self), table(["device", "items", "chunks", "busy s", "at work", "items/s"], rows))
+        return page(
+            str(self).partition("\n")[0],
+            table(["device", "items", "chunks", "busy s", "at work", "items/s"], rows),
+        )
 
     def __str__(self) -> str:
-        """The headline, for people: counts, seconds and the distance to the bound."""
-        devices = f"{len(self.devices)} device{'s'[: len(self.devices) != 1]}"
-        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {devices}"
+        """The counts and seconds, what the time went into if there was enough of it, and a line a device."""
+        n = len(self.devices)
+        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {n} device{'s' * (n != 1)}"
+        if self.failed:
+            text += f", {self.failed} failed"
         if self.restored:
             text += f", {self.restored} of them before"
         if self.startup_s >= 0.01:
             text += f" ({self.startup_s:.2g} s to start)"
-        if self.factors is not None:
-            text += f" · {self.factors.text()}"
+        if self.wall_s >= LEAST_S:
+            text += self._where_time_went()
+        if self.learned:
+            text += f"; {self.learned}"
+        return "\n".join([text, *self._device_lines()])
+
+    def _where_time_went(self) -> str:
+        text = "" if self.factors is None else f" · {self.factors.text()}"
         if self.ratio_to_bound is not None:
             text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
             if self.bound_up_to_s > 1.05 * self.bound_s:
                 text += f" (not known better: up to {self.bound_up_to_s:.3g} s)"
-        if self.learned:
-            text += f"; {self.learned}"
         return text
+
+    def _device_lines(self) -> list[str]:
+        worked_s = sum(one.busy_s for one in self.devices.values())
+        width = max((len(name) for name in self.devices), default=0)
+        return [
+            f"  {name:<{width}}  {one.items} item{'s' * (one.items != 1)} in {one.busy_s:.3g} s"
+            + (f", {one.busy_s / worked_s:.0%} of all seconds of work" if self.wall_s >= LEAST_S else "")
+            for name, one in self.devices.items()
+            if len(self.devices) > 1 and worked_s
+        ]
+
+    __repr__ = __str__  # at a prompt, too: the fields are in ``to_json``
 
 
 @dataclass(slots=True)
@@ -130,10 +154,11 @@ class RunTally:
 
     def summarise(
         self,
-        total: int,
+        n_ended: int,
         wall_s: float,
         startup_s: float,
         *,
+        total: int | None = None,
         n_failed: int = 0,
         n_restored: int = 0,
         n_duplicates: int = 0,
@@ -142,18 +167,19 @@ class RunTally:
         learned: str = "",
         factors: Callable[[Bound], Factors | None] = lambda bound: None,
     ) -> Summary:
-        """Make the summary of a run of ``total`` items in ``wall_s``, of which ``startup_s`` to start.
+        """Make the summary of a run in which ``n_ended`` items ended in ``wall_s``, ``startup_s`` to start.
 
+        total    items that there were to do; by default those that ended
         factors  makes the factors, given the bound
         """
         bound, shares = self._work.bound(), self._shares.values()
         return Summary(
-            total=total,
-            done=total - n_failed,
+            total=n_ended if total is None else total,
+            done=n_ended - n_failed,
             failed=n_failed,
             wall_s=wall_s,
             startup_s=startup_s,
-            items_per_s=(total - n_restored) / wall_s if wall_s > 0 else 0.0,
+            items_per_s=(n_ended - n_restored) / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
             bound_up_to_s=bound.up_to_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._arguments import length, seconds, sequence
+from evenload._arguments import length, seconds, sequence, suggests_arguments
 from evenload._optional import require
 from evenload.devices import Device, DevicePool, worker_environment
 from evenload.devices.selection import Spec
@@ -80,6 +80,7 @@ class GangCall:
         return self.args if self.each is None else (self.each[number], *self.args)
 
 
+@suggests_arguments
 def gang(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),

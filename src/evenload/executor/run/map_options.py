@@ -44,6 +44,7 @@ class MapOptions:
     fresh: bool | int = False
     work: Mapping[str, float] | None = None
     seed: int | None = None
+    progress: bool | None = None
     is_policy_fixed: bool = False
     is_spread: bool = False
 

@@ -26,6 +26,7 @@ from evenload.executor.run.feeder import Feeder
 from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.lost_items import error_of_lost_item
 from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.progress_line import ProgressLine
 from evenload.executor.run.run_account import RunAccount
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.run.sink import Sink
@@ -89,9 +90,14 @@ class Run:
         )
         self._causes: dict[str, str] = {}
         self._machine_losses = MachineLosses()
+        self._progress: ProgressLine | None = None
         self._call_s = self._began_s = 0.0
         self._ended_s: float | None = None
         self._first_sent_s: float | None = None
+
+    def show_progress(self, line: ProgressLine | None) -> None:
+        """Show on ``line`` how far the run is, until it is over."""
+        self._progress = line
 
     def count_call(self, seconds: float) -> None:
         """Add ``seconds`` that the caller waited for the call that made this run, before it begins."""
@@ -296,6 +302,8 @@ class Run:
         for accept in instructions:
             assert isinstance(accept, Accept)
             self._accept(accept, device, answer, message.n_bytes)
+        if self._progress is not None:
+            self._progress.show(self._scheduler.settled.n, self.source.total)
 
     def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
         """``chunk`` came back without results, or could not be sent."""
@@ -377,12 +385,14 @@ class Run:
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
-            began_s, retries = self._began_s, self._scheduler.retries
+            n_ended, retries = self._scheduler.settled.n, self._scheduler.retries
             self.summary = self._account.close(
-                self._scheduler.settled.n, began_s, now, startup_s, retries, str(self.law or "")
+                n_ended, self.source.total, self._began_s, now, startup_s, retries, str(self.law or "")
             )
             self._on_over(self)
         finally:
+            if self._progress is not None:
+                self._progress.close()
             self._sink.close(error)
 
     # --- inside -----------------------------------------------------------------------------------

@@ -53,17 +53,19 @@ class RunAccount:
     def close(
         self,
         n_items: int,
+        total: int | None,
         began_s: float,
         end_s: float,
         startup_s: float,
         retries: Mapping[str, int],
         learned: str,
     ) -> Summary:
-        """The run is over, and every one of ``n_items`` has its fate."""
+        """The run is over, and ``n_items`` of ``total`` have ended; None: how many there were is unknown."""
         summary = self._tally.summarise(
             n_items,
             end_s - began_s,
             startup_s,
+            total=total,
             n_failed=self.n_failed,
             n_restored=self._n_restored,
             n_duplicates=self.n_duplicates,
