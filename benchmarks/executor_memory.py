@@ -5,11 +5,13 @@
 "stream": tiny items from a generator, results in order, each dropped at once; resident size of the caller.
 "slow reader": 8 MB results, of which the caller takes one every 20 ms while two workers could make many more;
 for evenload with ``look_ahead_bytes`` of 128 MiB. All processes, memory that they share counted once.
+"map": six jobs that each read one number of a file of 300 MB, given to all of them as one ``numpy.memmap``.
 """
 
 import argparse
 import json
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from executor_overhead import N_WORKERS, in_fresh_interpreter
 from peers import Evenload, MultiprocessingPool, Peer
 
 N_LARGE = 150
+N_MAPPED, MAP_BYTES = 6, 300_000_000
 PAUSE_S = 0.02
 LOOK_AHEAD_BYTES = 128 * 1024 * 1024
 CHUNK = 1000  # of the stream, for executors that do not choose one by themselves
@@ -67,6 +70,8 @@ def measure(peer_name: str, what: str, n_items: int) -> dict[str, float]:
 
     peer = CLASSES[peer_name]()
     peer.start(N_WORKERS)
+    if what == "map":
+        return measure_map(peer)
     fn = same if what == "stream" else make_large
     n = n_items if what == "stream" else N_LARGE
     list(peer.imap(same, range(100), 1))
@@ -82,6 +87,21 @@ def measure(peer_name: str, what: str, n_items: int) -> dict[str, float]:
     wall_s = time.perf_counter() - began
     peer.close()
     return {"growth_mb": watch.growth_mb, "us_per_item": wall_s / n * 1e6}
+
+
+def measure_map(peer: Peer) -> dict[str, float]:
+    """The growth while jobs read a memory map of a file that has nothing in it, so that no page is real."""
+    import numpy
+    from tasks import last_of, same
+
+    list(peer.imap(same, range(100), 1))
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(MAP_BYTES)
+        mapped = numpy.memmap(file.name, "u1", "r")
+        with Watch(True) as watch:
+            assert list(peer.imap(last_of, [mapped] * N_MAPPED, 1)) == [0] * N_MAPPED
+    peer.close()
+    return {"growth_mb": watch.growth_mb}
 
 
 def results_of(peer: Peer, fn: Callable, n: int, what: str) -> Iterator[Any]:
@@ -110,7 +130,7 @@ def main() -> None:
     rows = []
     for name in given.peers.split(";") if given.peers else PEERS:
         row: dict[str, float | str] = {"peer": name}
-        for what in ("stream", "slow reader"):
+        for what in ("stream", "slow reader", "map"):
             got = in_fresh_interpreter(name, what, given.items, script=__file__)
             row |= {f"{what} {key}": value for key, value in got.items()}
         rows.append(row)

@@ -59,6 +59,7 @@ COLUMNS = {  # by result: key, heading, decimals
         ("stream growth_mb", "tiny items, MB", 0),
         ("stream us_per_item", "µs per item", 2),
         ("slow reader growth_mb", "slow reader, MB", 0),
+        ("map growth_mb", "a map of 300 MB, MB", 0),
     ),
 }
 

@@ -80,3 +80,7 @@ def make_large(at: int):
 
 def pid_of(_: object) -> int:
     return os.getpid()
+
+
+def last_of(array) -> int:
+    return int(array[-1])
