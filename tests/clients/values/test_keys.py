@@ -8,7 +8,7 @@ from torch import nn
 from evenload.clients.step.dropout import KeyedDropout, keyed_layers, with_keyed_dropout
 from evenload.clients.step.dropout import _mix as torch_mix
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.keys import SHUFFLE, key, keys, mix, orders
+from evenload.clients.values.keys import SHUFFLE, client_seed, client_seeds, key, keys, mix, orders
 from evenload.clients.values.recipe import Recipe
 
 
@@ -129,3 +129,10 @@ def test_channel_dropout_drops_whole_channels():
     out = KeyedDropout(0.5, 0, by_channel=True).train()(torch.ones(6, 5, 4, 4))
     per_channel = out.flatten(2).mean(2)
     assert set(per_channel.flatten().tolist()) == {0.0, 2.0}
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(st.integers(0, 2**62), max_size=5), st.integers(0, 1000))
+def test_seeds_of_many_clients_are_each_ones_own(seed, clients, round):
+    for of in ("rows", "model"):
+        alone = [client_seed(seed, client, round, of=of) for client in clients]
+        assert client_seeds(seed, clients, round, of=of) == alone

@@ -16,7 +16,7 @@ from evenload.clients.step.objective import draws_numbers
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, leaves_of
-from evenload.clients.values.keys import client_seed
+from evenload.clients.values.keys import client_seeds
 from evenload.clients.values.losses import ignored_by, refuse_labels
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
@@ -145,26 +145,22 @@ def _code_of(recipe: Recipe) -> tuple:
 
 def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: int) -> LoadedClients:
     """Read every dataset; one that raises, has no rows or labels out of range is in ``ended``."""
-    seeds = [client_seed(seed, client, round, of="rows") for client in inputs.ids]
+    seeds = client_seeds(seed, inputs.ids, round, of="rows")
     read = reader.read(inputs.datasets, inputs.recipes, seeds)
     sizes = [found.n for found, _ in read]
     alike = list({id(recipe): recipe for recipe in inputs.recipes}.values())
     plans = plan_batches(sizes, inputs.ids, inputs.recipes, seed, round, draws=reader.draws(alike))
     is_keyed = {id(recipe): reader.is_keyed(recipe) for recipe in alike}
     loaded = LoadedClients()
+    own_seeds = client_seeds(seed, inputs.ids, round, of="model")
     columns = (inputs.ids, inputs.recipes, inputs.starts, inputs.anchors, inputs.corrections)
-    for (found, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
+    for (found, error), n, batches, own_seed, *own in zip(
+        read, sizes, plans, own_seeds, *columns, strict=True
+    ):
         client, recipe, start, anchor, correction = own
         batches = batches.of_fresh(n, recipe.steps_per_epoch(n)) if found.is_fresh and n else batches
-        rows, more = (
-            found.rows,
-            {
-                "is_keyed": is_keyed[id(recipe)],
-                "is_fresh": found.is_fresh,
-                "seed": client_seed(seed, client, round),
-            },
-        )
-        task = ClientTask(client, recipe, rows, n, batches, start, anchor, correction, **more)
+        more = {"is_keyed": is_keyed[id(recipe)], "is_fresh": found.is_fresh, "seed": own_seed}
+        task = ClientTask(client, recipe, found.rows, n, batches, start, anchor, correction, **more)
         if error is not None:
             loaded.ended.append(failed(task, error))
         elif not n:

@@ -20,6 +20,7 @@ __all__ = [
     "SHUFFLE",
     "bits_of",
     "client_seed",
+    "client_seeds",
     "key",
     "keys",
     "mix",
@@ -77,10 +78,15 @@ def client_seed(seed: int, client: int, round: int = 0, *, of: str = "model") ->
     of  "rows" while its dataset is read; "model" while it is trained, if its model draws from them
     numpy's generator gets the lowest 32 bits: ``client_seed(...) % 2**32``. Raises UnknownName.
     """
+    return client_seeds(seed, [client], round, of=of)[0]
+
+
+def client_seeds(seed: int, clients: Sequence[int], round: int = 0, *, of: str) -> list[int]:
+    """``client_seed`` of many clients at once."""
     known = {"rows": READ, "model": MODEL}
     if of not in known:
         raise UnknownName("seed", of, known)
-    return key(known[of], seed, round, client)
+    return (keys(known[of], seed, round, np.array(clients, dtype=np.int64)) >> np.uint64(1)).tolist()
 
 
 def orders(row_keys: np.ndarray, n: int, sizes: np.ndarray | None = None) -> np.ndarray:
