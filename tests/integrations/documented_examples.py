@@ -72,13 +72,6 @@ def results_that_are_cached(folder: Path) -> Any:
     return first, [cached.check_call_in_cache(table, column) for column in range(4)]
 
 
-def results_as_they_come(folder: Path) -> Any:
-    in_order = Parallel(return_as="generator")(delayed(root)(i) for i in range(10))
-    first = next(in_order)
-    as_ended = Parallel(return_as="generator_unordered")(delayed(root)(i) for i in range(10))
-    return first, sum(in_order), sorted(as_ended)
-
-
 def shared_memory_is_required(folder: Path) -> Any:
     """Jobs that change an object of the caller run in threads, whichever backend was chosen."""
     found: set[int] = set()
@@ -95,7 +88,6 @@ JOBLIB = (
     methods_and_nested_parallels,
     output_in_a_memory_map,
     results_that_are_cached,
-    results_as_they_come,
     shared_memory_is_required,
     functions_that_pickle_refuses,
 )
