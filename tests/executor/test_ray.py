@@ -229,7 +229,7 @@ def test_ctrl_c_once_keeps_what_is_finished(
     assert "press Ctrl-C again" in errors
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     page = json.loads(output)
-    assert (page["status"], page["summary"]["total"]) == ("interrupted", len(rows))
+    assert (page["status"], page["summary"]["done"]) == ("interrupted", len(rows))
     assert [row["index"] for row in rows] == list(range(len(rows)))
     assert all("error" not in row for row in rows)
     _, left = psutil.wait_procs(workers, timeout=100)
