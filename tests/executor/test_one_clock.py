@@ -1,4 +1,7 @@
-"""The wall time of a run is what its caller waited. The oracle is the caller's own clock, around the call."""
+"""The wall time of a run is what its caller waited. The oracle is the caller's own clock, around the call.
+
+And what becomes of tasks that still run when it ends; there the oracle is a file that the task itself writes.
+"""
 
 import os
 import time
@@ -64,3 +67,21 @@ def test_a_copy_that_came_second_is_not_waited_for(tmp_path, monkeypatch):
     results = list(evenload.map(once_for_ever, [str(tmp_path)] * 8, range(8), devices="cpu*2"))
     assert results == list(range(8))
     assert not psutil.pid_exists(int((tmp_path / "first").read_text()))
+
+
+def ends_later(folder: str, number: int) -> int:
+    """A task that says when it has begun and, some time later, that it came to its end."""
+    if number:
+        (Path(folder) / "begun").touch()
+        time.sleep(0.3)
+        (Path(folder) / "ended").touch()
+    return number
+
+
+def test_a_task_of_a_map_that_is_broken_off_may_come_to_its_end(tmp_path, monkeypatch, until):
+    monkeypatch.setattr(engine_thread, "GRACE_S", 100_000.0)
+    results = evenload.map(ends_later, [str(tmp_path)] * 2, range(2), devices="cpu*2")
+    assert next(iter(results)) == 0
+    until((tmp_path / "begun").exists, "the second item has begun")
+    results.close()
+    assert (tmp_path / "ended").exists()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import evenload
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Pull
 from evenload.errors import (
@@ -203,3 +204,22 @@ def test_in_a_folder_that_was_deleted_workers_find_what_the_program_finds(tmp_pa
     first, second, *said = done.stdout.splitlines()
     assert (first, second) == ("['gone']", "['gone']"), done.stderr
     assert "the folder in which this program runs was deleted" in " ".join(said)
+
+
+def rows() -> Iterator[int]:
+    yield 1
+    try:
+        int("one")
+    except ValueError as error:
+        raise ValueError("row 2 is no number") from error
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_an_error_of_the_items_comes_with_its_cause(backend: str) -> None:
+    """The oracle is the plain loop over the same items."""
+    with pytest.raises(ValueError, match="row 2") as theirs:
+        list(map(abs, rows()))
+    with pytest.raises(ValueError, match="row 2") as ours:
+        list(evenload.map(abs, rows(), devices="cpu*1", backend=backend))
+    assert repr(ours.value.__cause__) == repr(theirs.value.__cause__)
+    assert repr(ours.value.__cause__).startswith("ValueError(")

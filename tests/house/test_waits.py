@@ -22,6 +22,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     "executor/loop/test_membership.py": {"slow": "a task", "long_on_one": "a task that waits for a file"},
     "executor/task/test_hybrid.py": {"on_cpu": "a task"},
     "executor/test_one_clock.py": {
+        "ends_later": "a task, which may be on its way when its map is broken off",
         "timed": "a task",
         "once_for_ever": "a task that is ended by its run's end",
     },

@@ -165,18 +165,25 @@ class _Reader:
         try:
             return next(self._inner)
         except ValueError as error:
-            raise _read_twice(error) from None
+            if _is_read_twice(error):
+                raise _read_twice() from None
+            raise
 
     def close(self) -> None:
         try:
             self._inner.close()
         except ValueError as error:
-            raise _read_twice(error) from None
+            if _is_read_twice(error):
+                raise _read_twice() from None
+            raise
 
 
-def _read_twice(error: ValueError) -> BaseException:
-    if "already executing" not in str(error):
-        return error
+def _is_read_twice(error: ValueError) -> bool:
+    """Whether it is Python's own, of a generator that runs in another thread."""
+    return type(error) is ValueError and str(error) == "generator already executing"
+
+
+def _read_twice() -> ConfigError:
     return ConfigError(
         "these results are being read by another thread",
         hint="read them in one thread and hand them on through a queue.Queue, or give each thread a map of "

@@ -364,8 +364,8 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether every item has its result, and nothing ended the run before."""
-        return self.is_over and self.error is None
+        """Whether every item has its result or its error, and nothing ended the run before."""
+        return self.is_over and self.status in ("done", "failures")
 
     def over_for_s(self) -> float:
         """Seconds since the last result was there; 0 while the run is not over."""
