@@ -387,3 +387,21 @@ def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
     assert stuck[0] == 0
     assert stuck[1]["d0"] == "too little memory"
     assert "SIGSEGV 3 times" in stuck[1]["d1"]
+
+
+def least_possible_s(n_items: int, item_s: list[float]) -> float:
+    """The least time for items of equal size: the earliest moment by which the devices can end so many."""
+    ends = sorted(seconds * n for seconds in item_s for n in range(1, n_items + 1))
+    return next(end for end in ends if sum(int(end / seconds + 1e-9) for seconds in item_s) >= n_items)
+
+
+@given(st.integers(2, 8), st.integers(1, 60), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=examples(200))
+def test_a_slow_device_begins_nothing_that_the_others_would_be_done_with(n_devices, n_more, seed) -> None:
+    """The oracle counts how many items fit into a time. Only the pace of a first item is unknown."""
+    rng = random.Random(seed)
+    item_s = {f"d{at}": rng.choice([0.5, 1.0, 4.0, 16.0]) * rng.uniform(0.8, 1.2) for at in range(n_devices)}
+    n_items = n_devices + n_more
+    played = fleet("data_parallel", n_items, n_devices, ("edit",), item_s=item_s)
+    least_s = least_possible_s(n_items, list(item_s.values()))
+    assert played.go() <= max(max(item_s.values()), least_s + min(item_s.values())) + 1e-6

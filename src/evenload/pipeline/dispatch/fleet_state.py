@@ -1,6 +1,5 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
-import heapq
 from collections.abc import Mapping, Sequence
 
 from evenload.pipeline.dispatch.actions import LoadStage
@@ -13,8 +12,6 @@ from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
 
 __all__ = ["FleetState"]
-
-FEW = 4  # ready tasks for each other group: more, and nobody holds back
 
 
 class FleetState:
@@ -182,18 +179,18 @@ class FleetState:
         )
 
     def is_too_slow(self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float) -> bool:
-        """Would the others be done with all that is ready before ``group`` was done with one of it?"""
+        """Would the others be done with all that is ready before ``group`` was done with one of it?
+
+        That is so if as many items as are ready fit, one after the other on each, into the time of one here.
+        """
         mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
         others = [g for g in holders if g.item_s.get(stage)]
-        if mine_s is None or not others or n_ready > FEW * len(others) or self.is_fed(stage):
+        if mine_s is None or not others or self.is_fed(stage):
             return False
-        ends = [(g.free_s(stage, now) + g.item_s[stage], g.item_s[stage]) for g in others]
-        heapq.heapify(ends)
-        last = now
-        for _ in range(n_ready):
-            last, seconds = heapq.heappop(ends)
-            heapq.heappush(ends, (last + seconds, seconds))
-        return now + mine_s > last
+        end_s = now + mine_s * (1 - 1e-9)  # who would end at the same moment helps
+        return n_ready <= sum(
+            max(0, int((end_s - one.free_s(stage, now)) / one.item_s[stage])) for one in others
+        )
 
     def is_coming(self, stage: int) -> bool:
         """Are there tasks of ``stage``, or will there be soon: is a stage that it needs under way?"""
