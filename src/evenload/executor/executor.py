@@ -174,10 +174,7 @@ class Executor:
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
-        options = MapOptions(
-            ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
-            look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed, progress,
-        )  # fmt: skip
+        options = MapOptions.among(locals())
         if more:
             items, options = as_items((items, *more), options, strict=strict)
         return self.map_with(fn, items, options)

@@ -64,7 +64,7 @@ def map(  # the built-in's name on purpose: evenload.map
     or NoUsableDevice at once, TaskError for an item that failed (unless ``on_error="return"``). ``events`` is
     told the whole of a run, from RunStarted to RunFinished.
     """
-    asked_s = time.monotonic()
+    asked_s, options = time.monotonic(), MapOptions.among(locals())
     executor = Executor(
         devices,
         policy=policy,
@@ -76,10 +76,6 @@ def map(  # the built-in's name on purpose: evenload.map
         memory_limit=memory_limit,
         start=start,
     )
-    options = MapOptions(
-        ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
-        look_ahead_bytes, total, stage, shared, journal, on_change, fresh, work, seed, progress,
-    )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)
     results = executor.map_with(fn, items, options, asked_s=asked_s)

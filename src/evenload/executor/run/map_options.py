@@ -77,6 +77,11 @@ class MapOptions:
         if self.balancer is not None and not isinstance(self.balancer, LoadBalancer):
             raise ConfigError(f"balancer={quoted(self.balancer)} is none", hint="give a LoadBalancer()")
 
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> "MapOptions":
+        """Return the options that are among the named ``arguments`` of a call."""
+        return cls(**{name: arguments[name] for name in cls.__slots__ if name in arguments})
+
     def _keep(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
