@@ -1,8 +1,8 @@
-"""``evenload status RUN``: how far a run is, by stage and group, while it runs and after."""
+"""``evenload status RUN``: how far a run is, by stage and group, or what became of one of its items."""
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import click
 
 from evenload.cli.options import PATH, json_option
 from evenload.cli.terminal.table import format_table
+from evenload.errors import ConfigError, quoted
 from evenload.events import Event, ItemFailed, ItemFinished
 
 if TYPE_CHECKING:
@@ -20,18 +21,22 @@ __all__ = ["StageCounts", "count_stages", "status"]
 
 @click.command()
 @click.argument("run", type=PATH)
+@click.option("--item", metavar="ID", help="What became of this item (of a map: its number).")
 @json_option
-def status(run: Path, as_json: bool) -> int:
+def status(run: Path, item: str | None, as_json: bool) -> int:
     """Say how far the run in the folder RUN is: done and failed by stage and group, and who works at it.
 
     \b
     evenload status runs/pairs
+    evenload status runs/pairs --item c07
     """
     from evenload.pipeline.store.run_folder import is_in_use
     from evenload.report.source import open_run
     from evenload.report.tally import summarise
 
     events = list(open_run(run))
+    if item is not None:
+        return _tell_life(events, item, as_json)
     summary, counts = summarise(events), count_stages(events)
     is_running = is_in_use(run)
     state = "running" if is_running else "interrupted" if summary.status == "unfinished" else summary.status
@@ -47,6 +52,35 @@ def status(run: Path, as_json: bool) -> int:
     click.echo("\n".join(_tables(counts)))
     if counts.n_failed:
         click.echo(f"try the failed ones again: evenload retry --failed {run}")
+    return 0
+
+
+def _tell_life(events: list[Event], item: str, as_json: bool) -> int:
+    """Print the life of one item. Raises ConfigError if the run knows of none with this id."""
+    from evenload.report.item_life import broken_steps, life_of
+
+    steps = life_of(events, item)
+    if not steps:
+        raise ConfigError(
+            f"nothing is known of an item {quoted(item)}",
+            hint="give its id as in results.jsonl, or of a map its number from 0; it may not have begun",
+        )
+    broken = broken_steps(steps)
+    if as_json:
+        page = {"schema": 1, "item": item, "steps": [asdict(step) for step in steps]}
+        click.echo(json.dumps(page | {"broken": [asdict(step) for step in broken]}, indent=2))
+        return 0
+    rows = [
+        [f"{step.t:.3f}", step.item, step.stage, step.state, step.worker or step.device, step.text]
+        for step in steps
+    ]
+    click.echo(
+        "\n".join(
+            format_table(["second", "item", "stage", "state", "worker", "what"], rows, right=("second",))
+        )
+    )
+    for step in broken:
+        click.echo(f"the log lacks events before second {step.t:.3f} of {step.stage}", err=True)
     return 0
 
 
