@@ -5,7 +5,7 @@ import click
 import pytest
 
 from evenload.cli import doctor as command
-from evenload.cli import installed_extras as extras
+from evenload.cli import doctor as extras
 from evenload.cli import main
 from evenload.devices import Device, ProbeReport
 from evenload.devices.probes.torch_build import TorchBuild

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from evenload.dashboard.board import Board
-from evenload.dashboard.frames import Frames
+from evenload.dashboard.feed import Frames
 from evenload.dashboard.pictures import Pictures
 from evenload.events import ItemFinished, Moved, Planned, Queued, RunFinished, RunStarted, Span, StageStarted
 from evenload.report.html import view_of

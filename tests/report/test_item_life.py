@@ -68,11 +68,13 @@ def test_every_attempt_of_every_item_is_told_and_how_it_ended(tmp_path: Path, ca
         assert life[-1].state == result["status"] == ("failed" if n_errors > 1 else "done")
         assert not broken_steps(life)
     code, out, _ = status(capsys, tmp_path / "run", "--item", "i1")
-    assert code == 0 and "its worker ended with exit code 3" in out
+    assert code == 0
+    assert "its worker ended with exit code 3" in out
     code, out, _ = status(capsys, tmp_path / "run", "--item", "i1", "--json")
     assert [step["state"] for step in json.loads(out)["steps"]][:3] == ["running", "waiting", "running"]
     code, _, err = status(capsys, tmp_path / "run", "--item", "i99")
-    assert code == 2 and "nothing is known of an item 'i99'" in err
+    assert code == 2
+    assert "nothing is known of an item 'i99'" in err
 
 
 def test_an_item_of_a_map_is_told_by_its_number() -> None:

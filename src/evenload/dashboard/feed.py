@@ -4,17 +4,17 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evenload.dashboard.board import Board
 from evenload.dashboard.follow import Follower
-from evenload.dashboard.frames import Frames
 from evenload.dashboard.panel import Panel
 from evenload.events import Event
 from evenload.report.html import page
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "Frames"]
 
 POLL_S = 0.2
 # Without news a frame is made as often as this, for the clocks on the page.
@@ -139,3 +139,39 @@ class Feed:
 
     def _is_behind(self) -> bool:
         return self._follower.is_behind
+
+
+class Frames:
+    """The sections of a page, each with the version of its value.
+
+    ``put`` new values; ``since(version)`` is what changed after ``version``, as JSON bytes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sections: dict[str, tuple[int, bytes]] = {}
+        self.version = 0
+
+    def put(self, sections: Mapping[str, Any]) -> bool:
+        """Whether anything changed."""
+        encoded = {
+            name: json.dumps(value, separators=(",", ":"), default=str).encode()
+            for name, value in sections.items()
+        }
+        with self._lock:
+            old = self._sections
+            new = {name: text for name, text in encoded.items() if name not in old or old[name][1] != text}
+            if not new:
+                return False
+            self.version += 1
+            old.update({name: (self.version, text) for name, text in new.items()})
+            return True
+
+    def since(self, version: int) -> tuple[int, bytes | None]:
+        """The newest version, and one JSON object of the sections that came after ``version``, if any."""
+        with self._lock:
+            parts = [
+                json.dumps(name).encode() + b":" + text
+                for name, (changed, text) in self._sections.items()
+                if changed > version
+            ]
+            return self.version, b"{" + b",".join(parts) + b"}" if parts else None

@@ -6,9 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from evenload.cli.bench import command as module
-from evenload.cli.bench.command import bench
+from evenload.cli.bench.command import TRIALS, bench
 from evenload.cli.bench.measure.trial_report import BenchOptions, compare_with_first
-from evenload.cli.bench.trials import TRIALS
 from evenload.errors import UnknownName
 
 

@@ -9,7 +9,7 @@ import pytest
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
-from evenload.pipeline.run.machines.job_files import (
+from evenload.pipeline.run.machines.site_visits import (
     describe_file,
     files_of_job,
     models_of,
@@ -19,8 +19,7 @@ from evenload.pipeline.run.machines.job_files import (
 from evenload.pipeline.site import SiteCheck
 from evenload.pipeline.stage import Item, ModelFolder, StageSetup
 from evenload.pipeline.target import CodeTarget, has_sources
-from evenload.pipeline.worker.scratch_folder import ScratchFolder
-from evenload.pipeline.worker.site import Site
+from evenload.pipeline.worker.site import ScratchFolder, Site
 
 
 @pytest.fixture(autouse=True)

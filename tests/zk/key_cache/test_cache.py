@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 from evenload.gpu.llvm import programs
 from evenload.zk.formats.zkey import read_zkey
 from evenload.zk.key import CpuKey
-from evenload.zk.key_cache import array_file, cache, entry, file_digest
+from evenload.zk.key_cache import array_file, cache, entry
 from evenload.zk.prover import Prover
 
 
@@ -200,29 +200,29 @@ def test_on_a_full_disk_the_key_is_used_all_the_same(key, folder, monkeypatch, c
 
 # --- which file it is -----------------------------------------------------------------------------
 def test_a_file_that_was_not_changed_is_not_read_again(key, monkeypatch):
-    monkeypatch.setattr(file_digest, "SETTLED_S", -3600.0)  # as if it had lain there for an hour
-    first = file_digest.file_digest(key)
+    monkeypatch.setattr(cache, "SETTLED_S", -3600.0)  # as if it had lain there for an hour
+    first = cache.file_digest(key)
     assert first == read_zkey(key).sha256
-    monkeypatch.setattr(file_digest, "_sha256", lambda _: refuse())
-    assert file_digest.file_digest(key) == first
+    monkeypatch.setattr(cache, "_sha256", lambda _: refuse())
+    assert cache.file_digest(key) == first
 
 
 def test_a_change_is_seen_whatever_times_are_set(key, monkeypatch):
-    monkeypatch.setattr(file_digest, "SETTLED_S", -3600.0)
+    monkeypatch.setattr(cache, "SETTLED_S", -3600.0)
     before = os.stat(key)
-    first = file_digest.file_digest(key)
+    first = cache.file_digest(key)
     content = bytearray(key.read_bytes())
     content[-1] ^= 1
     while os.stat(key).st_ctime_ns == before.st_ctime_ns:  # the system's clock goes in steps
         key.write_bytes(content)
         os.utime(key, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert os.stat(key).st_mtime_ns == before.st_mtime_ns
-    assert file_digest.file_digest(key) != first
+    assert cache.file_digest(key) != first
 
 
 def test_a_file_that_was_just_changed_is_always_read(key, folder):
     key.touch()
-    file_digest.file_digest(key)
+    cache.file_digest(key)
     assert not (folder.parent / "digests").exists() or not list((folder.parent / "digests").iterdir())
 
 

@@ -14,14 +14,13 @@ from evenload._optional import is_installed
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.merkle_bench import merkle_bench
 from evenload.cli.bench.prove_bench import prove_bench
-from evenload.cli.bench.trials import TRIALS
 from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
-__all__ = ["bench"]
+__all__ = ["TRIALS", "bench"]
 
 HEADS = {
     "work_s": "work s",
@@ -148,3 +147,17 @@ def _cell(value: Any) -> str:
 
 bench.add_command(merkle_bench)
 bench.add_command(prove_bench)
+
+
+# name -> (module:function in ``measure``, title, modules that it needs, the extra that brings them)
+TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "executor": ("executor:overhead", "What an executor costs per task that does nothing", (), ""),
+    "transport": ("executor:transport", "Arrays to workers and back", (), ""),
+    "scaling": ("scaling:scaling", "The same work on one device and on more", (), ""),
+    "unequal": ("unequal:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
+    "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite",), "kernels"),
+    "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba"), "kernels"),
+    "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch"), "moe"),
+    "clients": ("clients:clients", "Many small trainings, fused", ("torch",), "torch"),
+    "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "yaml"),
+}

@@ -4,8 +4,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from evenload.events import EventLog
+from evenload.errors import EvenloadError
+from evenload.events import EventLog, Note
+from evenload.executor.backends import Machines
 from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import HangWatch
@@ -19,7 +22,6 @@ from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
-from evenload.pipeline.run.machine_watch import MachineWatch
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.replanner import Replanner
@@ -35,6 +37,47 @@ from evenload.pipeline.store.uploads import Uploads
 from evenload.pipeline.worker.parking import parking_budget
 
 __all__ = ["RunContext", "RunParts", "build_parts"]
+
+LEFT = "was lost with its machine, which has left the cluster"
+
+
+class MachineWatch:
+    """A watch over the machines of a run, from ``begin`` until its backend is closed.
+
+    machines  the backend; None where all devices are on this machine
+    follows   what is taken in of machines that join; None: nothing
+    """
+
+    def __init__(self, machines: Machines | None, follows: Any, changes: DeviceChanges, log: EventLog):
+        self._machines, self._follows = machines, follows
+        self._changes, self._log = changes, log
+        self._lost: set[str] = set()
+
+    def begin(self) -> None:
+        """Look from now on, in a thread of the backend."""
+        if self._machines is not None:
+            self._machines.watch(self._look)
+
+    def _look(self) -> None:
+        assert self._machines is not None
+        try:
+            lost = set(self._machines.lost(self._changes.all_devices))
+            if lost - self._lost:
+                self._changes.lose(sorted(lost - self._lost), LEFT)
+                self._note(
+                    "warning", f"{', '.join(sorted(lost - self._lost))}: the machine has left the cluster"
+                )
+            self._lost = lost
+            came = self._machines.arrivals(self._follows) if self._follows is not None else ()
+            if came:
+                self._changes.enter(came)
+                self._lost -= {device.id for device in came}
+                self._note("info", f"{', '.join(device.id for device in came)} joined with a machine")
+        except EvenloadError as error:
+            self._note("warning", f"machines that came or went: {error.message}")
+
+    def _note(self, level: str, text: str) -> None:
+        self._log.emit(Note(self._log.now(), level, "cluster", text))
 
 
 @dataclass(frozen=True, slots=True)

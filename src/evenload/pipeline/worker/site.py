@@ -1,5 +1,7 @@
 """A worker's machine: which of the run's folders it has, and copies of files that it was given instead."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -13,9 +15,8 @@ from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport, is_same_file
 from evenload.pipeline.stage import StageSetup
-from evenload.pipeline.worker.scratch_folder import ScratchFolder
 
-__all__ = ["Site"]
+__all__ = ["ScratchFolder", "Site"]
 
 
 class Site:
@@ -146,3 +147,38 @@ def _is_shared(check: SiteCheck) -> bool:
 def _write(path: Path, content: Any) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_bytes(memoryview(content))
+
+
+_PREFIX = "evenload-site-"
+
+
+class ScratchFolder:
+    """A new folder, private to this user, in the machine's folder for temporary files.
+
+    Its lock is held while the process lives: one whose lock is free is swept by whoever comes next.
+    """
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove scratch folders of this user whose process has ended."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another's, in use, or swept by somebody else meanwhile
+            if left.lstat().st_uid != os.getuid():
+                continue
+            lock = os.open(left / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)

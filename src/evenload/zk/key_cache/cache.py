@@ -1,12 +1,15 @@
 """The private cache of checked keys: entries by content of the key, kernels and code; the oldest go first."""
 
 import contextlib
+import errno
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from evenload._private_files import own_folder
+from evenload._private_files import own_folder, plain_file
 from evenload._terminal import log_of
 from evenload.errors import printable
 from evenload.gpu.llvm import programs
@@ -14,7 +17,6 @@ from evenload.native import store
 from evenload.zk.key import CpuKey
 from evenload.zk.key_cache import entry
 from evenload.zk.key_cache.array_file import map_arrays, write_arrays
-from evenload.zk.key_cache.file_digest import file_digest
 
 __all__ = ["forget", "kept_key"]
 
@@ -104,3 +106,42 @@ def _make_room(folder: Path, limit: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()  # a process that has it mapped keeps it
         total -= size
+
+
+SETTLED_S = 2.0  # file systems keep times in steps; a file changed within one step looks unchanged
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of what ``path`` holds, in hex.
+
+    Whoever changes a file changes its time of change (``st_ctime``), which no program can set: a file of the
+    same device, number, size and times as one that was read before has its digest. A file that was changed in
+    the last two seconds is always read.
+    Raises OSError, also for what is no plain file.
+    """
+    with plain_file(path) as file:
+        before = os.fstat(file.fileno())
+        is_settled = 0 < before.st_ctime < time.time() - SETTLED_S and before.st_ino != 0
+
+        def read() -> str:
+            file.seek(0)
+            digest = _sha256(file)
+            if _facts(os.fstat(file.fileno())) != _facts(before):
+                raise OSError(errno.EBUSY, "it was changed while it was read", str(path))
+            return digest
+
+        if os.name != "posix" or not is_settled:
+            return read()
+        return store.remembered("digests", _facts(before), read)
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _facts(facts: os.stat_result) -> str:
+    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return repr([getattr(facts, name) for name in names])

@@ -16,7 +16,7 @@ from evenload.executor import Ray
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.worker_protocol import Order
 from evenload.pipeline.run.machines.site_visits import SiteVisits
-from evenload.pipeline.worker.scratch_folder import ScratchFolder
+from evenload.pipeline.worker.site import ScratchFolder
 
 STAGES = """
 import os, time
