@@ -23,6 +23,7 @@ __all__ = [
     "DEVICE",
     "FACTORS",
     "KINDS",
+    "RESULTS_WAIT",
     "Factor",
     "Factors",
     "StageOfFactors",
@@ -52,7 +53,8 @@ AMOUNTS = {"flop": "flop_per_s", "bytes": "bytes_per_s"}  # what an item needs, 
 KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")  # what a worker's lost second may be
 # Reasons of idle stretches by their first words; all others are a policy's reasons not to deal.
 LOADING = ("loads ", "brings ", "has ")
-NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready", "results wait to be fetched")
+RESULTS_WAIT = "results wait to be fetched"
+NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready", RESULTS_WAIT)
 LEAST_SHARE = 1e-12  # with less useful work than this there is nothing to tell of
 
 

@@ -71,24 +71,30 @@ class StageStarted:
 class StageFinished:
     """The end of a stage. ``bound_s``: the least seconds that any plan could have taken for its work.
 
-    ``learned`` says what its items' times go by, if that was found: "time grows with the length of the item".
+    ``result_bytes``: what its workers have sent back; None if nobody counted. ``learned`` says what its
+    items' times go by, if that was found: "time grows with the length of the item".
     """
 
     t: float
     stage: str
     bound_s: float | None = None
     learned: str = ""
+    result_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """A worker that is ready, ``startup_s`` after the decision to start it, constructor included."""
+    """A worker that is ready, ``startup_s`` after the decision to start it.
+
+    ``build_s``: seconds of these in which it built its task, as in a constructor; None if not known.
+    """
 
     t: float
     device: str
     worker: str
     pid: int | None = None
     startup_s: float = 0.0
+    build_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ def advice(*events, devices=TWO):
 
 @pytest.mark.parametrize("facts", [{}, {"stages": ["x", "y"], "policy": "static"}, {"is_training": True}])
 @pytest.mark.parametrize("factor", FACTORS)
-def test_every_factor_has_a_remedy(factor, facts):
-    slots = {"a": ReplaySlot(1.0, {"waiting": 0.1}), "b": ReplaySlot(1.0, {})}
+def test_a_remedy_is_told_only_if_it_saves_enough(factor, facts):
+    slots = {"a": ReplaySlot(1.0, {"waiting": 0.1, "overhead": 0.3}), "b": ReplaySlot(1.0, {"repeats": 0.2})}
     replay = Replay([[("x", 2.0), ("y", 6.0)]], slots, {"x": {"a": 1.0}, "y": {"a": 1.0, "b": 1.0}})
-    for causes in ([], [Cause("loading x", 3.0, ("a",))]):
+    for causes in ([], [Cause("loading x", 3.0, ("a",))], [Cause("between chunks", 3.0, ("a",))]):
         loads = {"a": {"x": 0.5, "y": 0.5}} if causes else {}
         found = remedies(LostRun(factor, 10.0, 3.0, causes, replay, loads, "", facts))
-        assert 1 <= len(found) <= 2
-        assert all(0 <= one.without_s <= 10.0 for one in found)
+        assert len(found) <= 2
+        assert all(0 <= one.without_s <= 10.0 - 0.05 * 3.0 for one in found)
         assert all(one.what for one in found)
         if "is_training" in facts:
             assert not any("cost=" in one.what or "policy" in one.what for one in found), (
@@ -48,8 +48,8 @@ def test_a_start_taken_away_leaves_the_work():
     assert found.text() == (
         "5 s of 9 s went into start-up (processes start, packages are imported, models are loaded): "
         "5 s starting processes on a, b. Without it, this run takes 4 s, simulated with its own times. "
-        "To do: keep the workers: one Executor for several maps, and import less at the top of the task "
-        "(4 s)."
+        "To do: keep the workers in one Executor for several maps: from the second map on (4 s); or "
+        "import less at the top of the task's module (at best 4 s)."
     )
 
 
@@ -71,7 +71,7 @@ def test_two_models_on_one_device_are_told_with_what_a_second_device_would_save(
     assert (found.factor, found.lost_s) == ("start-up", 10.0)
     assert [one.cause for one in found.causes] == ["loading score", "loading edit"]
     first, second = found.remedies
-    assert first.what == "put the items of several runs into one, which loads once"
+    assert first.what == "put the items of several runs into one, which loads once: from then on"
     assert first.without_s == found.without_s == pytest.approx(6.0)
     assert second.what == (
         "have a device for each model that a loads (edit, score): --devices with 1 more like it"

@@ -46,13 +46,17 @@ class Record:
         if self._log is not None:
             self._log.emit(StageStarted(self._now(), stage, total))
 
-    def stage_finished(self, stage: str, bound_s: float | None, learned: str = "") -> None:
+    def stage_finished(
+        self, stage: str, bound_s: float | None, learned: str = "", result_bytes: int | None = None
+    ) -> None:
         if self._log is not None:
-            self._log.emit(StageFinished(self._now(), stage, bound_s, learned))
+            self._log.emit(StageFinished(self._now(), stage, bound_s, learned, result_bytes))
 
-    def worker_started(self, device: str, worker: str, pid: int | None, startup_s: float) -> None:
+    def worker_started(
+        self, device: str, worker: str, pid: int | None, startup_s: float, build_s: float | None = None
+    ) -> None:
         if self._log is not None:
-            self._log.emit(WorkerStarted(self._now(), device, worker, pid, startup_s))
+            self._log.emit(WorkerStarted(self._now(), device, worker, pid, startup_s, build_s))
 
     def worker_exited(self, device: str, worker: str, reason: str) -> None:
         if self._log is not None:

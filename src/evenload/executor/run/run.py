@@ -297,7 +297,7 @@ class Run:
             self._describer.answered(chunk.send.items, has_failures=bool(answer.failures))
         event = ins.ChunkAnswered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
         instructions = self.verdicts.take(self._scheduler.handle(event))
-        self._count(chunk, device, answer, instructions)
+        self._count(chunk, device, message, instructions)
         self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
         for accept in instructions:
             assert isinstance(accept, Accept)
@@ -397,13 +397,14 @@ class Run:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _count(self, chunk: "Sent", device: str, answer: Answer, accepted: Iterable[Instruction]) -> None:
+    def _count(self, chunk: "Sent", device: str, message: Answered, accepted: Iterable[Instruction]) -> None:
+        answer = message.answer
         n_first = sum(
             len(a.items if a.positions is None else a.positions) for a in accepted if isinstance(a, Accept)
         )
         if n_first:
             self.sizing.counted(len(answer.values), answer.busy_s)
-        self._account.answered(chunk, device, answer, n_first=n_first)
+        self._account.answered(chunk, device, answer, n_first=n_first, n_bytes=message.n_bytes)
 
     def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
         items, values, failures = accept.items, answer.values, answer.failures

@@ -35,7 +35,7 @@ class RunAccount:
     ):
         """``devices``: what is known of each; ``work``: what an item needs."""
         self.n_duplicates = self.n_failed = 0
-        self._n_restored = self._n_workers_lost = 0
+        self._n_restored = self._n_workers_lost = self._result_bytes = 0
         self._record, self._stage = record, stage
         self._devices, self._work = devices, work
         self.seconds = RunSeconds()
@@ -76,11 +76,17 @@ class RunAccount:
                 began_s, end_s, bound, self._devices, self._work or {}
             ),
         )
-        self._record.stage_finished(self._stage, summary.bound_s or None, learned)
+        self._record.stage_finished(self._stage, summary.bound_s or None, learned, self._result_bytes)
         return summary
 
-    def answered(self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int) -> None:
-        """``chunk`` came back, with the first results of ``n_first`` of its items; others had the rest."""
+    def answered(
+        self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int, n_bytes: int = 0
+    ) -> None:
+        """``chunk`` came back, with the first results of ``n_first`` of its items; others had the rest.
+
+        n_bytes  size of its results
+        """
+        self._result_bytes += n_bytes
         status = "superseded" if not n_first else "failed" if answer.failures else "ok"
         needed = n_first / max(n_first, len(answer.values)) if n_first else 0.0
         n_run, is_good = len(answer.values), not answer.failures

@@ -266,7 +266,9 @@ class Supervisor:
         if not worker.is_ready:
             worker.is_ready = True
             worker.startup_s = time.monotonic() - worker.asked_s
-            self._record.worker_started(worker.slot, worker.name, worker.pid, worker.startup_s)
+            self._record.worker_started(
+                worker.slot, worker.name, worker.pid, worker.startup_s, min(message.seconds, worker.startup_s)
+            )
         self._driver.loaded(worker)
 
     def _on_refused(self, worker: Worker, message: Refused) -> None:

@@ -64,6 +64,8 @@ class LossAccount:
         self._work: Mapping[str, Any] = {}
         self._loads: dict[tuple[str, str], float] = {}  # device, stage that it loaded -> seconds
         self._run_facts: Mapping[str, Any] = {}
+        self._n_chunks, self._knows_costs = 0, False
+        self._result_bytes: int | None = None
 
     def add(self, event: Event) -> None:
         """Count an event; a span goes to ``add_span``."""
@@ -75,11 +77,14 @@ class LossAccount:
                 self._load(event.device, stage, max(0.0, event.stop_s - event.start_s))
         elif isinstance(event, WorkerStarted):
             slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
-            slot.startup(event.t - max(0.0, event.startup_s), event.t)
+            slot.startup(event.t - max(0.0, event.startup_s), event.t, max(0.0, event.build_s or 0.0))
         elif isinstance(event, StageStarted):
             self._times.stage_started(event.stage, event.t)
         elif isinstance(event, StageFinished):
             self._times.stage_finished(event.stage, event.t)
+            if event.result_bytes is not None:
+                self._result_bytes = (self._result_bytes or 0) + event.result_bytes
+            self._knows_costs = self._knows_costs or bool(event.learned)
         elif isinstance(event, RunStarted):
             self._facts.update({name: dict(facts) for name, facts in event.devices.items()})
             self._run_facts = dict(event.facts)
@@ -92,6 +97,8 @@ class LossAccount:
         n_needed  of its items, those that had not come back before
         """
         useful = 0.0
+        self._n_chunks += 1
+        self._knows_costs = self._knows_costs or span.cost is not None
         if span.n_items > 0 and span.status not in ("superseded", "lost"):
             useful = min(1.0, n_needed / span.n_items)
             seen = self._seen.setdefault(span.stage, _Seen())
@@ -131,8 +138,10 @@ class LossAccount:
         for (device, stage), seconds in self._loads.items():
             if device in tracks:
                 loads.setdefault(device, {})[stage] = seconds
-        facts = self._run_facts
-        run = LostRun(worst.name, wall_s, worst.lost_s, named, replay, loads, longest, facts)
+        run = LostRun(
+            worst.name, wall_s, worst.lost_s, named, replay, loads, longest, self._run_facts, causes,
+            self._n_chunks, self._result_bytes, self._knows_costs,
+        )  # fmt: skip
         return found, advice_on(found, run)
 
     def _rows(

@@ -37,12 +37,12 @@ class Advice:
             f"{one.lost_s:.3g} s {one.cause}" + (f" on {', '.join(one.slots)}" if one.slots else "")
             for one in shown
         )
-        actions = "; or ".join(f"{one.what} ({one.without_s:.3g} s)" for one in self.remedies)
+        actions = "; or ".join(map(str, self.remedies))
         return (
             f"{self.lost_s:.3g} s of {self.wall_s:.3g} s went into {self.factor} "
             f"({FACTORS[self.factor]}){f': {came}' if came else ''}. "
             f"Without it, this run takes {self.without_s:.3g} s, simulated with its own times. "
-            f"To do: {actions}."
+            + (f"To do: {actions}." if actions else "Nothing that was tried would save a twentieth of that.")
         )
 
 

@@ -1,24 +1,28 @@
-"""What to do about the largest loss of a run: concrete, by what it came from, each with the time of a run so.
+"""What to do about the largest loss of a run, each thing tried first: the run is simulated again with it.
 
-    causes + facts of the run ──► Remedy(what, without_s), the one that saves most first
+    causes + facts of the run ──► changed replay ──► Remedy(what, without_s), the one that saves most first
 
-Times are those of the run simulated again (``replay``) with the change made.
+What saves less than a twentieth of the loss is not told.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenload.balance.factors import DEVICE
 from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.track_seconds import BETWEEN, BUILDING, STARTING, UNFETCHED
 
 __all__ = ["Cause", "LostRun", "Remedy", "remedies"]
 
 LOADING = "loading "
 CUT = 4
+TOGETHER = 8
 MOST = 2
-LEAST_SAVED = 0.01  # of the run
+LEAST_SAVED = 0.05  # of the loss
 LEAST_LOAD = 0.1  # of all loads of a slot
+LARGE_BYTES = 1e6  # of a chunk's results: more than sending any chunk takes
+LONG_START_S = 1.0  # of a slot's processes: more than a bare interpreter takes
 TRAINING = {
     "start-up": "train for longer in one run: ranks start once",
     "balance": "take a larger global batch: ranks differ less in longer steps, and whole shares are finer",
@@ -38,10 +42,17 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change, and the seconds that the run takes if it is simulated again with that change."""
+    """What to change, and the seconds that the run takes if it is simulated again with that change.
+
+    at_best  the whole cause is taken away in the simulation; how near to that one comes is not known
+    """
 
     what: str
     without_s: float
+    at_best: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} ({'at best ' if self.at_best else ''}{self.without_s:.3g} s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ class LostRun:
     loads    slot -> stage -> seconds that it was loaded for
     longest  the longest item, in words; "" if not known
     facts    as the run's first event has them
+    by_slot  slot -> (factor, cause) -> seconds
+    n_chunks      chunks that came back, of all stages
+    result_bytes  bytes of their results; None if not known
+    knows_costs   items had sizes, told or learned, by which they were dealt
     """
 
     factor: str
@@ -62,6 +77,10 @@ class LostRun:
     loads: Mapping[str, Mapping[str, float]]
     longest: str
     facts: Mapping[str, Any]
+    by_slot: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict)
+    n_chunks: int = 0
+    result_bytes: int | None = None
+    knows_costs: bool = False
 
     @property
     def is_pipeline(self) -> bool:
@@ -72,10 +91,28 @@ class LostRun:
         """Whether its items are samples of steps, which no worker can be dealt earlier."""
         return self.facts.get("is_training") is True
 
+    @property
+    def policy(self) -> str:
+        """The name of its policy, without parameters; "" if not known."""
+        text = str(self.facts.get("policy", ""))
+        return text.partition(":")[0].partition("(")[0].strip().lower()[:40]
+
     def scaled(self, changed: float) -> float:
         """Seconds of the run whose replay takes ``changed`` seconds."""
         before_s = self.replay.makespan_s()
         return self.wall_s * min(1.0, changed / before_s) if before_s > 0 else self.wall_s
+
+    def slot_s(self, cause: str) -> dict[str, float]:
+        """Seconds that each slot lost to ``cause`` of this factor."""
+        return {slot: causes.get((self.factor, cause), 0.0) for slot, causes in self.by_slot.items()}
+
+    def started_sooner(self, seconds: Mapping[str, float]) -> float:
+        """Seconds of the run if each slot had been ready so many ``seconds`` before."""
+        slots = {
+            name: replace(slot, start_s=max(0.0, slot.start_s - seconds.get(name, 0.0)))
+            for name, slot in self.replay.slots.items()
+        }
+        return self.scaled(replace(self.replay, slots=slots).makespan_s())
 
 
 def without(run: LostRun) -> float:
@@ -85,33 +122,25 @@ def without(run: LostRun) -> float:
     if run.factor == "balance":  # the replay deals the longest first, to whoever ends it first
         return min(run.wall_s, run.replay.makespan_s())
     if run.factor == "longest item":
-        return run.scaled(run.replay.makespan_s(parts=CUT))
+        # copies fill the time that one long item leaves to the others; of short ones there is no need
+        return run.scaled(run.replay.makespan_s("repeats", parts=CUT))
     return run.scaled(run.replay.makespan_s(run.factor))
 
 
 def remedies(run: LostRun) -> list[Remedy]:
-    """What to do, the one that saves most first; at least one."""
-    makers = {
-        "start-up": _start_up,
-        "balance": _balance,
-        "longest item": _longest,
-        "waiting": _waiting,
-        "overhead": _overhead,
-        "repeats": _repeats,
-        DEVICE: _device,
-    }
+    """Return what to do, the one that saves most first; none if nothing that was tried saves enough."""
     if run.is_training:
-        return [Remedy(TRAINING.get(run.factor, TRAINING["balance"]), without(run))]
-    found = sorted(makers[run.factor](run), key=lambda one: one.without_s)
-    useful = [one for one in found if one.without_s < run.wall_s * (1 - LEAST_SAVED)]
-    return (useful or found)[:MOST]
+        found = [Remedy(TRAINING.get(run.factor, TRAINING["balance"]), without(run), at_best=True)]
+    else:
+        found = sorted(MAKERS[run.factor](run), key=lambda one: one.without_s)
+    least_s = LEAST_SAVED * run.lost_s
+    return [one for one in found if run.wall_s - one.without_s >= least_s][:MOST]
 
 
 def _start_up(run: LostRun) -> Iterator[Remedy]:
-    loaded = [one for one in run.causes if one.cause.startswith(LOADING)]
     slot, stages = max(run.loads.items(), key=lambda one: sum(one[1].values()), default=("", {}))
     stages = {stage: s for stage, s in stages.items() if s > LEAST_LOAD * sum(stages.values())}
-    if loaded and len(stages) > 1:
+    if len(stages) > 1 and any(one.cause.startswith(LOADING) for one in run.causes):
         n_more = len(stages) - 1
         named = ", ".join(sorted(stages)[:4])
         yield Remedy(
@@ -120,12 +149,15 @@ def _start_up(run: LostRun) -> Iterator[Remedy]:
         )
     keeps_s = run.scaled(run.replay.makespan_s("start-up"))
     if run.is_pipeline:
-        what = "put the items of several runs into one, which loads once"
-    elif loaded or any(one.cause == "building the task" for one in run.causes):
-        what = "keep workers and their models: one Executor for several maps"
-    else:
-        what = "keep the workers: one Executor for several maps, and import less at the top of the task"
-    yield Remedy(what, keeps_s)
+        yield Remedy("put the items of several runs into one, which loads once: from then on", keeps_s)
+        return
+    yield Remedy("keep the workers in one Executor for several maps: from the second map on", keeps_s)
+    built_s, started_s = run.slot_s(BUILDING), run.slot_s(STARTING)
+    if sum(built_s.values()) > sum(started_s.values()):
+        yield Remedy("load less in the task's constructor", run.started_sooner(built_s), at_best=True)
+    elif max(started_s.values(), default=0.0) > LONG_START_S:
+        what = "import less at the top of the task's module"
+        yield Remedy(what, run.started_sooner(started_s), at_best=True)
 
 
 def _with_a_slot_for_each(run: LostRun, slot: str, stages: Mapping[str, float]) -> Replay:
@@ -148,10 +180,8 @@ def _with_a_slot_for_each(run: LostRun, slot: str, stages: Mapping[str, float]) 
 
 def _balance(run: LostRun) -> Iterator[Remedy]:
     dealt_s = without(run)
-    policy = str(run.facts.get("policy", ""))
-    if policy and not policy.startswith("measured"):
-        yield Remedy(f'deal by policy="measured" in place of {policy[:40]}', dealt_s)
-    idle = ", ".join(run.causes[0].slots) if run.causes else "the devices that end first"
+    if run.policy and run.policy != "measured":
+        yield Remedy(f'deal by policy="measured" in place of {run.policy}', dealt_s, at_best=True)
     for stage, by in run.replay.speeds.items():
         lacking = [slot for slot in run.replay.slots if slot not in by]
         if lacking and by:
@@ -163,7 +193,9 @@ def _balance(run: LostRun) -> Iterator[Remedy]:
                 f"let {stage} run on {', '.join(lacking[:3])}, too",
                 run.scaled(replace(run.replay, speeds=speeds).makespan_s()),
             )
-    yield Remedy(f"tell what items cost (cost=), so that {idle} gets short ones at the end", dealt_s)
+    if not run.knows_costs:
+        idle = ", ".join(run.causes[0].slots) if run.causes else "the devices that end first"
+        yield Remedy(f"tell what items cost (cost=), so that {idle} gets short ones at the end", dealt_s)
 
 
 def _longest(run: LostRun) -> Iterator[Remedy]:
@@ -173,43 +205,85 @@ def _longest(run: LostRun) -> Iterator[Remedy]:
 
 def _waiting(run: LostRun) -> Iterator[Remedy]:
     first = run.causes[0] if run.causes else None
-    where = f" on {', '.join(first.slots)}" if first is not None else ""
+    where = f" on {', '.join(first.slots)}" if first is not None and first.slots else ""
     if run.is_pipeline:
         stage = first.cause.removeprefix("for items of ") if first is not None else "the stage that waits"
-        yield Remedy(
-            f"give the stages before {stage} more devices: there was nothing ready{where}", without(run)
-        )
+        what = f"give the stages before {stage} more devices: there was nothing ready{where}"
+        yield Remedy(what, without(run), at_best=True)
+    elif first is not None and first.cause == UNFETCHED:
+        what = "fetch results sooner, or let more of them wait (look_ahead=, look_ahead_bytes=)"
+        yield Remedy(f"{what}: workers stood still{where}", without(run), at_best=True)
     else:
-        what = "read items inside of the task, or read further ahead (look_ahead=)"
-        yield Remedy(f"{what}: nothing was ready{where}", without(run))
+        what = f"read items inside of the task, which all devices do side by side: nothing was ready{where}"
+        yield Remedy(what, min(run.wall_s, _with_reading_inside(run).makespan_s("waiting")))
+
+
+def _with_reading_inside(run: LostRun) -> Replay:
+    """The replay if each item took the time, too, that its reading takes now.
+
+    Whoever reads one after the other was never ahead of the devices: all the run's time went into it.
+    """
+    read_s = run.wall_s / max(1, sum(map(len, run.replay.stretches)))
+    mean = {stage: sum(by.values()) / max(1, len(by)) for stage, by in run.replay.speeds.items()}
+    longer = [
+        [(stage, work + read_s * mean.get(stage, 1.0)) for stage, work in stretch]
+        for stretch in run.replay.stretches
+    ]
+    before, now = (
+        sum(work for stretch in one for _, work in stretch) for one in (run.replay.stretches, longer)
+    )
+    share = before / now if now > 0 else 1.0  # other losses take the seconds that they took
+    slots = {
+        name: replace(slot, more={cause: share * seconds for cause, seconds in slot.more.items()})
+        for name, slot in run.replay.slots.items()
+    }
+    return replace(run.replay, stretches=longer, slots=slots)
 
 
 def _overhead(run: LostRun) -> Iterator[Remedy]:
     cause = run.causes[0].cause if run.causes else ""
+    each = (run.result_bytes or 0) / max(1, run.n_chunks)
     if cause == "after the last item":
-        what = (
-            "look at what the run does after its last item: a report, a headline, workers that close slowly"
-        )
-    elif cause.startswith("in messages"):
-        what = "return less, and send paths instead of arrays; batch= puts more items in a call"
-    else:
-        what = 'send more items at once (batch=, or policy="measured"): workers wait between chunks'
-    yield Remedy(what, without(run))
+        what = "look at what the run does after its last item: a report, workers that close slowly"
+        yield Remedy(what, without(run), at_best=True)
+    elif each >= LARGE_BYTES or cause.startswith("in messages"):
+        size = f": {(run.result_bytes or 0) / 1e6:,.0f} MB came back" if each >= LARGE_BYTES else ""
+        yield Remedy(f"return less, or paths of files{size}", without(run), at_best=True)
+    elif cause == BETWEEN:
+        slots = {
+            name: replace(slot, more={**slot.more, "overhead": slot.more.get("overhead", 0.0) / TOGETHER})
+            for name, slot in run.replay.slots.items()
+        }
+        together = replace(run.replay, slots=slots).makespan_s(together=TOGETHER)
+        yield Remedy(f"send {TOGETHER} times as many items at once (batch=)", run.scaled(together))
 
 
 def _repeats(run: LostRun) -> Iterator[Remedy]:
     cause = run.causes[0] if run.causes else None
     where = f" on {', '.join(cause.slots)}" if cause is not None else ""
     if cause is not None and cause.cause == "in work of lost workers":
-        yield Remedy(f"look at why workers were lost{where}: memory, or a crash in the task", without(run))
+        what = f"look at why workers were lost{where}: memory, or a crash in the task"
+        yield Remedy(what, without(run), at_best=True)
     elif cause is not None and cause.cause == "in copies that came second":
-        what = "tell what items cost (cost=): copies are made of last items whose end nobody knows"
-        yield Remedy(what, without(run))
+        if not run.knows_costs:
+            what = "tell what items cost (cost=): copies are made of last items whose end nobody knows"
+            yield Remedy(what, without(run))
     else:
-        yield Remedy(f"look at what was done twice{where}", without(run))
+        yield Remedy(f"look at what was done twice{where}", without(run), at_best=True)
 
 
 def _device(run: LostRun) -> Iterator[Remedy]:
     stage = run.causes[0].cause.removeprefix("in ") if run.causes else "the task"
     what = f"let {stage} do more at once: larger batches, 16 bits, a compiled or fused task"
-    yield Remedy(what, without(run))
+    yield Remedy(what, without(run), at_best=True)
+
+
+MAKERS = {
+    "start-up": _start_up,
+    "balance": _balance,
+    "longest item": _longest,
+    "waiting": _waiting,
+    "overhead": _overhead,
+    "repeats": _repeats,
+    DEVICE: _device,
+}

@@ -29,11 +29,12 @@ class Replay:
     slots: Mapping[str, ReplaySlot]
     speeds: Mapping[str, Mapping[str, float]]
 
-    def makespan_s(self, without: str = "", *, parts: int = 1) -> float:
+    def makespan_s(self, without: str = "", *, parts: int = 1, together: int = 1) -> float:
         """Seconds until all items are done.
 
-        without  a cause whose losses are left out: start-up, waiting, overhead, repeats
-        parts    every item is cut into so many
+        without   a cause whose losses are left out: start-up, waiting, overhead, repeats
+        parts     every item is cut into so many
+        together  so many of like size are dealt at once
         """
         free = {name: 0.0 if without == "start-up" else slot.start_s for name, slot in self.slots.items()}
         slower = {
@@ -43,7 +44,7 @@ class Replay:
         end_s = 0.0
         for items in self.stretches:
             free = {name: max(t, end_s) for name, t in free.items()}
-            end_s = max(end_s, self._stretch(items, free, slower, parts))
+            end_s = max(end_s, self._stretch(_merged(items, together), free, slower, parts))
         return end_s
 
     def _stretch(
@@ -63,3 +64,14 @@ class Replay:
                 free[name] = took[name]
                 end_s = max(end_s, took[name])
         return end_s
+
+
+def _merged(items: Sequence[tuple[str, float]], n: int) -> Sequence[tuple[str, float]]:
+    """Return every ``n`` items of like size of a stage as one."""
+    if n == 1:
+        return items
+    merged = []
+    for stage in {stage for stage, _ in items}:
+        sizes = sorted(work for name, work in items if name == stage)
+        merged += [(stage, sum(sizes[at : at + n])) for at in range(0, len(sizes), n)]
+    return merged

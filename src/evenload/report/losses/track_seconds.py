@@ -9,11 +9,11 @@ before the first work, between chunks, between stages, after the last work.
 import math
 from dataclasses import dataclass, field
 
-from evenload.balance.factors import KINDS, kind_of_idle
+from evenload.balance.factors import KINDS, RESULTS_WAIT, kind_of_idle
 from evenload.report.losses.free_time import FreeTime
 from evenload.report.losses.sources import LossSources
 
-__all__ = ["RunTimes", "TrackSeconds"]
+__all__ = ["BETWEEN", "BUILDING", "STARTING", "UNFETCHED", "RunTimes", "TrackSeconds"]
 
 
 @dataclass(slots=True)
@@ -52,6 +52,8 @@ class RunTimes:
 
 
 NOTHING_LEFT, BETWEEN, AFTER = "with nothing left to do", "between chunks", "after the last item"
+STARTING, BUILDING = "starting processes", "building the task"
+UNFETCHED = "for the program to fetch results"
 REPEATS = {"superseded": "in copies that came second", "lost": "in work of lost workers"}
 LOADS = {"loads ": "loading ", "brings ": "bringing "}
 
@@ -109,16 +111,20 @@ class TrackSeconds:
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
         """A stretch without work, and the reason given for it."""
         kind, taken_s = kind_of_idle(why), self._free.take(start_s, stop_s)
-        if kind == "waiting" and taken_s > 0:
+        if why.startswith(RESULTS_WAIT):
+            self._lose(kind, UNFETCHED, taken_s)
+        elif kind == "waiting" and taken_s > 0:
             self._held = (self._held[0] if self._held_s else start_s, stop_s)
             self._held_s += taken_s
         else:
             begin = next((one for one in LOADS if why.startswith(one)), "")
             self._lose(kind, LOADS.get(begin, "") + why.removeprefix(begin), taken_s)
 
-    def startup(self, start_s: float, stop_s: float) -> None:
-        """A start of the slot's worker."""
-        self._lose("start-up", "starting processes", self._free.take(start_s, stop_s))
+    def startup(self, start_s: float, stop_s: float, build_s: float = 0.0) -> None:
+        """A start of the slot's worker, which built its task in the last ``build_s`` seconds."""
+        ready_s = max(start_s, stop_s - build_s)
+        self._lose("start-up", STARTING, self._free.take(start_s, ready_s))
+        self._lose("start-up", BUILDING, self._free.take(ready_s, stop_s))
 
     def _lose(self, kind: str, cause: str, seconds: float) -> None:
         self.lost_s[kind] += seconds
