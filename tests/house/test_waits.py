@@ -27,6 +27,10 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "once_for_ever": "a task that is ended by its run's end",
     },
     "executor/test_pause.py": {"nap": "a task"},
+    "report/losses/test_remedies_applied.py": {
+        "nap": "a task",
+        "reading": "a reader whose slowness is the loss",
+    },
     "report/test_known_truth.py": {"nap": "a task that tells how long it took by its own clock"},
     "executor/test_transport.py": {"nap": "a task"},
     "executor/worker/test_fork_server.py": {
