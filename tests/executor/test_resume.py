@@ -179,7 +179,7 @@ def test_another_function_or_item_is_refused_or_run(tmp_path: Path) -> None:
     assert list(evenload.map(times(2), [1, 2, 3], **options)) == [2, 4, 6]
     with pytest.raises(ConfigError, match="another function made its results"):
         evenload.map(times(3), [1, 2, 3], **options)
-    with pytest.raises(ConfigError, match="item 1 is not the one whose result is in the journal"):
+    with pytest.raises(ConfigError, match="item 1, or the code behind it, is not that whose result"):
         list(evenload.map(times(2), [1, 7, 3], **options))
     events: list = []
     got = evenload.map(times(2), [1, 7, 3], on_change="rerun", events=EventLog(events.append), **options)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_code.programs import LEAF, RELATIVE, WAYS, Program, running, write_module
 
-from evenload.same_code import CodeFacts
+from evenload.same_code import CodeFacts, ItemFingerprints
 
 XS = (3, 5)
 
@@ -51,6 +51,7 @@ def test_each_way_to_reach_a_module_is_followed(tmp_path: Path, way: str) -> Non
     """From the main part, and from a module that the main part reaches."""
     text = {**WAYS, **RELATIVE}[way]
     digests: list[list[str]] = [[], []]
+    as_items: list[list[bytes]] = [[], []]
     results: list[list[str]] = [[], []]
     for own in (1, 22):
         (tmp_path / "el_pack").mkdir(exist_ok=True)
@@ -61,10 +62,13 @@ def test_each_way_to_reach_a_module_is_followed(tmp_path: Path, way: str) -> Non
         through = "from el_pack import middle\ndef f(x): return middle.f(x)"
         for at, main in enumerate([through if way in RELATIVE else middle, through]):
             result, digest = seen(tmp_path, main)
+            with running(tmp_path, main) as f:
+                as_items[at].append(ItemFingerprints()([f, 1]))
             results[at].append(result)
             digests[at].append(digest)
     assert [len(set(of)) for of in results] == [2, 2], "the edit changes what each of them gives"
     assert [len(set(of)) for of in digests] == [2, 2]
+    assert [len(set(of)) for of in as_items] == [2, 2], "an item that brings such a function"
 
 
 EDITS = [

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.same_code import fingerprint, fingerprint_code
+from evenload.same_code import ItemFingerprints, fingerprint_code
 
+fingerprint = ItemFingerprints()
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 VALUES = st.recursive(
     LEAVES,
@@ -134,7 +135,8 @@ def test_what_has_no_content_is_refused_as_an_item_and_forgiven_in_code() -> Non
 
 def test_in_another_process_with_other_hashes_it_is_the_same() -> None:
     code = """
-    from evenload.same_code import fingerprint, fingerprint_code
+    from evenload.same_code import ItemFingerprints, fingerprint_code
+    fingerprint = ItemFingerprints()
     import functools
     def f(x, names={"a", "b", "c"}):
         return x in names or x in {"d", "e", "f"}

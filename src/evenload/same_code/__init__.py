@@ -1,13 +1,13 @@
 """One meaning of "the same code": journals, datasets and pipelines keep results by it.
 
 The source of the user's modules that a task can reach, the versions of packages that these import, and the
-values that a function closes over, has as defaults, or holds.
+values that a function closes over, has as defaults, or holds. Of an item: its content, and the code behind
+the functions and classes in it.
 """
 
-from evenload.same_code.code_facts import CodeFacts
-from evenload.same_code.content import fingerprint
+from evenload.same_code.code_facts import CodeFacts, ItemFingerprints
 
-__all__ = ["CodeFacts", "fingerprint", "fingerprint_code"]
+__all__ = ["CodeFacts", "ItemFingerprints", "fingerprint_code"]
 
 
 def fingerprint_code(fn: object) -> str:

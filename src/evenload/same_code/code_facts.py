@@ -2,17 +2,19 @@
 
 import functools
 import sys
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from evenload.same_code.code_walk import MAIN, CodeWalk
+from evenload.same_code.code_walk import MAIN, CodeWalk, file_of, is_own
+from evenload.same_code.content import ContentWalk, digest_of
 from evenload.same_code.module_reach import ModuleReach
 from evenload.same_code.package_versions import versions_of
 from evenload.same_code.source_file import first_other_line
 
-__all__ = ["CodeFacts", "change_in_words", "facts_of_reach"]
+__all__ = ["CodeFacts", "ItemFingerprints", "change_in_words", "facts_of_reach"]
 
 _MOST_SAID = 3
 
@@ -40,14 +42,79 @@ class CodeFacts:
 
     @property
     def digest(self) -> str:
-        whole = blake2b(digest_size=16)
-        for name, text in sorted(self.facts.items()):
-            whole.update(f"{name}\0{text}\0".encode("utf-8", "surrogatepass"))
-        return whole.hexdigest()
+        return _digest(self.facts)
 
     def change_since(self, was: Mapping[str, str]) -> str:
         """Say what differs from facts of an earlier run: "own.h, own.py line 1"; "" if nothing does."""
         return change_in_words(was, self.facts, self._reach)
+
+
+class ItemFingerprints:
+    """Fingerprints of items: of their content, and of the code behind the functions and classes in them.
+
+    What the code of a module is, is found out once: the files may change while a run goes on, what was loaded
+    does not.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, bytes] = {}  # a code object, a class or the name of a module -> its code
+
+    def __call__(self, item: Any) -> bytes:
+        """Return 16 bytes. Raises ConfigError for an object that cannot be reduced to content."""
+        return digest_of(_ItemWalk(self.code_behind).encode(item))
+
+    def code_behind(self, value: Any) -> bytes:
+        """Return what identifies the code of a module, function or class; b"" if it is not the user's."""
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        if name in self._known:
+            return self._known[name]
+        if not is_own(name, file_of(name)):
+            return self._known.setdefault(name, b"")
+        is_of_file = name not in MAIN and file_of(name) is not None
+        key = name if is_of_file else getattr(value, "__code__", value)
+        if key not in self._known:
+            facts = _module_facts(name) if is_of_file else CodeFacts(value).facts
+            self._known[key] = _digest(facts).encode()
+        return self._known[key]
+
+
+class _ItemWalk(ContentWalk):
+    """An encoder of an item; ``code_behind`` tells the code of functions and classes."""
+
+    def __init__(self, code_behind: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._code_behind = code_behind
+
+    def _name(self, value: Any) -> bytes:
+        return super()._name(value) + self._code_behind(value)
+
+    def _callable(self, value: Any) -> bytes | None:
+        known = super()._callable(value)
+        if isinstance(value, types.ModuleType):
+            return (known or b"") + self._code_behind(value)
+        inner = getattr(value, "__wrapped__", None)  # a function in a cache
+        if known is None and callable(inner):
+            return self._all(b"W", (type(value).__qualname__, inner))
+        return known
+
+    def _function(self, fn: types.FunctionType) -> bytes:
+        encoded = super()._function(fn)
+        return encoded if "<" not in fn.__qualname__ else encoded + self._code_behind(fn)
+
+
+def _module_facts(name: str) -> dict[str, str]:
+    """Return the facts of all that a loaded module can reach."""
+    reach = ModuleReach(sys.path, sys.modules)
+    reach.take_module(name, frozenset())
+    versions = versions_of(reach.packages).items()
+    return facts_of_reach(reach) | {f"version {one}": text for one, text in versions}
+
+
+def _digest(facts: Mapping[str, str]) -> str:
+    whole = blake2b(digest_size=16)
+    for name, text in sorted(facts.items()):
+        whole.update(f"{name}\0{text}\0".encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()
 
 
 def facts_of_reach(reach: ModuleReach) -> dict[str, str]:

@@ -15,7 +15,7 @@ from evenload.same_code.content import ContentWalk, cells_of, digest_of
 from evenload.same_code.module_reach import is_installed
 from evenload.same_code.source_file import Import, imports_in
 
-__all__ = ["MAIN", "CodeWalk"]
+__all__ = ["MAIN", "CodeWalk", "file_of", "is_own"]
 
 MOST_DEPTH = 120  # of objects inside each other in code; below that they count by their type
 MAIN = ("__main__", "__mp_main__")
@@ -103,7 +103,7 @@ class CodeWalk(ContentWalk):
     def _function(self, fn: types.FunctionType) -> bytes:
         home = fn.__globals__
         self._meet(home.get("__name__"), fn.__code__.co_qualname)
-        if not _is_own(home.get("__name__"), home.get("__file__")):
+        if not is_own(home.get("__name__"), home.get("__file__")):
             # By another's decorator, say, which keeps the user's function.
             return self._all(b"Q", (self._text(b"q", _place(fn)), cells_of(fn), fn.__defaults__, vars(fn)))
         name = fn.__qualname__.replace("<locals>.", "")
@@ -112,7 +112,7 @@ class CodeWalk(ContentWalk):
             del cells["__class__"]
         names = sorted(_names(fn.__code__))
         used = {one: home[one] for one in names if one in home and one not in PLACES}
-        if home.get("__name__") in MAIN or _file_of(home.get("__name__")) is None:
+        if home.get("__name__") in MAIN or file_of(home.get("__name__")) is None:
             self._note(f"the code of {name}", self.encode(fn.__code__))
             self._follow(fn.__code__, home)
         given = zip(reversed(_positional(fn.__code__)), reversed(fn.__defaults__ or ()), strict=False)
@@ -130,7 +130,7 @@ class CodeWalk(ContentWalk):
 
     def _reached(self, value: Any, names: list[str]) -> Any:
         """Return a global as it is used: of a module of the user's the members whose names occur."""
-        if not isinstance(value, types.ModuleType) or not _is_own(value.__name__, _file(value)):
+        if not isinstance(value, types.ModuleType) or not is_own(value.__name__, _file(value)):
             return value
         self._meet(value.__name__)
         members = vars(value)
@@ -161,11 +161,11 @@ class CodeWalk(ContentWalk):
 
     def _class(self, cls: type) -> bytes:
         self._meet(cls.__module__, cls.__qualname__)
-        if not _is_own(cls.__module__, _file_of(cls.__module__)):
+        if not is_own(cls.__module__, file_of(cls.__module__)):
             return self._name(cls)
         parts: list[Any] = [cls.__qualname__, type(cls)]
         for base in cls.__mro__:
-            if not _is_own(base.__module__, _file_of(base.__module__)):
+            if not is_own(base.__module__, file_of(base.__module__)):
                 parts.append(self._name(base))
                 continue
             self._meet(base.__module__, base.__qualname__)
@@ -230,12 +230,12 @@ def _file(module: types.ModuleType) -> str | None:
     return file if isinstance(file, str) else None
 
 
-def _file_of(module: Any) -> str | None:
+def file_of(module: Any) -> str | None:
     known = sys.modules.get(module) if isinstance(module, str) else None
     return None if known is None else _file(known)
 
 
-def _is_own(module: Any, file: Any) -> bool:
+def is_own(module: Any, file: Any) -> bool:
     """Whether a module is the user's, not Python's, an installed package's or evenload's."""
     top = module.partition(".")[0] if isinstance(module, str) else ""
     if top in ("evenload", "builtins") or top in sys.builtin_module_names:

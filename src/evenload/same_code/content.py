@@ -2,8 +2,7 @@
 
 Pickled bytes are no fingerprint: they differ between runs for equal objects (the order of sets, shared
 objects), and a function is pickled by its name, whatever it does.
-
-    fingerprint(item)    of the content; functions and classes count by name
+Functions and classes count by name.
 """
 
 import copyreg
@@ -18,18 +17,10 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["ContentWalk", "cells_of", "digest_of", "fingerprint"]
+__all__ = ["ContentWalk", "cells_of", "digest_of"]
 
 FLOAT = Struct("<d")
 MOST_BYTES = 64  # longer encodings are hashed
-
-
-def fingerprint(value: Any) -> bytes:
-    """Return 16 bytes for the content of ``value``; functions and classes in it count by name.
-
-    Raises ConfigError for an object that cannot be reduced to content.
-    """
-    return digest_of(ContentWalk().encode(value))
 
 
 def digest_of(*pieces: bytes | memoryview) -> bytes:

@@ -207,7 +207,8 @@ class ModuleReach:
 
 
 def _place_of(module: ModuleType) -> _Place:
-    file, parts = getattr(module, "__file__", None), getattr(module, "__path__", None)
+    known = getattr(module, "__dict__", {})  # the module's own ``__getattr__`` may answer to any name
+    file, parts = known.get("__file__"), known.get("__path__")
     if not isinstance(file, str) and parts is None:
         return _Place(Path(sysconfig.get_path("stdlib"), "built-in"), None)
     try:

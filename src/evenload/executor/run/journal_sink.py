@@ -20,7 +20,7 @@ from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.source import Source
 from evenload.executor.journal.journal import Journal
 from evenload.executor.task.failure import Failure
-from evenload.same_code import CodeFacts, fingerprint
+from evenload.same_code import CodeFacts, ItemFingerprints
 
 __all__ = ["JournalSink", "open_journal"]
 
@@ -88,6 +88,7 @@ class JournalSink:
         self._refuses = on_change == "refuse"
         self._has_known = len(journal) > 0
         self._digests: dict[int, bytes] = {}
+        self._fingerprint = ItemFingerprints()
         self._queue: SimpleQueue[_BlockWithItems | _End] = SimpleQueue()
         self._n_waiting_bytes = 0
         self._skips_gaps = False
@@ -125,14 +126,15 @@ class JournalSink:
         (item,) = self._source.take(range(index, index + 1))
         if payload is None or len(payload) <= N_DIGEST:
             if not self._repeatable:  # for the next run, too
-                self._journal.record(str(index), fingerprint(item) + bytes((BEGUN,)))
+                self._journal.record(str(index), self._fingerprint(item) + bytes((BEGUN,)))
             return self._lost(index, "may have run: its entry in the journal is damaged")
         digest, kind, body = payload[:N_DIGEST], payload[N_DIGEST], memoryview(payload)[N_DIGEST + 1 :]
-        if digest != fingerprint(item):
+        if digest != self._fingerprint(item):
             if not self._refuses:
                 return None
             raise ConfigError(
-                f"item {index} is not the one whose result is in the journal {self._journal.path}",
+                f"item {index}, or the code behind it, is not that whose result is in the journal "
+                f"{self._journal.path}",
                 hint="give the items of then, on_change='rerun' to run changed ones, or another journal",
             )
         if kind != VALUE and self._repeatable:
@@ -169,7 +171,7 @@ class JournalSink:
         """These are sent now. What may run once only is on record before it does."""
         if self._call is None:  # the function gets the very items, and may change them
             for index, item in zip(indices, items, strict=True):
-                self._digests.setdefault(index, fingerprint(item))
+                self._digests.setdefault(index, self._fingerprint(item))
         if not self._repeatable:
             begun = bytes((BEGUN,))
             self._journal.record_many(
@@ -177,7 +179,7 @@ class JournalSink:
             )
 
     def _digest(self, index: int, item: Any) -> bytes:
-        return self._digests.get(index) or fingerprint(item)
+        return self._digests.get(index) or self._fingerprint(item)
 
     def put(self, block: Block) -> None:
         kept = _BlockWithItems(block, self._source.take(block.items))
