@@ -27,6 +27,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "once_for_ever": "a task that is ended by its run's end",
     },
     "executor/test_pause.py": {"nap": "a task"},
+    "integrations/test_datasets.py": {"met_another": "a task that waits for another process"},
     "report/losses/test_remedies_applied.py": {
         "nap": "a task",
         "reading": "a reader whose slowness is the loss",

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -438,3 +439,19 @@ def test_unknown_arguments_and_no_datasets_are_refused(executor, stored):
         evenload_datasets.map([1, 2], models.nothing)
     with pytest.raises(ConfigError, match="cannot be called"):
         evenload_datasets.map(stored, 3)
+
+
+def met_another(row: dict, folder: str) -> dict:
+    """A row that ends when two processes work at rows, so that it never does if one has them all."""
+    (Path(folder) / str(os.getpid())).touch()
+    until_s = time.monotonic() + 500
+    while len(os.listdir(folder)) < 2 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return {"n_met": len(os.listdir(folder))}
+
+
+def test_few_rows_that_are_mapped_one_by_one_are_for_all_devices(stored, tmp_path):
+    """Not one device for up to 1,000 rows, which is datasets' own default of a batch."""
+    (tmp_path / "met").mkdir()
+    given = {"batched": False, "fn_kwargs": {"folder": str(tmp_path / "met")}}
+    assert set(evenload_datasets.map(stored, met_another, devices="cpu*2", **given)["n_met"]) == {2}

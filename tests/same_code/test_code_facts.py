@@ -77,6 +77,8 @@ EDITS = [
     ("L = [1, {'a': 2}]\ndef f(x): return L", "2", "3", "the global `L`"),
     ("def mk(n):\n    return lambda x: n * x\nf = mk(3)", "3", "4", "`n`, which mk.<lambda> closes over"),
     ("def f(x): return x + 1", "1", "2", "the code of f"),
+    ("import functools\nf = functools.partial(max, 1)", "1", "2", "the argument `1`"),
+    ("import functools\nf = functools.partial(dict, seed=1)", "seed=1", "seed=2", "the argument `seed`"),
     ("class f:\n    scale = 2\n    def __call__(self, x): return x", "2", "3", "`f.scale`"),
     ("import re\nP = re.compile('a')\ndef f(x): return P", "'a'", "'b'", "the global `P`"),
 ]

@@ -26,6 +26,7 @@ from evenload.same_code import fingerprint_code
 
 __all__ = ["DatasetJob"]
 
+ROW_CHUNKS = 256  # parts of a dataset that is mapped row by row: for many devices, and few files to keep
 NO_MATTER = ("cache_file_name", "desc", "load_from_cache_file", "new_fingerprint")  # to what comes out
 
 
@@ -93,6 +94,8 @@ class DatasetJob:
 
     def _batches(self, name: str, n_rows: int) -> list[tuple[str, int, int]]:
         size = self.size or n_rows
+        if not self.how.batched:  # which rows go together is then no matter to the function
+            size = max(1, min(size, n_rows // ROW_CHUNKS))
         end = n_rows // size * size if self.more.get("drop_last_batch") and self.how.batched else n_rows
         return [(name, start, min(start + size, end)) for start in range(0, end, size)]
 

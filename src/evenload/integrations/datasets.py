@@ -49,7 +49,7 @@ def map(
     dataset    a ``datasets.Dataset``, an ``IterableDataset``, or a dict of either
     function   called with a batch, a dict of lists; or a class, which is built once on each device
     batch_size rows in a batch; None, or less than 1: all of them
-    batched    False: the function gets one row at a time, and workers ``batch_size`` rows at once
+    batched    False: the function gets one row at a time, and workers some rows, at most ``batch_size``
     executor   one to use instead of one of its own on ``devices``; it stays open
     retries    so often a batch is tried again whose function raises
     timeout_s  a batch that runs longer fails, and its worker is replaced

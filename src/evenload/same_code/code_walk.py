@@ -4,6 +4,7 @@ Comments and line numbers make no difference, the version of Python does: it com
 """
 
 import dis
+import functools
 import re
 import sys
 import types
@@ -85,6 +86,10 @@ class CodeWalk(ContentWalk):
             return self._items(dict(value))
         elif isinstance(value, WEAK) or _is_executor(type(value)):
             return self._opaque(value, None)
+        if isinstance(value, functools.partial):
+            given = {f"{at + 1}": one for at, one in enumerate(value.args)} | value.keywords
+            for name, one in given.items():
+                self._says(f"the argument `{name}`", one)
         known = super()._callable(value)
         if known is not None:
             return known

@@ -207,7 +207,7 @@ class RunFactory:
 def _made_by(fn: Any, options: MapOptions) -> Any:
     """What the results depend on beside the items, for the journal; it is never called."""
     made_by = partial(spread, fn) if options.is_spread else fn
-    return made_by if options.seed is None else partial(made_by, options.seed)
+    return made_by if options.seed is None else partial(made_by, seed=options.seed)
 
 
 def _known(devices: DevicePool, options: MapOptions) -> dict[str, dict[str, Any]]:
