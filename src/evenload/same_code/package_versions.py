@@ -1,7 +1,6 @@
 """The versions of the packages that results depend on, in this environment or in another one."""
 
 import functools
-import importlib.metadata
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,17 +45,21 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def _version(name: str) -> str | None:
+    from importlib import metadata  # a journal asks, an ordinary map never does
+
     try:
-        return importlib.metadata.version(_PROJECTS.get(name, name))
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(_PROJECTS.get(name, name))
+    except metadata.PackageNotFoundError:
         others = [] if name in MODEL_PACKAGES else _projects().get(name, [])
-        return importlib.metadata.version(others[0]) if others else None
+        return metadata.version(others[0]) if others else None
 
 
 @functools.cache
 def _projects() -> dict[str, list[str]]:
     """Return the projects that each importable name is from; takes a second where much is installed."""
-    return {name: list(projects) for name, projects in importlib.metadata.packages_distributions().items()}
+    from importlib import metadata
+
+    return {name: list(projects) for name, projects in metadata.packages_distributions().items()}
 
 
 def environment_of(python: str, folder: Path) -> dict[str, str]:

@@ -44,7 +44,9 @@ class SizeLearner:
         return self.model is not before
 
     def _choose(self) -> SizeModel | None:
-        from evenload.balance.sizes.fit import Samples, fit  # numpy, which is not needed for a start
+        if len(self._samples) < LEAST_FREE:
+            return self.model
+        from evenload.balance.sizes.fit import Samples, fit  # numpy, which short runs do without
 
         samples = Samples(self._samples)
         if samples.n_free < LEAST_FREE:
