@@ -7,7 +7,7 @@ from heapq import heappush, heapreplace
 from typing import Any
 
 from evenload.balance.bound import Bound, Lanes, StageWork, bound_together, ratio_to
-from evenload.balance.factors import Factors, like_of
+from evenload.balance.factors import Factors, like_of, waited_seconds
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
     Batched,
@@ -149,7 +149,10 @@ class Tally:
         if span.n_items > 0:
             self.lanes.add(track, span.start_s, span.stop_s)
         good = span.status == "ok"
-        stage.work.add(track, busy_s, span.n_items, cost=span.cost, is_good=good, n_needed=n_needed)
+        stage.work.add(
+            track, busy_s, span.n_items, cost=span.cost, is_good=good, n_needed=n_needed,
+            waited_s=waited_seconds(span, busy_s),
+        )  # fmt: skip
         if span.items is None:
             stage.items.add(span.index, span.n_items)
         else:
@@ -162,7 +165,8 @@ class Tally:
     def _share(span: Span, track: str, busy_s: float, stage: StageCount) -> None:
         """Have devices compared by items that both had; a copy that ended second has its seconds, too."""
         is_done = span.status == "ok" or (span.status == "superseded" and span.busy_s > 0)
-        if span.n_items > 0 and (is_done or span.status == "superseded"):
+        # Nobody knows how long a copy of an item that waited would have waited.
+        if span.n_items > 0 and (is_done or span.status == "superseded") and not span.waited_s:
             start_s, stop_s = (0.0, busy_s) if is_done else (span.start_s, span.stop_s)
             stage.work.add_shared(track, items_key(span), start_s, stop_s, is_done=is_done)
 

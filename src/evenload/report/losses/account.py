@@ -8,6 +8,7 @@ from evenload.balance.bound import Bound
 from evenload.balance.factors import (
     AMOUNTS,
     DEVICE,
+    UNKNOWN,
     Factors,
     StageOfFactors,
     TrackOfFactors,
@@ -16,8 +17,11 @@ from evenload.balance.factors import (
     like_of,
     prices_of,
     speeds_of,
+    unknown_seconds,
+    waited_seconds,
 )
 from evenload.events import (
+    DeviceSample,
     Event,
     Idle,
     RunStarted,
@@ -27,9 +31,11 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.losses.advice import Advice, advice_on
+from evenload.report.losses.idle_samples import IdleSamples
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -64,6 +70,7 @@ class LossAccount:
         self._work: Mapping[str, Any] = {}
         self._loads: dict[tuple[str, str], float] = {}  # device, stage that it loaded -> seconds
         self._run_facts: Mapping[str, Any] = {}
+        self._samples: dict[str, IdleSamples] = {}
 
     def add(self, event: Event) -> None:
         """Count an event; a span goes to ``add_span``."""
@@ -76,6 +83,8 @@ class LossAccount:
         elif isinstance(event, WorkerStarted):
             slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
             slot.startup(event.t - max(0.0, event.startup_s), event.t)
+        elif isinstance(event, DeviceSample):
+            self._samples.setdefault(event.device, IdleSamples()).add(event.t, event.utilization)
         elif isinstance(event, StageStarted):
             self._times.stage_started(event.stage, event.t)
         elif isinstance(event, StageFinished):
@@ -91,17 +100,38 @@ class LossAccount:
 
         n_needed  of its items, those that had not come back before
         """
-        useful = 0.0
+        useful, waited_s = 0.0, waited_seconds(span, busy_s)
+        unknown_s = unknown_seconds(busy_s, waited_s, span.cpu_s) if self._did_nothing_else(span) else 0.0
         if span.n_items > 0 and span.status not in ("superseded", "lost"):
             useful = min(1.0, n_needed / span.n_items)
             seen = self._seen.setdefault(span.stage, _Seen())
             seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_needed
-            seen.lengths.add(track, n_needed, busy_s * useful)
+            seen.lengths.add(track, n_needed, (busy_s - waited_s - unknown_s) * useful)
         self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
         began_s = self._times.began_s(span.stage)
-        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s, span.status)
+        slot.span(
+            span.stage,
+            span.start_s,
+            span.stop_s,
+            in_task_s,
+            useful,
+            began_s,
+            span.status,
+            waited_s,
+            unknown_s,
+        )
+
+    def _did_nothing_else(self, span: Span) -> bool:
+        """Whether what its processor did tells what its device did: it is one, or was seen to do nothing."""
+        if span.cpu_s is None:
+            return False
+        return all(
+            self._facts.get(part, {}).get("kind") == "cpu"
+            or (part in self._samples and self._samples[part].are_idle(span.start_s, span.stop_s))
+            for part in span.device.split("+")
+        )
 
     def factors(
         self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool, longest: str = ""
@@ -146,8 +176,9 @@ class LossAccount:
             if device in grouped and not any(one.n_spans for one in slots.values()):
                 continue
             for track, one in slots.items():
-                useful, lost, causes[track] = one.seconds(wall_s, self._times, is_over=is_over)
-                tracks[track] = TrackOfFactors(useful, lost, like_of(self._facts.get(device, {})))
+                useful, lost, causes[track], inside = one.seconds(wall_s, self._times, is_over=is_over)
+                like = like_of(self._facts.get(device, {}))
+                tracks[track] = TrackOfFactors(useful, lost, like, inside)
         return tracks, causes
 
     def _replay(
@@ -163,9 +194,11 @@ class LossAccount:
             stretches.setdefault(stage.group, []).extend((name, work) for work in pieces)
         slots = {}
         for name, track in tracks.items():
-            useful_s = sum(track.useful_s.values())
+            useful_s = sum(track.useful_s.values()) - track.inside()
             causes = ("waiting", "overhead", "repeats") if useful_s > 0 else ()
             more = {cause: track.lost_s.get(cause, 0.0) / useful_s for cause in causes}
+            inside = {"waiting": INSIDE, UNKNOWN: UNKNOWN} if causes else {}
+            more |= {name: track.inside(kind) / useful_s for kind, name in inside.items()}
             slots[name] = ReplaySlot(track.lost_s.get("start-up", 0.0), more)
         return Replay([stretches[at] for at in sorted(stretches)], slots, speeds)
 
@@ -211,7 +244,7 @@ def _idle_units(
     track: TrackOfFactors, name: str, stages: Mapping[str, StageOfFactors]
 ) -> dict[tuple[str, str], float]:
     """Seconds of each stage on a slot beyond those that its work needs at the most that the device does."""
-    took = {stage: seconds for stage, seconds in track.useful_s.items() if stage in stages}
+    took = {stage: s - track.inside(stage=stage) for stage, s in track.useful_s.items() if stage in stages}
     least = {stage: stages[stage].least_s.get(name, seconds) for stage, seconds in took.items()}
     return {(DEVICE, f"in {stage}"): max(0.0, took[stage] - least[stage]) for stage in took}
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evenload.balance.factors import DEVICE
+from evenload.balance.factors import DEVICE, UNKNOWN
 from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.sources import INSIDE
 
 __all__ = ["Cause", "LostRun", "Remedy", "remedies"]
 
@@ -98,6 +99,7 @@ def remedies(run: LostRun) -> list[Remedy]:
         "waiting": _waiting,
         "overhead": _overhead,
         "repeats": _repeats,
+        UNKNOWN: _unknown,
         DEVICE: _device,
     }
     if run.is_training:
@@ -174,7 +176,12 @@ def _longest(run: LostRun) -> Iterator[Remedy]:
 def _waiting(run: LostRun) -> Iterator[Remedy]:
     first = run.causes[0] if run.causes else None
     where = f" on {', '.join(first.slots)}" if first is not None else ""
-    if run.is_pipeline:
+    if first is not None and first.cause.startswith(INSIDE):
+        stage = first.cause.removeprefix(INSIDE)
+        how = "its batch, concurrency of its client" if run.is_pipeline else 'more workers, devices="cpu*16"'
+        what = f"have more items of {stage} in flight ({how})"
+        yield Remedy(f"{what}: they wait{where}", run.scaled(run.replay.makespan_s(INSIDE)))
+    elif run.is_pipeline:
         stage = first.cause.removeprefix("for items of ") if first is not None else "the stage that waits"
         yield Remedy(
             f"give the stages before {stage} more devices: there was nothing ready{where}", without(run)
@@ -182,6 +189,12 @@ def _waiting(run: LostRun) -> Iterator[Remedy]:
     else:
         what = "read items inside of the task, or read further ahead (look_ahead=)"
         yield Remedy(f"{what}: nothing was ready{where}", without(run))
+
+
+def _unknown(run: LostRun) -> Iterator[Remedy]:
+    stage = run.causes[0].cause.removeprefix(INSIDE) if run.causes else "the task"
+    what = f"see where {stage} sleeps or reads, say so (`with evenload.waiting():`), and have more in flight"
+    yield Remedy(what, without(run))
 
 
 def _overhead(run: LostRun) -> Iterator[Remedy]:
