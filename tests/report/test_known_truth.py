@@ -5,14 +5,16 @@ no plan beats and what a plan reaches; what each second went into was planted. `
 tests/report/test_known_truth.py 2000`` counts how often the account is wrong.
 """
 
+import contextlib
 import json
+import os
 import sys
 import time
 from collections import Counter
 
 import pytest
 from examples_count import examples
-from worlds import cut, play, time_of, worlds
+from worlds import cut, least_divided, play, time_of, worlds
 
 import evenload
 from evenload.certificate import check, parse
@@ -44,6 +46,14 @@ def faults(seed, kind, world):
         yield "not even 'up to' is as much as no plan beats"
     if is_told(kind, world) and summary.bound_s * slack < NEAR * divided_s:
         yield "bound too low, though the log says enough"
+    if len({*world.speeds.values()}) == 1 and world.waits and not hides:
+        held = [
+            cost + wait * next(iter(world.speeds.values()))
+            for cost, wait in zip(world.costs, world.waits, strict=True)
+        ]
+        held_s = least_divided(held, [world.speeds[d] for d in world.seen(played.events)])
+        if summary.bound_up_to_s * slack < NEAR * held_s:
+            yield "'up to' is less than items need that keep their devices while they wait"
     in_order = sorted(played.events, key=time_of)
     if summarise(in_order).bound_s != pytest.approx(summary.bound_s, rel=1e-9):
         yield "bound depends on the order of events"
@@ -55,7 +65,8 @@ def faults(seed, kind, world):
 
 def misattributed(summary, planted, divided_s):
     """Factors that are off by more than 5 % of their seconds, and half a percent of the run's."""
-    uncut_s = min(planted["balance"] + planted["repeats"], max(0.0, divided_s - planted["useful"]))
+    work_s = planted["useful"] + planted["not known"]  # who tells of no waiting keeps the device
+    uncut_s = min(planted["balance"] + planted["repeats"], max(0.0, divided_s - work_s))
     idle_s = min(planted["balance"], uncut_s)  # copies where nothing else was to be done cost nothing
     planted = planted | {"longest item": uncut_s, "balance": planted["balance"] - idle_s}
     planted["repeats"] -= uncut_s - idle_s
@@ -149,6 +160,37 @@ def test_real_processes_that_sleep(naps, cost):
         assert bound_s == pytest.approx(least_s, rel=0.05)
     assert report.work_s >= work_s * 0.999
     assert report.factors.useful_s <= report.wall_s
+
+
+def spend(how):
+    """Wait, sleep or compute for a while; returns the seconds of it, by this worker's own clock."""
+    clock = time.thread_time if how == "compute" else time.monotonic
+    began = clock()
+    with evenload.waiting() if how == "wait" else contextlib.nullcontext():
+        while clock() - began < 0.1:
+            if how != "compute":
+                time.sleep(0.1)
+    return clock() - began
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system does not tell what a process computed")
+def test_real_processes_that_wait_sleep_and_compute():
+    """The oracle is each worker's own clock, read in the task. Wide, as others have the processor, too."""
+    events, hows = [], ["wait", "sleep", "compute"] * 6
+    run = evenload.map(spend, hows, devices="cpu*2", policy="pull", events=EventLog(events.append))
+    planted = dict.fromkeys(hows, 0.0)
+    for how, seconds in zip(hows, run, strict=True):
+        planted[how] += seconds
+    report, own = summarise(events).factors, run.summary.factors
+    for factors in (report, own):
+        found = {"compute": sum(one.in_task_s for one in factors.workers)}
+        for how, kind in (("wait", "waiting"), ("sleep", "not known")):
+            found[how] = sum(one.lost_s[kind] for one in factors.workers)
+        for how, seconds in planted.items():
+            assert 0.6 * seconds <= found[how] <= 2.5 * seconds, how
+    lost = [{part.name: part.lost_s for part in factors.parts} for factors in (report, own)]
+    for kind in ("waiting", "not known"):
+        assert lost[0][kind] == pytest.approx(lost[1][kind], rel=0.1, abs=0.02)
 
 
 def count(n):

@@ -42,7 +42,7 @@ FACTORS = {
     "start-up": "processes start, packages are imported, models are loaded",
     "balance": "devices have nothing to do while others work, or do what others do faster",
     "longest item": "an item cannot be cut: no plan ends before the longest ones",
-    "waiting": "devices wait for other stages, the disk, whoever reads the items; items told that they wait",
+    "waiting": "devices wait for other stages, the disk, whoever reads the items; items say that they wait",
     "overhead": "messages, copies, and what comes after the last item",
     "repeats": "copies that came second, work of lost workers, items done twice",
     "not known": "no processor worked in an item that told no waiting: it slept, or a disk, network or lock",
