@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evenload.balance.factors import kind_of_idle
+from evenload.balance.factors import kind_of_idle, waited_seconds
 from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -44,6 +44,7 @@ class TimelineBar:
     n_items: int
     n_chunks: int = 1
     why: int = 0
+    waited_s: float = 0.0
 
 
 class Timeline:
@@ -100,6 +101,7 @@ class Timeline:
             span.index if span.items is None else -1,
             span.n_items,
             why=self._reason(span.why),
+            waited_s=waited_seconds(span, span.busy_s),
         )
         self._put(span.device, self._tracks.of(span.device, span.worker), one)
 
@@ -225,6 +227,7 @@ def _merge(last: TimelineBar, one: TimelineBar, step_s: float, may_mix: bool) ->
             last.stage, last.status, last.index = one.stage, one.status, one.index
     last.stop_s = max(last.stop_s, one.stop_s)
     last.busy_s += one.busy_s
+    last.waited_s += one.waited_s
     last.n_items += one.n_items
     last.n_chunks += one.n_chunks
     last.why = last.why if last.why == one.why else 0
@@ -263,6 +266,7 @@ def _columns(row: list[TimelineBar], last_deal_s: float) -> dict[str, list[int]]
         "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],
         "length": [max(0, round(one.stop_s * 1e6) - start) for one, start in zip(row, starts, strict=True)],
         "busy": [round(one.busy_s * 1e6) for one in row],
+        "waited": [round(one.waited_s * 1e6) for one in row] if any(one.waited_s for one in row) else [],
         "stage": [one.stage for one in row],
         "status": ends,
         "index": [one.index for one in row],
