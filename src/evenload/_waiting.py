@@ -13,9 +13,11 @@ except ImportError:  # not on Windows
 __all__ = ["Meter", "waiting"]
 
 _clock, _processor_clock = time.monotonic, time.process_time
+SHORTEST_S = 0.005  # of what is measured: looking takes some microseconds
 
 # Threads that an item starts inherit no context of it, so that what is measured must be the process's own.
 _meters: list["Meter"] = []
+_thread = threading.local()  # when it was last looked how long this thread stood in line, and how long
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_meters.clear)
 
@@ -53,7 +55,7 @@ class Meter:
     waited_s  seconds in which something of it said that it waits, less what the process computed meanwhile
     cpu_s     seconds of processors that its threads took, and children that have ended, or for which the
               thread that measures stood in line (Linux); None where children that still run may have
-              computed, or the system does not tell
+              computed, the system does not tell, or next to no time has passed
     """
 
     __slots__ = ("_began_s", "_lock", "_n_waits", "_since", "cpu_s", "waited_s")
@@ -64,6 +66,8 @@ class Meter:
 
     def __enter__(self) -> "Meter":
         _meters.append(self)
+        if not hasattr(_thread, "looked_s"):
+            _thread.looked_s, _thread.queued_s = _clock(), _queued_s()
         self._began_s = _processor_s()
         return self
 
@@ -74,8 +78,15 @@ class Meter:
         with self._lock:
             if self._n_waits:  # a thread that nobody has joined
                 self._count()
+        now = _clock()
+        if now - _thread.looked_s < SHORTEST_S:
+            return
+        # In line since the last look, which may be before this chunk: rather too much than to wrong a chunk.
+        queued_s = _queued_s()
+        in_line_s = queued_s - _thread.queued_s
+        _thread.looked_s, _thread.queued_s = now, queued_s
         if not _has_children():
-            self.cpu_s: float | None = max(0.0, _processor_s() - self._began_s)
+            self.cpu_s: float | None = max(0.0, _processor_s() - self._began_s + in_line_s)
 
     def wait_begins(self) -> None:
         with self._lock:
@@ -95,26 +106,20 @@ class Meter:
 
 
 def _processor_s() -> float:
-    """Seconds of processors that this process has taken so far, and its children, and stood in line for."""
-    seconds = _processor_clock() + _queued_s()
-    if resource is not None:
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds += children.ru_utime + children.ru_stime
-    return seconds
+    """Seconds of processors that this process has taken so far, and its children that have ended."""
+    if resource is None:
+        return _processor_clock()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return _processor_clock() + children.ru_utime + children.ru_stime
 
 
 def _queued_s() -> float:
     """Seconds that this thread was ready and others had the processor; 0 where the system does not tell."""
     try:
-        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-    except OSError:
-        return 0.0
-    try:
-        return int(os.read(file, 64).split()[1]) / 1e9
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
-    finally:
-        os.close(file)
 
 
 def _has_children() -> bool:
