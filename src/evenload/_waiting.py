@@ -66,8 +66,7 @@ class Meter:
 
     def __enter__(self) -> "Meter":
         _meters.append(self)
-        if not hasattr(_thread, "looked_s"):
-            _thread.looked_s, _thread.queued_s = _clock(), _queued_s()
+        _look()
         self._began_s = _processor_s()
         return self
 
@@ -78,14 +77,8 @@ class Meter:
         with self._lock:
             if self._n_waits:  # a thread that nobody has joined
                 self._count()
-        now = _clock()
-        if now - _thread.looked_s < SHORTEST_S:
-            return
-        # In line since the last look, which may be before this chunk: rather too much than to wrong a chunk.
-        queued_s = _queued_s()
-        in_line_s = queued_s - _thread.queued_s
-        _thread.looked_s, _thread.queued_s = now, queued_s
-        if not _has_children():
+        in_line_s = _look()
+        if in_line_s is not None and not _has_children():
             self.cpu_s: float | None = max(0.0, _processor_s() - self._began_s + in_line_s)
 
     def wait_begins(self) -> None:
@@ -111,6 +104,15 @@ def _processor_s() -> float:
         return _processor_clock()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return _processor_clock() + children.ru_utime + children.ru_stime
+
+
+def _look() -> float | None:
+    """Seconds that this thread stood in line since the last look; None where that was a moment ago."""
+    now, before_s = _clock(), getattr(_thread, "looked_s", -SHORTEST_S)
+    if now - before_s < SHORTEST_S:
+        return None
+    in_line_s, _thread.looked_s, _thread.queued_s = getattr(_thread, "queued_s", 0.0), now, _queued_s()
+    return _thread.queued_s - in_line_s
 
 
 def _queued_s() -> float:

@@ -20,6 +20,7 @@ import evenload
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import EventFile, EventLog
+from evenload.report.certificates.idle_devices import share_up_to
 from evenload.report.certificates.run_certificate import run_certificate
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
@@ -127,9 +128,13 @@ def test_certificate_report_json_and_metrics_say_the_same():
         except ConfigError:
             assert summary.bound_s == 0
             continue
-        achieved, bound = check(parse(json.dumps(page).encode()))
+        page = parse(json.dumps(page).encode())
+        achieved, bound = check(page)
         assert float(achieved) == pytest.approx(summary.work_s * 1e9, abs=5)
         assert float(bound) == pytest.approx(summary.bound_s * 1e9, rel=1e-6, abs=50)
+        up_to = float(share_up_to(page, with_idle=False) * achieved)
+        most_s = min(summary.bound_up_to_s, summary.work_s)
+        assert up_to == pytest.approx(most_s * 1e9, rel=1e-6, abs=50)
 
 
 def nap(seconds):
