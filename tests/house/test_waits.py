@@ -31,7 +31,6 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "nap": "a task that tells how long it took by its own clock",
         "spend": "the same",
     },
-    "pipeline/stages/test_openai.py": {"take_a_while": "a server that takes so long"},
     "test_waiting.py": {
         "nap": "a task that waits",
         "nap_async": "the same, as a coroutine",

@@ -17,11 +17,8 @@ from evenload.balance.factors import (
     like_of,
     prices_of,
     speeds_of,
-    unknown_seconds,
-    waited_seconds,
 )
 from evenload.events import (
-    DeviceSample,
     Event,
     Idle,
     RunStarted,
@@ -31,7 +28,6 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.losses.advice import Advice, advice_on
-from evenload.report.losses.idle_samples import IdleSamples
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import Replay, ReplaySlot
@@ -70,7 +66,6 @@ class LossAccount:
         self._work: Mapping[str, Any] = {}
         self._loads: dict[tuple[str, str], float] = {}  # device, stage that it loaded -> seconds
         self._run_facts: Mapping[str, Any] = {}
-        self._samples: dict[str, IdleSamples] = {}
 
     def add(self, event: Event) -> None:
         """Count an event; a span goes to ``add_span``."""
@@ -83,8 +78,6 @@ class LossAccount:
         elif isinstance(event, WorkerStarted):
             slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
             slot.startup(event.t - max(0.0, event.startup_s), event.t)
-        elif isinstance(event, DeviceSample):
-            self._samples.setdefault(event.device, IdleSamples()).add(event.t, event.utilization)
         elif isinstance(event, StageStarted):
             self._times.stage_started(event.stage, event.t)
         elif isinstance(event, StageFinished):
@@ -95,18 +88,20 @@ class LossAccount:
             work = event.facts.get("item_work")
             self._work = work if isinstance(work, Mapping) else self._work
 
-    def add_span(self, span: Span, track: str, busy_s: float, n_needed: int) -> None:
+    def add_span(
+        self, span: Span, track: str, busy_s: float, n_needed: int, inside: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """Count a span in the slot ``track``, of which ``busy_s`` seconds were inside the task.
 
         n_needed  of its items, those that had not come back before
+        inside    of ``busy_s``, seconds that it told it waits, and those that are not known
         """
-        useful, waited_s = 0.0, waited_seconds(span, busy_s)
-        unknown_s = unknown_seconds(busy_s, waited_s, span.cpu_s) if self._did_nothing_else(span) else 0.0
+        useful = 0.0
         if span.n_items > 0 and span.status not in ("superseded", "lost"):
             useful = min(1.0, n_needed / span.n_items)
             seen = self._seen.setdefault(span.stage, _Seen())
             seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_needed
-            seen.lengths.add(track, n_needed, (busy_s - waited_s - unknown_s) * useful)
+            seen.lengths.add(track, n_needed, (busy_s - sum(inside)) * useful)
         self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
@@ -119,18 +114,7 @@ class LossAccount:
             useful,
             began_s,
             span.status,
-            waited_s,
-            unknown_s,
-        )
-
-    def _did_nothing_else(self, span: Span) -> bool:
-        """Whether what its processor did tells what its device did: it is one, or was seen to do nothing."""
-        if span.cpu_s is None:
-            return False
-        return all(
-            self._facts.get(part, {}).get("kind") == "cpu"
-            or (part in self._samples and self._samples[part].are_idle(span.start_s, span.stop_s))
-            for part in span.device.split("+")
+            *inside,
         )
 
     def factors(

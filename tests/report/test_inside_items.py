@@ -3,7 +3,7 @@
 import pytest
 
 from evenload.events import DeviceSample, RunFinished, RunStarted, Span, decode, encode
-from evenload.report.losses.idle_samples import IdleSamples
+from evenload.report.inside_items import IdleSamples
 from evenload.report.tally import summarise
 
 
