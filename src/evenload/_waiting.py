@@ -61,7 +61,8 @@ class Meter:
     __slots__ = ("_began_s", "_lock", "_n_waits", "_since", "cpu_s", "waited_s")
 
     def __init__(self) -> None:
-        self.waited_s, self.cpu_s = 0.0, None
+        self.waited_s = 0.0
+        self.cpu_s: float | None = None
         self._lock, self._n_waits, self._since = threading.Lock(), 0, (0.0, 0.0)
 
     def __enter__(self) -> "Meter":
@@ -79,7 +80,7 @@ class Meter:
                 self._count()
         in_line_s = _look()
         if in_line_s is not None and not _has_children():
-            self.cpu_s: float | None = max(0.0, _processor_s() - self._began_s + in_line_s)
+            self.cpu_s = max(0.0, _processor_s() - self._began_s + in_line_s)
 
     def wait_begins(self) -> None:
         with self._lock:

@@ -241,7 +241,8 @@ class TimelineView {
     if (status === "failed") text = `✕ ${text}`;
     pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
     if (text && pen.measureText(text).width < x1 - x0 - 9) {
-      pen.fillStyle = status === "start-up" || status === "superseded" ? color("ink-2") : color("on-stage");
+      const isPale = status === "start-up" || status === "superseded" || (track.idle[i] ?? 0) / 1e6 > (track.stop[i] - track.start[i]) / 4;
+      pen.fillStyle = isPale ? color("ink-2") : color("on-stage");
       pen.textAlign = "left";
       pen.textBaseline = "middle";
       pen.fillText(text, Math.max(x0, this.gutter) + 5, y + this.height / 2 + 0.5);
