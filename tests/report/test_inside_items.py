@@ -4,6 +4,8 @@ import pytest
 
 from evenload.events import DeviceSample, RunFinished, RunStarted, Span, decode, encode
 from evenload.report.inside_items import IdleSamples
+from evenload.report.page.load import LoadOverTime
+from evenload.report.page.timeline import Timeline
 from evenload.report.tally import summarise
 
 
@@ -79,7 +81,22 @@ def test_many_samples_take_bounded_memory_and_the_latest_are_known():
     assert not samples.are_idle(0.0, 19_000.0)
 
 
-@pytest.mark.parametrize(("facts", "what"), [({}, "more workers"), ({"stages": ["map"]}, "concurrency")])
+def test_load_timeline_and_devices_show_what_was_done():
+    rows = [span(0, 0.0, 4.0, waited_s=3.0, cpu_s=1.0), span(1, 4.0, 8.0, cpu_s=0.5), span(2, 8.0, 12.0)]
+    events = [RunStarted(0.0, "r", 0.0, None, {"a": {"kind": "cpu"}}), *rows, RunFinished(12.0, "done")]
+    load, timeline = LoadOverTime(), Timeline()
+    for event in events:
+        load.add(event)
+        timeline.add(event)
+    assert sum(load.to_json()["busy"]["a"]) * load.width_s == pytest.approx(5.5, rel=0.02)
+    (row,) = timeline.to_json()["rows"]
+    assert row["idle"] == [3_000_000, 3_500_000, 0]
+    (device,) = summarise(events).devices
+    assert (device.busy_s, device.waited_s, device.unknown_s) == (12.0, 3.0, 3.5)
+    assert device.utilisation == pytest.approx(5.5 / 12)
+
+
+@pytest.mark.parametrize(("facts", "what"), [({}, "threads"), ({"stages": ["map"]}, "concurrency")])
 def test_the_remedy_for_waiting_inside_is_more_items_in_flight(facts, what):
     advice = run(*(span(k, k, k + 1.0, waited_s=0.9) for k in range(4)), facts=facts, devices=("a",)).advice
     assert advice.factor == "waiting"

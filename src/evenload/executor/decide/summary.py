@@ -76,7 +76,7 @@ class Summary:
         ]
         return page(
             str(self).partition("\n")[0],
-            table(["device", "items", "chunks", "busy s", "at work", "items/s"], rows),
+            table(["device", "items", "chunks", "busy s", "in the task", "items/s"], rows),
         )
 
     def __str__(self) -> str:

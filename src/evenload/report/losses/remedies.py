@@ -178,7 +178,10 @@ def _waiting(run: LostRun) -> Iterator[Remedy]:
     where = f" on {', '.join(first.slots)}" if first is not None else ""
     if first is not None and first.cause.startswith(INSIDE):
         stage = first.cause.removeprefix(INSIDE)
-        how = "its batch, concurrency of its client" if run.is_pipeline else 'more workers, devices="cpu*16"'
+        on_cpu = (
+            'more workers, devices="cpu*16"' if first.slots[:1] and first.slots[0].startswith("cpu") else ""
+        )
+        how = "its batch, concurrency of its client" if run.is_pipeline else on_cpu or "threads in a batch="
         what = f"have more items of {stage} in flight ({how})"
         yield Remedy(f"{what}: they wait{where}", run.scaled(run.replay.makespan_s(INSIDE)))
     elif run.is_pipeline:
