@@ -24,7 +24,7 @@ from evenload.events import (
     WorkerStarted,
 )
 
-LOSSES = ("start-up", "balance", "waiting", "overhead", "repeats")
+LOSSES = ("start-up", "balance", "waiting", "overhead", "repeats", "not known")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class World:
     send_s     seconds outside of the task of each chunk
     pauses     (after so many chunks, seconds): the reader has no item
     crashes    device -> after so many chunks it dies in the middle of one, and starts again
+    waits      seconds of each item in which it waits, and says so, as long on any device; () for none
+    asleep     the share of an item's other seconds in which no processor does anything, of which nobody tells
     """
 
     speeds: dict[str, float]
@@ -55,6 +57,8 @@ class World:
     send_s: float = 0.0
     pauses: tuple[tuple[int, float], ...] = ()
     crashes: dict[str, int] = field(default_factory=dict)
+    waits: tuple[float, ...] = ()
+    asleep: float = 0.0
 
     def seen(self, events: list[Event]) -> list[str]:
         """The devices that did anything, or are of the name of one that did."""
@@ -65,7 +69,8 @@ class World:
     def bracket(self, events: list[Event]) -> tuple[float, float]:
         """The least time of plans that may interrupt items; of whole ones: exact, or a plan's.
 
-        On the devices that did anything in ``events``, or are of the name of one that did.
+        On the devices that did anything in ``events``, or are of the name of one that did, and if no item had
+        to wait: that takes what it takes, and others run meanwhile.
         """
         speeds = [self.speeds[d] for d in self.seen(events)]
         plan = least_whole if len(speeds) ** len(self.costs) <= 20_000 else dealt_s
@@ -203,6 +208,9 @@ class _Run:
                     self.lost[one.name]["waiting"] += self.closed_until_s - one.free_s
                     one.free_s = self.closed_until_s
 
+    def waited(self, chunk: list[int]) -> float:
+        return sum(self.world.waits[i] for i in chunk) if self.world.waits else 0.0
+
     def seconds(self, one: _Device, chunk: list[int]) -> float:
         drift = 1 + self.world.drift * self.chance.uniform(-1, 1)
         return sum(self.world.costs[i] for i in chunk) / self.world.speeds[one.name] * drift
@@ -211,9 +219,12 @@ class _Run:
         busy = self.seconds(one, chunk)
         if self.world.crashes.get(one.name) == one.n_chunks:
             self._crash(one, chunk, busy / 2)
-        start, stop = one.free_s, one.free_s + busy + self.world.send_s
-        self._span(one, chunk, start, stop, busy, "ok")
-        self.useful[one.name] += busy
+        waited, asleep = self.waited(chunk), busy * self.world.asleep
+        start, stop = one.free_s, one.free_s + waited + busy + self.world.send_s
+        self._span(one, chunk, start, stop, waited + busy, "ok", waited, busy - asleep)
+        self.useful[one.name] += busy - asleep
+        self.lost[one.name]["waiting"] += waited
+        self.lost[one.name]["not known"] += asleep
         self.lost[one.name]["overhead"] += self.world.send_s
         one.free_s, one.n_chunks = stop, one.n_chunks + 1
         if self.last is None or stop > self.last[0]:
@@ -236,7 +247,7 @@ class _Run:
             return
         stop, busiest, chunk = self.last
         for one in self.devices:
-            took = self.seconds(one, chunk) if one is not busiest else 0.0
+            took = self.waited(chunk) + self.seconds(one, chunk) if one is not busiest else 0.0
             if one is not busiest and one.free_s < stop < one.free_s + took:
                 self._span(one, chunk, one.free_s, stop, 0.0, "superseded", copy=True)
                 self.lost[one.name]["repeats"] += stop - one.free_s
@@ -244,12 +255,12 @@ class _Run:
 
     def _span(
         self, one: _Device, chunk: list[int], start: float, stop: float, busy: float, status: str,
-        *, copy: bool = False,
+        waited: float = 0.0, cpu: float | None = None, *, copy: bool = False,
     ) -> None:  # fmt: skip
         cost = sum(self.world.costs[i] for i in chunk) if self.world.is_told else None
         self.events.append(
             Span("map", one.name, one.worker, chunk[0], len(chunk), start, stop, busy, status,
-                 duplicate=copy, cost=cost)
+                 duplicate=copy, cost=cost, waited_s=waited, cpu_s=cpu)
         )  # fmt: skip
 
     def end(self) -> float:
@@ -271,7 +282,9 @@ def play(world: World, seed: int) -> Played:
     run.go()
     run.copy()
     end_s = run.end()
-    sheets: dict[str, dict[str, Any]] = {d: {"name": world.names.get(d, "")} for d in world.speeds}
+    sheets: dict[str, dict[str, Any]] = {
+        d: {"name": world.names.get(d, ""), "kind": "cpu"} for d in world.speeds
+    }
     began = [
         RunStarted(0.0, "world", 1000.0, len(world.costs), sheets),
         StageStarted(0.0, "map", len(world.costs)),
@@ -303,7 +316,8 @@ def cut(played: Played, world: World, at_s: float, *, has_journal: bool) -> list
     spans = [one for one in first if isinstance(one, Span) and one.status == "ok"]
     done = {i for one in spans for i in range(one.index, one.index + one.n_items)} if has_journal else set()
     left = [i for i in range(len(world.costs)) if i not in done]
-    again = play(replace(world, costs=[world.costs[i] for i in left], chunk=1, crashes={}, pauses=()), 1)
+    costs, waits = [world.costs[i] for i in left], tuple(world.waits[i] for i in left if world.waits)
+    again = play(replace(world, costs=costs, waits=waits, chunk=1, crashes={}, pauses=()), 1)
     started, stage, *rest = again.events
     began: list[Any] = [replace(started, unix_s=1001.0 + at_s, total=len(world.costs)), stage]
     if done:
@@ -353,5 +367,7 @@ def worlds(n: int, *, small: bool = False) -> Iterator[tuple[int, str, World]]:
             send_s=0.0 if is_plain else chance.choice([0.0, 0.05]),
             pauses=() if is_plain or small else ((len(costs) // 8, 3.0),),
             crashes={} if is_plain or small else {devices[0]: 2},
+            waits=tuple(chance.choice([(), [chance.choice([0.0, 0.5, 8.0]) for _ in costs]])),
+            asleep=chance.choice([0.0, 0.0, 0.6, 0.99]),
         )
         yield seed, kind, world

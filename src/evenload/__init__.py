@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._version import __version__
 
 if TYPE_CHECKING:
+    from evenload._waiting import waiting
     from evenload.devices import Device, DevicePool, current_device
     from evenload.errors import EvenloadError
     from evenload.executor import Executor, ParallelResult, Task, gang, map, run_partitioned
@@ -32,6 +33,7 @@ _HOMES = {
     "last_run": "executor.finished_runs",
     "map": "executor",
     "run_partitioned": "executor",
+    "waiting": "_waiting",
 }
 _MODULES = (
     "balance",
@@ -67,6 +69,7 @@ __all__ = [  # noqa: RUF022 (sorted as `sorted` does)
     "last_run",
     "map",
     "run_partitioned",
+    "waiting",
 ]
 
 

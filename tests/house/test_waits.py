@@ -32,7 +32,17 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "nap": "a task",
         "reading": "a reader whose slowness is the loss",
     },
-    "report/test_known_truth.py": {"nap": "a task that tells how long it took by its own clock"},
+    "report/test_known_truth.py": {
+        "nap": "a task that tells how long it took by its own clock",
+        "spend": "the same",
+    },
+    "test_waiting.py": {
+        "nap": "a task that waits",
+        "nap_async": "the same, as a coroutine",
+        "nap_while_another_computes": "gives the other coroutine its turn",
+        "that_raises": "a task that waits",
+        "test_a_thread_that_still_waits_at_the_end_of_a_chunk_counts_until_there": "the waiting that counts",
+    },
     "executor/test_transport.py": {"nap": "a task"},
     "executor/worker/test_fork_server.py": {
         "slow_pid_of": "a task",

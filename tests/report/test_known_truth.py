@@ -5,19 +5,22 @@ no plan beats and what a plan reaches; what each second went into was planted. `
 tests/report/test_known_truth.py 2000`` counts how often the account is wrong.
 """
 
+import contextlib
 import json
+import os
 import sys
 import time
 from collections import Counter
 
 import pytest
 from examples_count import examples
-from worlds import cut, play, time_of, worlds
+from worlds import cut, least_divided, play, time_of, worlds
 
 import evenload
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import EventFile, EventLog
+from evenload.report.certificates.idle_devices import share_up_to
 from evenload.report.certificates.run_certificate import run_certificate
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
@@ -44,6 +47,14 @@ def faults(seed, kind, world):
         yield "not even 'up to' is as much as no plan beats"
     if is_told(kind, world) and summary.bound_s * slack < NEAR * divided_s:
         yield "bound too low, though the log says enough"
+    if len({*world.speeds.values()}) == 1 and world.waits and not hides:
+        held = [
+            cost + wait * next(iter(world.speeds.values()))
+            for cost, wait in zip(world.costs, world.waits, strict=True)
+        ]
+        held_s = least_divided(held, [world.speeds[d] for d in world.seen(played.events)])
+        if summary.bound_up_to_s * slack < NEAR * held_s:
+            yield "'up to' is less than items need that keep their devices while they wait"
     in_order = sorted(played.events, key=time_of)
     if summarise(in_order).bound_s != pytest.approx(summary.bound_s, rel=1e-9):
         yield "bound depends on the order of events"
@@ -55,7 +66,8 @@ def faults(seed, kind, world):
 
 def misattributed(summary, planted, divided_s):
     """Factors that are off by more than 5 % of their seconds, and half a percent of the run's."""
-    uncut_s = min(planted["balance"] + planted["repeats"], max(0.0, divided_s - planted["useful"]))
+    work_s = planted["useful"] + planted["not known"]  # who tells of no waiting keeps the device
+    uncut_s = min(planted["balance"] + planted["repeats"], max(0.0, divided_s - work_s))
     idle_s = min(planted["balance"], uncut_s)  # copies where nothing else was to be done cost nothing
     planted = planted | {"longest item": uncut_s, "balance": planted["balance"] - idle_s}
     planted["repeats"] -= uncut_s - idle_s
@@ -116,9 +128,13 @@ def test_certificate_report_json_and_metrics_say_the_same():
         except ConfigError:
             assert summary.bound_s == 0
             continue
-        achieved, bound = check(parse(json.dumps(page).encode()))
+        page = parse(json.dumps(page).encode())
+        achieved, bound = check(page)
         assert float(achieved) == pytest.approx(summary.work_s * 1e9, abs=5)
         assert float(bound) == pytest.approx(summary.bound_s * 1e9, rel=1e-6, abs=50)
+        up_to = float(share_up_to(page, with_idle=False) * achieved)
+        most_s = min(summary.bound_up_to_s, summary.work_s)
+        assert up_to == pytest.approx(most_s * 1e9, rel=1e-6, abs=50)
 
 
 def nap(seconds):
@@ -149,6 +165,38 @@ def test_real_processes_that_sleep(naps, cost):
         assert bound_s == pytest.approx(least_s, rel=0.05)
     assert report.work_s >= work_s * 0.999
     assert report.factors.useful_s <= report.wall_s
+
+
+def spend(how):
+    """Wait, sleep or compute for a while; returns the seconds of it, by this worker's own clock."""
+    began = time.monotonic()
+    if how == "compute":
+        computed_s = time.thread_time()
+        while time.thread_time() - computed_s < 0.1:
+            pass
+    with evenload.waiting() if how == "wait" else contextlib.nullcontext():
+        time.sleep(0.0 if how == "compute" else 0.2)
+    return time.monotonic() - began
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system does not tell what a process computed")
+def test_real_processes_that_wait_sleep_and_compute():
+    """The oracle is each worker's own clock, read in the task. Wide, as others have the processor, too."""
+    events, hows = [], ["wait", "sleep", "compute"] * 6
+    run = evenload.map(spend, hows, devices="cpu*2", policy="pull", events=EventLog(events.append))
+    planted = dict.fromkeys(hows, 0.0)
+    for how, seconds in zip(hows, run, strict=True):
+        planted[how] += seconds
+    report, own = summarise(events).factors, run.summary.factors
+    for factors in (report, own):
+        found = {"compute": sum(one.in_task_s for one in factors.workers)}
+        for how, kind in (("wait", "waiting"), ("sleep", "not known")):
+            found[how] = sum(one.lost_s[kind] for one in factors.workers)
+        for how, seconds in planted.items():
+            assert 0.6 * seconds <= found[how] <= 1.6 * seconds, how
+    lost = [{part.name: part.lost_s for part in factors.parts} for factors in (report, own)]
+    for kind in ("waiting", "not known"):
+        assert lost[0][kind] == pytest.approx(lost[1][kind], rel=0.1, abs=0.02)
 
 
 def count(n):

@@ -20,16 +20,16 @@ from evenload.report.tally import summarise
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVENTS = [
-    RunStarted(0.0, "two stages", 0.0, 4, {"a": {"name": "GPU"}, "b": {"name": "GPU"}}, {"stages": ["x"]}),
+    RunStarted(0.0, "two stages", 0.0, 4, {d: {"name": "X", "kind": "cpu"} for d in "ab"}, {"stages": ["x"]}),
     StageStarted(0.0, "x", 4),
     WorkerStarted(1.0, "a", "a", None, 1.0),
     WorkerStarted(2.0, "b", "b", None, 2.0),
     Idle("a", 1.0, 4.0, "loads x"),
     Idle("b", 2.0, 4.5, "loads x"),
-    Span("x", "a", "a", 0, 1, 4.0, 7.0, busy_s=2.7),
+    Span("x", "a", "a", 0, 1, 4.0, 7.0, busy_s=2.7, waited_s=0.9, cpu_s=1.5),
     Span("x", "b", "b", 1, 1, 4.5, 8.0),
     Span("x", "a", "a", 2, 1, 7.0, 10.5),
-    Span("x", "b", "b", 3, 1, 8.0, 9.1),
+    Span("x", "b", "b", 3, 1, 8.0, 9.1, cpu_s=0.1),
     RunFinished(11.0, "done"),
 ]
 
@@ -127,8 +127,11 @@ def test_the_page_says_the_same_and_its_workers_add_up(run, tmp_path):
     at = words.index("by price")
     assert words[at + 1] == "1.000"
     shown = [
-        one for one in ("start-up", "balance", "overhead") if any(w.lost_s.get(one) for w in found.workers)
+        one
+        for one in ("start-up", "balance", "waiting", "overhead", "not known")
+        if any(w.lost_s.get(one) for w in found.workers)
     ]
+    assert {"waiting", "not known"} <= {*shown}
     sums = [sum(w.price * w.lost_s[name] for w in found.workers) for name in shown]
     assert words[at + 2 : at + 2 + len(shown)] == [f"{one:.2f}" if one > 0 else "–" for one in sums]
     assert words[at + 3 + len(shown)] == f"{found.wall_s:.2f}"

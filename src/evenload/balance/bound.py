@@ -12,6 +12,7 @@ Nothing but the spans is known of a run, so devices are compared by what they di
   j fastest devices": an item cannot be on two devices at once. This is the exact optimum of a plan that may
   interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner;
 - of the speeds in their ranges, those count that say least: the bound is true whatever they are;
+- seconds in which an item told that it waits are no work: with more items at once, others run meanwhile;
 - a device that had several chunks at once has so many *lanes*, each as fast; and of an item that was done
   several times, the first completion is work.
 
@@ -58,9 +59,9 @@ class Bound:
     """The least seconds for a stage: ``bound_s``, the larger of ``work_s`` (all work over all speeds) and
     ``longest_s`` (longest items).
 
-    ``up_to_s``: it may be as much, at other speeds that the run does not rule out, and if a chunk's time (its
-    size not told) is that of one item. ``speeds`` maps each measured device to items (or cost) per busy
-    second, of all its lanes; ``unmeasured`` finished nothing.
+    ``up_to_s``: it may be as much, at other speeds that the run does not rule out, if a chunk's time (its
+    size not told) is that of one item, and if an item that waits keeps its device. ``speeds`` maps each
+    measured device to items (or cost) per second of work, of all its lanes; ``unmeasured`` finished nothing.
     """
 
     bound_s: float
@@ -88,7 +89,10 @@ def ratio_to(bound_s: float, wall_s: float) -> float | None:
 @dataclass(slots=True)
 class _Device:
     busy_s: float = 0.0
-    chunk_s: float = 0.0  # of the longest chunk of no told size: for all that is known, it is one item's
+    waited_s: float = 0.0
+    chunk_s: float = (
+        0.0  # the longest of no told size, which may be one item's; or item that waited, with that
+    )
     longest: list[float] = field(default_factory=list)
     bins: dict[int, Any] = field(default_factory=dict)
 
@@ -169,9 +173,9 @@ class StageWork:
 
     def add(
         self, device: str, busy_s: float, n_items: int, *, cost: float | None = None, is_good: bool = True,
-        n_needed: int | None = None,
+        n_needed: int | None = None, waited_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """Count a span of ``n_items`` items that took ``busy_s`` seconds.
+        """Count a span of ``n_items`` items that took ``busy_s`` seconds, ``waited_s`` of them told as such.
 
         ``cost`` is the items' size hint in any unit: give it for all spans of a stage or for none.
         ``is_good=False``: the work had to be done but says nothing of the device's speed (the items raised).
@@ -179,17 +183,20 @@ class StageWork:
         Leave out spans of lost workers and superseded duplicates.
         """
         n_needed = n_items if n_needed is None else n_needed
-        if n_items <= 0 or busy_s < 0:
+        work_s = busy_s - waited_s
+        if n_items <= 0 or work_s < 0:
             return
         self._found = None
         self._used.add(device)
         one = self._devices.setdefault(device, _Device())
-        one.busy_s += busy_s * n_needed / n_items
+        one.busy_s += work_s * n_needed / n_items
+        one.waited_s += waited_s * n_needed / n_items
         if is_good and (cost is None or cost > 0):
             self._n_untold += cost is None
-            take_sample(one.bins, busy_s / (n_items if cost is None else cost), n_items)
-        one.chunk_s = max(one.chunk_s, busy_s * (n_needed > 0 and cost is None))
-        _keep_longest(one.longest, busy_s / n_items, n_needed, limit=MOST_LONGEST)
+            take_sample(one.bins, work_s / (n_items if cost is None else cost), n_items)
+        if n_needed > 0 and (cost is None or waited_s):
+            one.chunk_s = max(one.chunk_s, busy_s if cost is None else busy_s / n_items)
+        _keep_longest(one.longest, work_s / n_items, n_needed, limit=MOST_LONGEST)
 
     def add_shared(
         self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
@@ -210,6 +217,7 @@ class StageWork:
         return {
             "rate": speeds_of(samples, likes, not self._n_untold, self.shared()),
             "busy": {name: self._devices[name].busy_s for name in likes},
+            "waited": {name: self._devices[name].waited_s for name in likes},
             "load": dict.fromkeys(likes, 0.0),
             "fixed": 0,
         }
@@ -319,9 +327,13 @@ def bound_together(stages: Iterable[StageWork]) -> tuple[float, float]:
 
 
 def swapped(stage: dict[str, Any]) -> dict[str, Any]:
-    """The stage such that of the speeds in their ranges those count that say most of the bound."""
+    """The stage such that of the speeds in their ranges those count that say most of the bound.
+
+    Waiting counts as work, as if no device could do anything else meanwhile.
+    """
     rate = {name: (who, speed, high, low) for name, (who, speed, low, high) in stage["rate"].items()}
-    return stage | {"rate": rate}
+    busy = {name: seconds + stage["waited"].get(name, 0) for name, seconds in stage["busy"].items()}
+    return stage | {"rate": rate, "busy": busy}
 
 
 def work_prices(stages: Iterable[StageWork]) -> list[float]:

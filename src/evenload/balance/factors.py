@@ -7,7 +7,7 @@ of the speed of all, and the prices sum to 1: all devices together have as many 
 seconds. Each priced second is useful or lost to exactly one cause, so ``useful_s`` and the seconds lost to
 the causes sum to the run's time. The factors take the losses away one after the other:
 
-    time ─ start-up ─ balance ─ longest item ─ waiting ─ overhead ─ repeats ─► useful
+    time ─ start-up ─ balance ─ longest item ─ waiting ─ overhead ─ repeats ─ not known ─► useful
 
 Each factor is what is left after its loss over what there was before it, so they multiply to useful over
 time. This is the scheme of POP (parallel efficiency = load balance x communication x ..., pop-coe.eu) and of
@@ -35,27 +35,31 @@ __all__ = [
     "like_of",
     "prices_of",
     "speeds_of",
+    "unknown_seconds",
+    "waited_seconds",
 ]
 
 FACTORS = {
     "start-up": "processes start, packages are imported, models are loaded",
     "balance": "devices have nothing to do while others work, or do what others do faster",
     "longest item": "an item cannot be cut: no plan ends before the longest ones",
-    "waiting": "devices wait for other stages, the disk, or whoever reads the items",
+    "waiting": "devices wait for other stages, the disk, whoever reads the items; items say that they wait",
     "overhead": "messages, copies, and what comes after the last item",
     "repeats": "copies that came second, work of lost workers, items done twice",
+    "not known": "no processor worked in an item that told no waiting: it slept, or a disk, network or lock",
     "device efficiency": "what the work needs at the most that the device does, over the time that it took",
 }
 """The names of the factors, in the order in which they are taken away, and what each one loses."""
 
-DEVICE = "device efficiency"
+DEVICE, UNKNOWN = "device efficiency", "not known"
 AMOUNTS = {"flop": "flop_per_s", "bytes": "bytes_per_s"}  # what an item needs, and which rate gives it
 KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")  # what a worker's lost second may be
 # Reasons of idle stretches by their first words; all others are a policy's reasons not to deal.
 LOADING = ("loads ", "brings ", "has ")
 RESULTS_WAIT = "results wait to be fetched"
 NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready", RESULTS_WAIT)
-LEAST_SHARE = 1e-12  # with less useful work than this there is nothing to tell of
+LEAST_SHARE = 1e-12  # with less work than this there is nothing to tell of
+LITTLE = 0.5  # of the seconds of a chunk; with less of a processor, what it did is not known
 
 
 def kind_of_idle(why: str) -> str:
@@ -65,9 +69,25 @@ def kind_of_idle(why: str) -> str:
     return "waiting" if why.startswith(NOTHING_THERE) else "balance"
 
 
+def waited_seconds(span: Any, busy_s: float) -> float:
+    """Seconds of a chunk's ``busy_s`` in which its items told that they wait."""
+    waited_s = span.waited_s
+    return min(waited_s, busy_s) if isinstance(waited_s, int | float) and waited_s > 0 else 0.0
+
+
+def unknown_seconds(busy_s: float, waited_s: float, cpu_s: float | None) -> float:
+    """Seconds of a chunk, on a device that did nothing else, in which nobody knows what it did.
+
+    0 where its process was on a processor for half of the time in which it did not tell that it waits.
+    """
+    is_known = isinstance(cpu_s, int | float) and cpu_s >= 0
+    rest_s = busy_s - waited_s
+    return rest_s - cpu_s if is_known and cpu_s < LITTLE * rest_s else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One factor: ``value`` in (0, 1], None if not known; ``lost_s`` seconds of the run that it took."""
+    """One factor: ``value`` in [0, 1], None if not known; ``lost_s`` seconds of the run that it took."""
 
     name: str
     value: float | None
@@ -80,8 +100,9 @@ class WorkerSeconds:
     """The seconds of one worker slot of a run, and what each is worth.
 
     price      the prices of all slots sum to 1; 0 for one whose speed nobody knows
-    in_task_s  inside the task, for results that counted
-    lost_s     start-up, balance, waiting, overhead, repeats -> seconds; with ``in_task_s``, the run's
+    in_task_s  inside the task, for results that counted, without waiting that was told and what is not known
+    lost_s     start-up, balance, waiting, overhead, repeats, not known -> seconds; with ``in_task_s``, the
+               run's
     """
 
     name: str
@@ -128,14 +149,26 @@ class Factors:
 class TrackOfFactors:
     """The seconds of one worker slot, which sum to the run's.
 
-    useful_s  stage -> seconds
+    useful_s  stage -> seconds inside the task, for results that counted
     lost_s    start-up, balance, waiting, overhead, repeats -> seconds
     like      slots with the same ``like`` are equally fast; "" for one without its like
+    inside_s  (waiting | not known, stage) -> seconds, of the useful ones
     """
 
     useful_s: Mapping[str, float]
     lost_s: Mapping[str, float]
     like: str = ""
+    inside_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def inside(self, kind: str = "", stage: str = "") -> float:
+        """Seconds inside the task in which it waited, or did what is not known; of one kind, of one stage."""
+        rows = self.inside_s.items()
+        return sum(s for (one, at), s in rows if kind in ("", one) and stage in ("", at))
+
+    def worker(self, name: str, price: float) -> WorkerSeconds:
+        """The seconds of the slot by what they went into in the end."""
+        lost = {kind: self.lost_s.get(kind, 0.0) + self.inside(kind) for kind in {**self.lost_s, UNKNOWN: 0}}
+        return WorkerSeconds(name, price, sum(self.useful_s.values()) - self.inside(), lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +229,21 @@ def factors_of(
     lost = {
         name: sum(prices[at] * one.lost_s.get(name, 0.0) for at, one in tracks.items()) for name in FACTORS
     }
-    uncut_s = min(lost["balance"] + lost["repeats"], _uncut_s(stages, bought))
+    waited = {
+        name: sum(prices[at] * one.inside("waiting", name) for at, one in tracks.items()) for name in stages
+    }
+    uncut_s = min(lost["balance"] + lost["repeats"], _uncut_s(stages, bought, waited))
     idle_s = min(lost["balance"], uncut_s)
     lost["longest item"] = uncut_s
     lost["balance"] += in_task_s - useful_s - idle_s
     lost["repeats"] -= uncut_s - idle_s  # a copy where there was nothing else to do costs nothing
+    cheapest = useful_s / in_task_s
+    for kind in ("waiting", UNKNOWN):
+        inside_s = cheapest * sum(prices[at] * one.inside(kind) for at, one in tracks.items())
+        lost[kind], useful_s = lost[kind] + inside_s, max(0.0, useful_s - inside_s)
     device = _device_share(tracks, stages, prices)
     found = _multiplied(wall_s, useful_s, {name: max(0.0, s) for name, s in lost.items()}, device)
-    workers = (
-        WorkerSeconds(name, prices[name], sum(one.useful_s.values()), dict(one.lost_s))
-        for name, one in tracks.items()
-    )
+    workers = (one.worker(name, prices[name]) for name, one in tracks.items())
     return replace(found, workers=tuple(workers))
 
 
@@ -215,7 +252,7 @@ def _multiplied(wall_s: float, useful_s: float, lost: Mapping[str, float], devic
     parts, left_s = [], useful_s
     for name in reversed([name for name in FACTORS if name != DEVICE]):
         before_s = left_s + lost[name]
-        parts.append(Factor(name, left_s / before_s, lost[name], FACTORS[name]))
+        parts.append(Factor(name, left_s / before_s if before_s > 0 else 1.0, lost[name], FACTORS[name]))
         left_s = before_s
     parts.reverse()
     lost_s = 0.0 if device is None else useful_s * (1.0 - device)
@@ -271,13 +308,19 @@ def _bought_s(
     return work * min((prices[name] / speed for name, speed in speeds.items()), default=0.0)
 
 
-def _uncut_s(stages: Mapping[str, StageOfFactors], bought: Mapping[str, float]) -> float:
+def _uncut_s(
+    stages: Mapping[str, StageOfFactors], bought: Mapping[str, float], waited: Mapping[str, float]
+) -> float:
     """Seconds beyond the work's own that no plan avoids, as an item cannot be on two devices at once."""
     groups: dict[int, list[str]] = {}
     for name, stage in stages.items():
         groups.setdefault(stage.group, []).append(name)
     return sum(
-        max(0.0, max(stages[name].longest_s for name in names) - sum(bought[name] for name in names))
+        max(
+            0.0,
+            max(stages[name].longest_s for name in names)
+            - sum(bought[name] - waited[name] for name in names),
+        )
         for names in groups.values()
     )
 
@@ -289,6 +332,7 @@ def _device_share(
     took_s = least_s = 0.0
     for name, track in tracks.items():
         for stage, seconds in track.useful_s.items():
+            seconds -= track.inside(stage=stage)
             if seconds <= 0 or prices[name] <= 0:
                 continue
             least = stages[stage].least_s.get(name) if stage in stages else None

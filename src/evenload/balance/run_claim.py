@@ -33,12 +33,15 @@ class StageChunks:
     shared: list[list[int]] = field(
         default_factory=list
     )  # devices with the same items, and their nanoseconds
+    waited: list[int] = field(
+        default_factory=list
+    )  # nanoseconds of each chunk that were told; no proof needs them
 
     def add(
         self, device: int, start: int, stop: int, busy: int, items: list[int], n_all: int,
-        cost: float | None, is_good: bool,
+        cost: float | None, is_good: bool, waited: int = 0,
     ) -> None:  # fmt: skip
-        """Add a chunk; times in nanoseconds, of at least 0.
+        """Add a chunk; times in nanoseconds, of at least 0; ``busy``: without those that it told it waited.
 
         items  those that nobody had done before, ``[first, how many, ...]``; ``n_all``: with those done again
         """
@@ -46,6 +49,7 @@ class StageChunks:
         cost = cost if cost is not None and cost > 0 else None
         self.rows.append([device, start, stop, min(busy, stop - start), items, n_all - n, cost, is_good])
         self.n_of.append((n, n_all))
+        self.waited.append(waited)
 
     def share(self, pairs: Iterable[tuple[str, str, float, float]], names: list[str]) -> None:
         """Take note of devices that had the same items, as ``StageWork.shared`` has them; names by number."""
@@ -73,11 +77,13 @@ class StageChunks:
 
     def to_prove(self, number: Callable[[float], Any] = float) -> dict[str, Any]:
         """Return what bounds are proved from, as ``evenload.certificate`` has it, with such numbers."""
-        busy: dict[int, int] = dict.fromkeys(self.speeds, 0)
-        for row, (n, n_all) in zip(self.rows, self.n_of, strict=True):
+        busy, waits = dict.fromkeys(self.speeds, 0), dict.fromkeys(self.speeds, 0)
+        for row, (n, n_all), waited in zip(self.rows, self.n_of, self.waited, strict=True):
             busy[row[0]] = busy.get(row[0], 0) + row[3] * n // n_all
+            waits[row[0]] = waits.get(row[0], 0) + waited * n // n_all
         rate = {d: (who, *map(number, some)) for d, (who, *some) in self.speeds.items()}
-        return {"rate": rate, "busy": busy, "load": dict.fromkeys(rate, 0), "fixed": 0, "chunks": self.rows}
+        found = {"rate": rate, "busy": busy, "waited": waits, "load": dict.fromkeys(rate, 0), "fixed": 0}
+        return found | {"chunks": self.rows}
 
     def to_json(self, n_devices: int) -> dict[str, Any]:
         """Return the stage as it is written, with the speeds of ``n_devices``."""
@@ -90,6 +96,7 @@ class StageChunks:
             "needs": [],
             "chunks": self.rows,
             "shared": self.shared,
+            "waited": self.waited if any(self.waited) else [],
         }
 
 
@@ -200,9 +207,14 @@ def up_to(stages: list[StageChunks], prices: list[float], lanes: list[int]) -> f
     parts, each = [swapped(one.to_prove()) for one in stages], dict(enumerate(lanes))
     alone = [[float(one is stage) for one in stages] for stage in stages]
     found = [least_time(partial(by_prices, parts, some, lanes), SOON_S) for some in (prices, *alone)]
-    for one in parts:
-        untold = (row for row in one["chunks"] if row[4] and row[6] is None)
-        chunks = [(row[3], row[0], 1) for row in untold if row[0] in one["rate"]]
+    for stage, one in zip(stages, parts, strict=True):
+        held = ((row, row[3] + waited, waited) for row, waited in zip(stage.rows, stage.waited, strict=True))
+        new = ((row, s, waited) for row, s, waited in held if row[4] and row[0] in one["rate"])
+        chunks = [
+            (s if row[6] is None else s // (sum(row[4][1::2]) + row[5]), row[0], 1)
+            for row, s, waited in new
+            if row[6] is None or waited
+        ]
         both = long_items(one, sum(lanes)), chunks
         found += [longest_bound(some, one["rate"], each, SOON_S)[0] for some in both]
     return max(found, default=0.0)

@@ -113,8 +113,10 @@ class Span:
 
     It has items ``index`` .. ``index + n_items - 1`` (a chunk of one when items are heavy), or ``items`` if
     they do not follow one another; ``cost`` is the sum of their size hints, if there are any. ``busy_s``:
-    seconds inside the task. ``status``: ok | failed (some item raised) | lost (the worker died) |
-    superseded (a duplicate elsewhere was faster).
+    seconds inside the task; of these, ``waited_s`` in which it said that it waits (``evenload.waiting``).
+    ``cpu_s``: seconds of processors that the worker's process took for them; None if not known.
+    ``status``: ok | failed (some item raised) | lost (the worker died) | superseded (a duplicate elsewhere
+    was faster).
     """
 
     stage: str
@@ -131,6 +133,8 @@ class Span:
     duplicate: bool = False
     cost: float | None = None
     items: Sequence[int] | None = None
+    waited_s: float = 0.0
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

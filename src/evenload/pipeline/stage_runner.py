@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from evenload._waiting import waiting
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import (
@@ -100,7 +101,8 @@ class StageRunner:
                 if is_memory_error(error):
                     raise
                 # What was missing may come back: a server, a file.
-                time.sleep(min(0.1 * 2**attempt, 5.0))
+                with waiting():
+                    time.sleep(min(0.1 * 2**attempt, 5.0))
         return self._called(inputs, item, place, seen)
 
     def _called(self, inputs: Mapping[str, Any], item: Item, place: str, seen: set[str]) -> StageOutput:

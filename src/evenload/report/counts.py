@@ -21,6 +21,8 @@ class DeviceCount:
     n_chunks: int = 0
     busy_s: float = 0.0
     span_s: float = 0.0
+    waited_s: float = 0.0
+    unknown_s: float = 0.0
     wasted_s: float = 0.0
     startup_s: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class DeviceCount:
         return self.busy_s - self.wasted_s
 
     def summary(self, name: str, work_s: float, n_workers: int) -> DeviceSummary:
+        worked_s = self.busy_s - self.waited_s - self.unknown_s
         return DeviceSummary(
             device=name,
             name=str(self.facts.get("name", "")),
@@ -45,7 +48,9 @@ class DeviceCount:
             idle_s=max(0.0, work_s * n_workers - self.span_s),
             startup_s=self.startup_s,
             wasted_s=self.wasted_s,
-            utilisation=min(1.0, self.busy_s / (work_s * n_workers)) if work_s > 0 else 0.0,
+            waited_s=self.waited_s,
+            unknown_s=self.unknown_s,
+            utilisation=min(1.0, worked_s / (work_s * n_workers)) if work_s > 0 else 0.0,
             items_per_s=self.n_items / self.useful_s if self.useful_s > 0 else 0.0,
             waits=summed([self.waits]),
             n_lost_workers=self.n_lost,

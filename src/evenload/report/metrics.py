@@ -192,7 +192,10 @@ class _Summary:
             ),
             "work_seconds": (summary.work_s, "Time in which chunks ran."),
             "imbalance_ratio": (summary.imbalance, "Busiest device over the mean: 1 is even."),
-            "utilization_ratio": (summary.utilisation, "Share of the work's time inside the task, mean."),
+            "utilization_ratio": (
+                summary.utilisation,
+                "Share of the work's time inside the task, without waiting there; mean.",
+            ),
         }
         factors = summary.factors
         if factors is not None:

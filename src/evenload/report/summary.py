@@ -30,8 +30,10 @@ class DeviceSummary:
 
     ``busy_s`` inside the task, ``overhead_s`` of chunks but outside the task (sending, receiving), ``idle_s``
     the rest of the work's time; ``startup_s`` before work. ``waits`` splits the part of idle_s for which the
-    policy gave a reason. ``wasted_s`` (part of busy_s): duplicates that came second, chunks of workers that
-    died. ``utilisation`` is busy_s over the work's time and the number of workers, 0..1.
+    policy gave a reason. Parts of busy_s: ``wasted_s``, duplicates that came second and chunks of workers
+    that died; of the others, ``waited_s`` in which items told that they wait, and ``unknown_s`` in which
+    nobody knows what they did. ``utilisation`` is busy_s without these two, over the work's time and the
+    number of workers, 0..1.
     """
 
     device: str
@@ -45,6 +47,8 @@ class DeviceSummary:
     idle_s: float = 0.0
     startup_s: float = 0.0
     wasted_s: float = 0.0
+    waited_s: float = 0.0
+    unknown_s: float = 0.0
     utilisation: float = 0.0
     items_per_s: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)

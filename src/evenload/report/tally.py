@@ -28,6 +28,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
+from evenload.report.inside_items import InsideItems
 from evenload.report.items import NeededItems, items_key
 from evenload.report.losses.account import LossAccount
 from evenload.report.losses.advice import Advice
@@ -55,7 +56,7 @@ class Tally:
         self._stages: dict[str, StageCount] = {}
         self._tracks = WorkerTracks()
         self._losses = LossAccount(self._tracks)
-        self._needed = NeededItems()
+        self._needed, self._inside = NeededItems(), InsideItems()
         self.lanes = Lanes()
         self.likes: dict[str, str] = {}  # slot -> what it shares with those as fast by their sheets
         self._used: set[str] = set()
@@ -89,6 +90,7 @@ class Tally:
             handler(event)
         self._losses.add(event)
         self._needed.add(event)
+        self._inside.add(event)
 
     def _device(self, name: str) -> DeviceCount:
         return self._devices.setdefault(name, DeviceCount())
@@ -136,7 +138,10 @@ class Tally:
         track = self._tracks.key(span.device, span.worker)
         self._take_like(track, span.device)
         n_needed = self._needed.take(span)
-        self._losses.add_span(span, track, busy_s, n_needed)
+        inside = self._inside.seconds(span, busy_s)
+        self._losses.add_span(span, track, busy_s, n_needed, inside)
+        if span.status not in ("superseded", "lost"):
+            device.waited_s, device.unknown_s = device.waited_s + inside[0], device.unknown_s + inside[1]
         self._share(span, track, busy_s, stage)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
@@ -149,7 +154,10 @@ class Tally:
         if span.n_items > 0:
             self.lanes.add(track, span.start_s, span.stop_s)
         good = span.status == "ok"
-        stage.work.add(track, busy_s, span.n_items, cost=span.cost, is_good=good, n_needed=n_needed)
+        stage.work.add(
+            track, busy_s, span.n_items, cost=span.cost, is_good=good, n_needed=n_needed,
+            waited_s=inside[0],
+        )  # fmt: skip
         if span.items is None:
             stage.items.add(span.index, span.n_items)
         else:
@@ -162,7 +170,8 @@ class Tally:
     def _share(span: Span, track: str, busy_s: float, stage: StageCount) -> None:
         """Have devices compared by items that both had; a copy that ended second has its seconds, too."""
         is_done = span.status == "ok" or (span.status == "superseded" and span.busy_s > 0)
-        if span.n_items > 0 and (is_done or span.status == "superseded"):
+        # Nobody knows how long a copy of an item that waited would have waited.
+        if span.n_items > 0 and (is_done or span.status == "superseded") and not span.waited_s:
             start_s, stop_s = (0.0, busy_s) if is_done else (span.start_s, span.stop_s)
             stage.work.add_shared(track, items_key(span), start_s, stop_s, is_done=is_done)
 

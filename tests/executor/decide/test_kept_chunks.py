@@ -21,7 +21,13 @@ ITEMS = st.one_of(
     st.sets(st.integers(0, 25), min_size=1, max_size=5).map(tuple),
 )
 CHUNKS = st.lists(
-    st.tuples(st.sampled_from("abc"), ITEMS, st.sampled_from([0.25, 1.0, 3.0]), st.booleans()),
+    st.tuples(
+        st.sampled_from("abc"),
+        ITEMS,
+        st.sampled_from([0.25, 1.0, 3.0]),
+        st.sampled_from([0.0, 0.5]),
+        st.booleans(),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -31,15 +37,27 @@ CHUNKS = st.lists(
 @given(CHUNKS, st.sampled_from([None, 2.0]))
 def test_it_is_the_certificate_of_the_events(chunks, cost):
     kept, spans, free, shared = KeptChunks("map"), [], dict.fromkeys("abc", 100.0), SharedItems()
-    for device, items, seconds, is_good in chunks:
+    for device, items, seconds, waits, is_good in chunks:
         start, free[device] = free[device], free[device] + seconds
         times = (start, free[device], seconds * 0.75)
-        kept.add(device, items, *times, cost, is_good=is_good)
+        waited_s = times[2] * waits
+        kept.add(device, items, *times[:2], times[2] - waited_s, waited_s, cost, is_good=is_good)
         status = "ok" if is_good else "failed"
-        if is_good:
+        if is_good and not waits:
             shared.add(device, tuple(items), 0.0, times[2], is_done=True)
         spans.append(
-            Span("map", device, device, items[0], len(items), *times, status, cost=cost, items=tuple(items))
+            Span(
+                "map",
+                device,
+                device,
+                items[0],
+                len(items),
+                *times,
+                status,
+                cost=cost,
+                items=tuple(items),
+                waited_s=waited_s,
+            )
         )
     try:
         theirs = run_certificate(spans)
@@ -51,6 +69,8 @@ def test_it_is_the_certificate_of_the_events(chunks, cost):
     assert mine["claim"] == pytest.approx(theirs["claim"], abs=9)
     what = [[row[0], *row[4:]] for row in mine["evidence"]["stages"][0]["chunks"]]
     assert what == [[row[0], *row[4:]] for row in theirs["evidence"]["stages"][0]["chunks"]]
+    told = [one["evidence"]["stages"][0]["waited"] for one in (mine, theirs)]
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("batch", [None, 3])
@@ -83,8 +103,8 @@ def test_more_chunks_than_are_kept_are_refused_and_take_no_memory(monkeypatch):
 def test_scattered_items_are_counted_too(monkeypatch):
     monkeypatch.setattr(kept_chunks, "MOST_NUMBERS", 4)
     kept = KeptChunks("map")
-    kept.add("a", (5, 1, 3), 0.0, 1.0, 1.0, None, is_good=True)
+    kept.add("a", (5, 1, 3), 0.0, 1.0, 1.0, 0.0, None, is_good=True)
     assert kept.certificate()["evidence"]["stages"][0]["chunks"][0][4] == [5, 1, 1, 1, 3, 1]
-    kept.add("a", (7, 9), 1.0, 2.0, 1.0, None, is_good=True)
+    kept.add("a", (7, 9), 1.0, 2.0, 1.0, 0.0, None, is_good=True)
     with pytest.raises(ConfigError, match="cannot be certified"):
         kept.certificate()

@@ -19,8 +19,10 @@ def of(factors):
 
 
 def test_a_map_that_says_what_an_item_needs_knows_how_well_devices_are_used(monkeypatch):
-    def rest(seconds):
-        time.sleep(seconds)
+    def spin(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
 
     events = []
     pool = DevicePool([Device("cpu:0", "cpu", "cpu", "a CPU")])
@@ -28,14 +30,14 @@ def test_a_map_that_says_what_an_item_needs_knows_how_well_devices_are_used(monk
     monkeypatch.setattr(known, "_kept", lambda: {known._key(pool.device("cpu:0")): measured})
     work = {"flop": 1e6, "bytes": 5e6}  # 5 ms of the 20 and more that it takes
     results = map_items(
-        rest, [0.02] * 4, devices=pool, backend="inline", work=work, events=EventLog(events.append)
+        spin, [0.02] * 4, devices=pool, backend="inline", work=work, events=EventLog(events.append)
     )
     assert len(list(results)) == 4
     for factors in (results.summary.factors, summarise(events).factors):
         assert 0 < of(factors).value <= 0.25
         assert factors.share <= 0.25
     with Executor(pool, backend="inline") as executor:
-        results = executor.map(rest, [0.001])
+        results = executor.map(spin, [0.001])
         list(results)
     assert of(results.summary.factors).value is None
 

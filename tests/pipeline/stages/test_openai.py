@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,8 @@ from evenload.errors import ConfigError, EvenloadError, SpecError
 from evenload.pipeline import Pipeline
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.openai import FIRST_PAUSE_S, LONGEST_PAUSE_S, OpenAI, pause_s
+from evenload.report.source import open_run
+from evenload.report.tally import summarise
 
 KEY = "sk-secret-0123456789"
 
@@ -211,11 +214,7 @@ def test_an_address_that_is_none_or_holds_a_password_is_refused(url: str) -> Non
     assert "pw" not in str(caught.value)
 
 
-def test_a_whole_run_leaves_the_key_nowhere(server: Server, tmp_path: Path) -> None:
-    rows = [
-        {"id": f"r{n}", "text": text} for n, text in enumerate(["plain a", "busy b", "wrong c", "broken d"])
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def write_job(server: Server, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         f"""\
 version: 1
@@ -230,6 +229,37 @@ stages:
     timeout_s: 600
 """
     )
+
+
+def test_what_the_server_takes_is_waiting_and_neither_work_nor_bound(server: Server, tmp_path: Path) -> None:
+    """The oracle is the server's clock: two batches of four, each answered after a while, at once."""
+    slept: list[float] = []
+
+    def take_a_while(_: float) -> None:
+        began = time.monotonic()
+        time.sleep(0.4)
+        slept.append(time.monotonic() - began)
+
+    server.together = SimpleNamespace(wait=take_a_while)  # type: ignore[assignment]
+    rows = [{"id": f"r{n}", "text": f"plain {n}"} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_job(server, tmp_path)
+    Pipeline.from_yaml(tmp_path / "job.yaml").run()
+    summary = summarise(open_run(tmp_path / "run"))
+    (worker,) = summary.factors.workers  # type: ignore[union-attr]
+    least_s = sum(slept) / 4  # of each batch, one after the other
+    assert len(slept) == 8
+    assert 0.8 * least_s <= worker.lost_s["waiting"] <= least_s + 0.8
+    assert worker.in_task_s <= summary.wall_s - 0.8 * least_s
+    assert summary.bound_s < 0.5 * least_s < summary.bound_up_to_s
+
+
+def test_a_whole_run_leaves_the_key_nowhere(server: Server, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"r{n}", "text": text} for n, text in enumerate(["plain a", "busy b", "wrong c", "broken d"])
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_job(server, tmp_path)
     result = Pipeline.from_yaml(tmp_path / "job.yaml").run(backend="inline")
     assert [one.outputs.get("said") for one in result] == [
         "answer to plain a", "answer to busy b", None, "answer to broken d"

@@ -76,6 +76,8 @@ class Record:
         dealt_s: float,
         duplicate: bool,
         cost: float | None = None,
+        waited_s: float = 0.0,
+        cpu_s: float | None = None,
     ) -> None:
         if self._log is None:
             return
@@ -96,6 +98,8 @@ class Record:
                 duplicate,
                 cost,
                 _scattered(items),
+                waited_s,
+                cpu_s,
             )
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from evenload.balance.bound import Bound
 from evenload.balance.factors import (
+    UNKNOWN,
     Factors,
     StageOfFactors,
     TrackOfFactors,
@@ -18,6 +19,7 @@ from evenload.balance.factors import (
     kind_of_idle,
     least_seconds,
     like_of,
+    unknown_seconds,
 )
 
 __all__ = ["RunSeconds"]
@@ -39,6 +41,8 @@ class _DeviceSeconds:
     stop_s: float = -math.inf
     n_items: int = 0
     useful_s: float = 0.0
+    waited_s: float = 0.0  # of the useful ones, as the items told
+    unknown_s: float = 0.0  # of the useful ones, if all that the device has is a processor
     repeats_s: float = 0.0
     startup_s: float = 0.0
     waiting_s: float = 0.0
@@ -77,9 +81,10 @@ class RunSeconds:
             self._end_rest(one, now, now)
 
     def worked(
-        self, device: str, start_s: float, stop_s: float, busy_s: float, needed: float, n_items: int = 0
-    ) -> None:
-        """A chunk came back that was ``busy_s`` inside the task.
+        self, device: str, start_s: float, stop_s: float, busy_s: float, needed: float, n_items: int = 0,
+        waited_s: float = 0.0, cpu_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """A chunk came back that was ``busy_s`` inside the task; see ``events.Span``.
 
         The share ``needed`` of it counts, with ``n_items`` items.
         """
@@ -87,6 +92,8 @@ class RunSeconds:
         if one is None:
             one = self._devices[device] = _DeviceSeconds(ready_s=start_s)
         one.useful_s += busy_s * needed
+        one.waited_s += waited_s * needed
+        one.unknown_s += unknown_seconds(busy_s, waited_s, cpu_s) * needed
         one.n_items += n_items
         one.repeats_s += busy_s * (1.0 - needed)
         one.stop_s, one.sent_s = stop_s, None
@@ -128,12 +135,19 @@ class RunSeconds:
         for device in {**devices, **self._devices}:
             known = devices.get(device, {})
             useful, lost = self._seconds(device, began_s, end_s)
-            tracks[device] = TrackOfFactors({STAGE: useful} if useful else {}, lost, like_of(known))
+            inside = self._inside(device, useful, known) if useful else {}
+            tracks[device] = TrackOfFactors({STAGE: useful} if useful else {}, lost, like_of(known), inside)
             item_s = least_seconds(work, known)
             if item_s is not None and device in self._devices:
                 least[device] = item_s * self._devices[device].n_items
         stage = StageOfFactors(bound.speeds, bound.longest_s, least_s=least)
         return factors_of(end_s - began_s, tracks, {STAGE: stage})
+
+    def _inside(self, device: str, useful_s: float, known: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+        """Of the useful seconds, those that waited; and, on a processor, those that are not known."""
+        one = self._devices[device]
+        found = {"waiting": one.waited_s, UNKNOWN: one.unknown_s if known.get("kind") == "cpu" else 0.0}
+        return {(kind, STAGE): s * useful_s / one.useful_s for kind, s in found.items() if s > 0}
 
     def _seconds(self, device: str, began_s: float, end_s: float) -> tuple[float, dict[str, float]]:
         """Useful seconds and lost ones by kind, which sum to those of the run."""

@@ -76,7 +76,7 @@ class Summary:
         ]
         return page(
             str(self).partition("\n")[0],
-            table(["device", "items", "chunks", "busy s", "at work", "items/s"], rows),
+            table(["device", "items", "chunks", "busy s", "in the task", "items/s"], rows),
         )
 
     def __str__(self) -> str:
@@ -130,13 +130,16 @@ class RunTally:
         self._work = StageWork(devices, likes=likes)
         self._shares = {device: _Share() for device in devices}
 
-    def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
+    def add(
+        self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool,
+        waited_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Count a chunk whose results were the first. ``is_good``: none of its items failed."""
         share = self._shares.setdefault(device, _Share())
         share.items += n_items
         share.chunks += 1
         share.busy_s += busy_s
-        self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good)
+        self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good, waited_s=waited_s)
 
     def add_shared(
         self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool

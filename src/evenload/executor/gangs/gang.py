@@ -267,11 +267,13 @@ class Gang:
             startup_s = answer.stop_s - answer.start_s
             self._record.worker_started(device, self._worker(number), self._pids[number], startup_s)
             return
+        answer.bound_times(self._began_s, time.monotonic())
         self._results[number] = answer.values[0]
         self._record.span(
             self._call.stage, device, self._worker(number), (number,),
             answer.start_s, answer.stop_s, answer.busy_s,
             "ok" if failure is None else "failed", "a rank", self._began_s, False,
+            waited_s=answer.waited_s, cpu_s=answer.cpu_s,
         )  # fmt: skip
 
     def _worker(self, number: int) -> str:

@@ -90,20 +90,26 @@ class RunAccount:
         status = "superseded" if not n_first else "failed" if answer.failures else "ok"
         needed = n_first / max(n_first, len(answer.values)) if n_first else 0.0
         n_run, is_good = len(answer.values), not answer.failures
+        work_s = answer.busy_s - answer.waited_s
         items, cost = chunk.send.items, chunk.cost
         if n_run < len(items):  # it was told to skip the rest
             items = items[:n_run] or items
             cost = None if cost is None else cost * len(items) / len(chunk.send.items)
         if n_first:
             share = None if cost is None else cost * needed
-            self._tally.add(device, answer.busy_s * needed, n_first, cost=share, is_good=is_good)
-            self.kept.add(device, items, answer.start_s, answer.stop_s, answer.busy_s, cost, is_good=is_good)
-        if is_good:
-            self._tally.add_shared(device, _key(items), 0.0, answer.busy_s, is_done=True)
+            self._tally.add(
+                device, answer.busy_s * needed, n_first, cost=share, is_good=is_good,
+                waited_s=answer.waited_s * needed,
+            )  # fmt: skip
+            times = answer.start_s, answer.stop_s, work_s, answer.waited_s
+            self.kept.add(device, items, *times, cost, is_good=is_good)
+        if is_good and not answer.waited_s:  # nobody knows how long a copy of it would have waited
+            self._tally.add_shared(device, _key(items), 0.0, work_s, is_done=True)
         if needed < 1.0:
             self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
-        self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first)
-        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status)
+        waits = answer.waited_s, answer.cpu_s
+        self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first, *waits)
+        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status, *waits)
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
         """``chunk`` has no results: failed | lost | superseded."""
@@ -138,12 +144,13 @@ class RunAccount:
 
     def _span(
         self, chunk: SentChunk[Any], items: "range | tuple[int, ...]", cost: float | None, device: str,
-        start_s: float, stop_s: float, busy_s: float, status: str,
+        start_s: float, stop_s: float, busy_s: float, status: str, waited_s: float = 0.0,
+        cpu_s: float | None = None,
     ) -> None:  # fmt: skip
         send = chunk.send
         self._record.span(
             self._stage, device, chunk.worker, items, start_s, stop_s, busy_s, status, send.why,
-            chunk.dealt_s, send.duplicate, cost,
+            chunk.dealt_s, send.duplicate, cost, waited_s, cpu_s,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from evenload.executor.task.failure import Failure
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "checked_waits"]
 
 MOST_S = 1e8  # of a chunk, three years
 MOST_CEILING = 1 << 40  # items in one call
@@ -17,6 +17,7 @@ class Answer:
     """The outcome of a chunk: values in order (None where an item failed) and failures by position.
 
     ``skipped``: items from this position on were not begun, as the chunk was dropped; None: all were.
+    ``waited_s`` and ``cpu_s``: see ``events.Span``.
     """
 
     values: list[Any]
@@ -26,6 +27,8 @@ class Answer:
     busy_s: float
     ceiling: int | None = None
     skipped: int | None = None
+    waited_s: float = 0.0
+    cpu_s: float | None = None
 
     def fault(self, n_items: int) -> str:
         """What is wrong with it as the answer to a chunk of ``n_items``, in words that fit after "it sent".
@@ -50,6 +53,17 @@ class Answer:
         """
         if not (0 <= self.busy_s <= MOST_S and math.isfinite(self.start_s + self.stop_s)):
             self.start_s, self.stop_s, self.busy_s = dealt_s, now_s, now_s - dealt_s
+        self.waited_s, self.cpu_s = checked_waits(self.busy_s, self.waited_s, self.cpu_s)
+
+
+def checked_waits(busy_s: float, waited_s: Any, cpu_s: Any) -> tuple[float, float | None]:
+    """Return what a worker says of ``busy_s`` seconds: waited, and of processors; without what cannot be."""
+    waited_s = min(waited_s, busy_s) if _is_time(waited_s) else 0.0
+    return waited_s, cpu_s if _is_time(cpu_s) else None
+
+
+def _is_time(seconds: Any) -> bool:
+    return type(seconds) in (int, float) and 0 <= seconds <= MOST_S
 
 
 def _is_count(number: Any, most: int) -> bool:

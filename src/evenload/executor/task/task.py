@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from evenload._waiting import Meter
 from evenload.errors import ConfigError
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure, is_memory_error
@@ -118,7 +119,7 @@ class Runner:
         answer = Answer([], {}, start_s, start_s, 0.0)
         if not self._travels:
             self._contexts.keep(copy_context())  # the caller's of now
-        with self._seeding or contextlib.nullcontext():
+        with Meter() as meter, self._seeding or contextlib.nullcontext():
             if self._task.batch is None:
                 self._run_each(self._one, items, cell, answer)
             elif singly:
@@ -129,6 +130,7 @@ class Runner:
         cell.at(PACKING)
         answer.stop_s = time.monotonic()
         answer.busy_s = answer.stop_s - start_s
+        answer.waited_s, answer.cpu_s = meter.waited_s, meter.cpu_s
         return answer
 
     def tidy(self) -> None:

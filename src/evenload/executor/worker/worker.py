@@ -221,6 +221,8 @@ def _fields(answer: Answer) -> tuple:
         answer.busy_s,
         answer.ceiling,
         answer.skipped,
+        answer.waited_s,
+        answer.cpu_s,
     )
 
 

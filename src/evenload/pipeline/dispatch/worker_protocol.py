@@ -106,6 +106,7 @@ class OrderOutcome:
     files         output -> [bytes, digest]
     reads         what the stage has read for them, see ``stage_reads``; None if nobody knows
     start_s       by ``time.monotonic``, the same clock in all processes of a machine; saving left out
+    waited_s      of the seconds of a task, and cpu_s: see ``events.Span``
     peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
     must_replace  memory did not come back: this process should not go on
     parked        of a load: stages that wait in host memory here, and the seconds until one is back
@@ -129,6 +130,8 @@ class OrderOutcome:
     error: tuple[str, str, str] = ("", "", "")
     start_s: float = 0.0
     stop_s: float = 0.0
+    waited_s: float = 0.0
+    cpu_s: float | None = None
     peak_bytes: int | None = None
     must_replace: bool = False
     parked: dict[int, float] = field(default_factory=dict)

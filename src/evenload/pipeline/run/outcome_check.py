@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from evenload.executor.task.answer import Answer
+from evenload.executor.task.answer import Answer, checked_waits
 from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.dispatch.device_group import HeldTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
@@ -178,15 +178,16 @@ class OutcomeCheck:
 
 
 def bound_times(outcome: OrderOutcome, now: float) -> OrderOutcome:
-    """Return it with its times; with none, ``now``, where they cannot be.
+    """Return it with its times; with none, ``now``, where they cannot be; and no more waiting than time.
 
     A stage may have moved the clock of its process: tests freeze it.
     """
     start_s, stop_s = outcome.start_s, outcome.stop_s
     may_be = math.isfinite(start_s + stop_s) and 0 <= stop_s - start_s <= MOST_S and start_s >= 0
-    if may_be and stop_s <= now + AHEAD_S:
-        return outcome
-    return dataclasses.replace(outcome, start_s=now, stop_s=now)
+    if not (may_be and stop_s <= now + AHEAD_S):
+        start_s = stop_s = now
+    waited_s, cpu_s = checked_waits(stop_s - start_s, outcome.waited_s, outcome.cpu_s)
+    return dataclasses.replace(outcome, start_s=start_s, stop_s=stop_s, waited_s=waited_s, cpu_s=cpu_s)
 
 
 def _of_part(name: str, keys: Collection[str]) -> str:

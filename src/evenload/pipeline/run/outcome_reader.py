@@ -207,12 +207,15 @@ class OutcomeReader:
         self._dispatcher.ended(worker.slot, task, seconds if is_measured else None)
         if seconds > 0:
             status = "ok" if outcome.kind == "done" else "failed"
-            self._span(worker, task, outcome.start_s, outcome.stop_s, status)
+            self._span(worker, task, outcome.start_s, outcome.stop_s, status, outcome.waited_s, outcome.cpu_s)
         self.ended.append(EndedTask(task, outcome, worker.slot))
 
-    def _span(self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str) -> None:
+    def _span(
+        self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str,
+        waited_s: float = 0.0, cpu_s: float | None = None,
+    ) -> None:  # fmt: skip
         busy_s = stop_s - start_s if status != "lost" else 0.0
         self._record.span(
             self._stages[task.stage], worker.slot, worker.name, (task.strand,), start_s, stop_s,
-            busy_s, status, "", start_s, False,
+            busy_s, status, "", start_s, False, None, waited_s, cpu_s,
         )  # fmt: skip

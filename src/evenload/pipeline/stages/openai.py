@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evenload._bounded_json import parse_json
+from evenload._waiting import waiting
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.vlm_score import fill_question
@@ -146,7 +147,8 @@ class OpenAI:
                 )
             if attempt == self._retries:
                 break
-            self._sleep(pause_s(attempt, wanted_s, random.random()))
+            with waiting():
+                self._sleep(pause_s(attempt, wanted_s, random.random()))
         raise EvenloadError(
             f"{why}, {self._retries + 1} times", hint="is the server up? see retries, timeout_s"
         )
@@ -156,7 +158,7 @@ class OpenAI:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(f"{self._url}/chat/completions", body, headers)
-        with self._opener.open(request, timeout=self._timeout_s) as reply:
+        with waiting(), self._opener.open(request, timeout=self._timeout_s) as reply:
             answer = reply.read(MOST_ANSWER_BYTES + 1)
             if reply.length and len(answer) <= MOST_ANSWER_BYTES:
                 raise http.client.IncompleteRead(answer, reply.length)

@@ -4,6 +4,7 @@ A batch must give the bytes that its items give one by one, unless the job allow
 the first batch of a key (other shapes, other kernels) is done both ways and compared.
 """
 
+import contextlib
 import gc
 import queue
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from evenload._waiting import Meter
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, TaskInputs
 from evenload.pipeline.stage import StageOutput, StageSetup
@@ -103,15 +105,21 @@ class LoadedStage:
             self._over.put(outcome)
 
     def _run_one(self, runner: StageRunner, one: TaskInputs) -> OrderOutcome:
-        began_s = time.monotonic()
+        made, outcome = self._called(runner, one)
+        return outcome if made is None else self._saved(outcome, made)
+
+    def _called(self, runner: StageRunner, one: TaskInputs) -> tuple[StageOutput | None, OrderOutcome]:
+        """Run an item; returns what it made, None if it failed, and the outcome."""
+        began_s, made, meter = time.monotonic(), None, Meter()
         try:
-            made = runner.call(one.values, one.item, one.place)
+            # Items on lanes run at once in one process: nobody can say what was done for which.
+            with contextlib.nullcontext() if self._has_lanes else meter:
+                made = runner.call(one.values, one.item, one.place)
         except Exception as error:
-            return timed(self._failed(one, error), began_s)
-        outcome = timed(
-            OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads), began_s
-        )
-        return self._saved(outcome, made)
+            outcome = self._failed(one, error)
+        else:
+            outcome = OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads)
+        return made, timed(outcome, began_s, meter)
 
     def _failed(self, one: TaskInputs, error: BaseException) -> OrderOutcome:
         kind = "memory" if is_memory_error(error) else "failed"
@@ -161,9 +169,10 @@ class LoadedStage:
             outcomes = [self._run_one(self.runner, one) for one in tasks]
             outcomes[0].how = "differs" if self.runner.can_batch else "refused"
             return outcomes
-        began_s = time.monotonic()
+        began_s, meter = time.monotonic(), Meter()
         try:
-            mades = self.runner.call_batch([(one.values, one.item, one.place) for one in tasks])
+            with meter:
+                mades = self.runner.call_batch([(one.values, one.item, one.place) for one in tasks])
         except Exception as error:
             first = timed(self._failed(tasks[0], error), began_s)
             if first.kind == "memory":
@@ -176,7 +185,7 @@ class LoadedStage:
         if not self.runner.setup.may_change_bits and key not in self._compared:
             self._compared.add(key)
             return self._compare(tasks, mades, took_s)
-        return self._of_batch(tasks, mades, began_s, took_s)
+        return self._of_batch(tasks, mades, began_s, took_s, meter)
 
     def _of_batch(
         self,
@@ -184,6 +193,7 @@ class LoadedStage:
         mades: Sequence[StageOutput | Exception],
         began_s: float,
         took_s: float,
+        meter: Meter,
     ) -> list[OrderOutcome]:
         """Return outcomes as if the items had run one after the other, each in an equal share of the time."""
         outcomes = []
@@ -195,7 +205,7 @@ class LoadedStage:
                 outcome = self._failed(one, made)
             else:
                 outcome = OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads)
-            timed(outcome, began_s)
+            timed(outcome, began_s, meter, n_items=len(tasks))
             outcome.start_s = began_s + number * took_s
             outcome.stop_s = outcome.start_s + took_s
             outcomes.append(outcome if isinstance(made, Exception) else self._saved(outcome, made))
@@ -211,21 +221,12 @@ class LoadedStage:
         began_s = time.monotonic()
         outcomes, is_equal = [], True
         for one, together in zip(tasks, mades, strict=True):
-            start_s = time.monotonic()
-            try:
-                alone = self.runner.call(one.values, one.item, one.place)
-            except Exception as error:
-                outcomes.append(timed(self._failed(one, error), start_s))
-                is_equal = is_equal and isinstance(together, Exception)
-                continue
-            if isinstance(together, Exception):
-                is_equal = False
+            alone, outcome = self._called(self.runner, one)
+            if alone is None or isinstance(together, Exception):
+                is_equal = is_equal and alone is None and isinstance(together, Exception)
             else:
                 is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
-            outcome = timed(
-                OrderOutcome("done", self._stage, one.task, alone.outputs, alone.files, alone.reads), start_s
-            )
-            outcomes.append(self._saved(outcome, alone))
+            outcomes.append(outcome if alone is None else self._saved(outcome, alone))
         self._may_batch = is_equal
         alone_s = (time.monotonic() - began_s) / len(tasks)
         faster = f", {alone_s / took_s:.1f}x as fast" if took_s > 0 else ""
@@ -244,12 +245,21 @@ def _after_saving(outcome: OrderOutcome, fault: Exception | None) -> OrderOutcom
         return outcome
     failed = OrderOutcome("failed", outcome.stage, outcome.task, error=described_error(fault))
     failed.start_s, failed.stop_s, failed.peak_bytes = outcome.start_s, outcome.stop_s, outcome.peak_bytes
+    failed.waited_s, failed.cpu_s = outcome.waited_s, outcome.cpu_s
     return failed
 
 
-def timed(outcome: OrderOutcome, began_s: float) -> OrderOutcome:
-    """Set the outcome's times, from ``began_s`` to now, and the peak of memory."""
+def timed(
+    outcome: OrderOutcome, began_s: float, meter: Meter | None = None, n_items: int = 1
+) -> OrderOutcome:
+    """Set the outcome's times, from ``began_s`` to now, what ``meter`` measured, and the peak of memory.
+
+    n_items  that were measured together, each of which has an equal share
+    """
     outcome.start_s, outcome.stop_s = began_s, time.monotonic()
+    if meter is not None:
+        outcome.waited_s = meter.waited_s / n_items
+        outcome.cpu_s = None if meter.cpu_s is None else meter.cpu_s / n_items
     outcome.peak_bytes = _peak_bytes()
     return outcome
 

@@ -70,4 +70,5 @@ def _with_idle(stage: Any, idle: list[int]) -> StageChunks:
     if speeds:
         fastest = max(one[1] for one in speeds.values())
         speeds |= {d: (d, fastest, fastest, fastest) for d in idle}
-    return StageChunks(str(stage.get("name", "")), chunks, n_of, speeds)
+    waited = list(map(int, stage.get("waited", ()))) or [0] * len(chunks)
+    return StageChunks(str(stage.get("name", "")), chunks, n_of, speeds, waited=waited)

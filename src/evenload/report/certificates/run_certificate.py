@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from evenload.balance.bound import work_prices
+from evenload.balance.factors import waited_seconds
 from evenload.balance.run_claim import StageChunks, Stretch, claim_run, settle
 from evenload.errors import ConfigError
 from evenload.events import Event, RunStarted, Span, WorkerExited, WorkerStarted
@@ -92,7 +93,9 @@ class ChunkRows:
         is_good = event.status == "ok" and (event.cost is None or event.cost > 0)
         stage = self._stages.setdefault(event.stage, StageChunks(event.stage))
         device = self._numbers.setdefault(track, len(self._numbers))
-        stage.add(device, start, stop, round(busy_s * 1e9), items, n_all, event.cost, is_good)
+        waited_s = waited_seconds(event, busy_s)
+        work, waited = round((busy_s - waited_s) * 1e9), round(waited_s * 1e9)
+        stage.add(device, start, stop, work, items, n_all, event.cost, is_good, waited)
 
     def lanes(self) -> dict[str, int]:
         """Return for each worker's track how many chunks it had at once, most of all 1; evens out clocks."""

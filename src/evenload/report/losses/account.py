@@ -8,6 +8,7 @@ from evenload.balance.bound import Bound
 from evenload.balance.factors import (
     AMOUNTS,
     DEVICE,
+    UNKNOWN,
     Factors,
     StageOfFactors,
     TrackOfFactors,
@@ -30,6 +31,7 @@ from evenload.report.losses.advice import Advice, advice_on
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -91,10 +93,13 @@ class LossAccount:
             work = event.facts.get("item_work")
             self._work = work if isinstance(work, Mapping) else self._work
 
-    def add_span(self, span: Span, track: str, busy_s: float, n_needed: int) -> None:
+    def add_span(
+        self, span: Span, track: str, busy_s: float, n_needed: int, inside: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """Count a span in the slot ``track``, of which ``busy_s`` seconds were inside the task.
 
         n_needed  of its items, those that had not come back before
+        inside    of ``busy_s``, seconds that it told it waits, and those that are not known
         """
         useful = 0.0
         self._n_chunks += 1
@@ -103,12 +108,21 @@ class LossAccount:
             useful = min(1.0, n_needed / span.n_items)
             seen = self._seen.setdefault(span.stage, _Seen())
             seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_needed
-            seen.lengths.add(track, n_needed, busy_s * useful)
+            seen.lengths.add(track, n_needed, (busy_s - sum(inside)) * useful)
         self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
         began_s = self._times.began_s(span.stage)
-        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s, span.status)
+        slot.span(
+            span.stage,
+            span.start_s,
+            span.stop_s,
+            in_task_s,
+            useful,
+            began_s,
+            span.status,
+            *inside,
+        )
 
     def factors(
         self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool, longest: str = ""
@@ -155,8 +169,9 @@ class LossAccount:
             if device in grouped and not any(one.n_spans for one in slots.values()):
                 continue
             for track, one in slots.items():
-                useful, lost, causes[track] = one.seconds(wall_s, self._times, is_over=is_over)
-                tracks[track] = TrackOfFactors(useful, lost, like_of(self._facts.get(device, {})))
+                useful, lost, causes[track], inside = one.seconds(wall_s, self._times, is_over=is_over)
+                like = like_of(self._facts.get(device, {}))
+                tracks[track] = TrackOfFactors(useful, lost, like, inside)
         return tracks, causes
 
     def _replay(
@@ -172,9 +187,11 @@ class LossAccount:
             stretches.setdefault(stage.group, []).extend((name, work) for work in pieces)
         slots = {}
         for name, track in tracks.items():
-            useful_s = sum(track.useful_s.values())
+            useful_s = sum(track.useful_s.values()) - track.inside()
             causes = ("waiting", "overhead", "repeats") if useful_s > 0 else ()
             more = {cause: track.lost_s.get(cause, 0.0) / useful_s for cause in causes}
+            inside = {"waiting": INSIDE, UNKNOWN: UNKNOWN} if causes else {}
+            more |= {name: track.inside(kind) / useful_s for kind, name in inside.items()}
             slots[name] = ReplaySlot(track.lost_s.get("start-up", 0.0), more)
         return Replay([stretches[at] for at in sorted(stretches)], slots, speeds)
 
@@ -220,7 +237,7 @@ def _idle_units(
     track: TrackOfFactors, name: str, stages: Mapping[str, StageOfFactors]
 ) -> dict[tuple[str, str], float]:
     """Seconds of each stage on a slot beyond those that its work needs at the most that the device does."""
-    took = {stage: seconds for stage, seconds in track.useful_s.items() if stage in stages}
+    took = {stage: s - track.inside(stage=stage) for stage, s in track.useful_s.items() if stage in stages}
     least = {stage: stages[stage].least_s.get(name, seconds) for stage, seconds in took.items()}
     return {(DEVICE, f"in {stage}"): max(0.0, took[stage] - least[stage]) for stage in took}
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evenload.balance.factors import DEVICE
+from evenload.balance.factors import DEVICE, UNKNOWN
 from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import BETWEEN, BUILDING, STARTING, UNFETCHED
 
 __all__ = ["Cause", "LostRun", "Remedy", "remedies"]
@@ -206,7 +207,15 @@ def _longest(run: LostRun) -> Iterator[Remedy]:
 def _waiting(run: LostRun) -> Iterator[Remedy]:
     first = run.causes[0] if run.causes else None
     where = f" on {', '.join(first.slots)}" if first is not None and first.slots else ""
-    if run.is_pipeline:
+    if first is not None and first.cause.startswith(INSIDE):
+        stage = first.cause.removeprefix(INSIDE)
+        on_cpu = (
+            'more workers, devices="cpu*16"' if first.slots[:1] and first.slots[0].startswith("cpu") else ""
+        )
+        how = "its batch, concurrency of its client" if run.is_pipeline else on_cpu or "threads in a batch="
+        what = f"have more items of {stage} in flight ({how}): they wait{where}"
+        yield Remedy(what, run.scaled(run.replay.makespan_s(INSIDE)), at_best=True)
+    elif run.is_pipeline:
         stage = first.cause.removeprefix("for items of ") if first is not None else "the stage that waits"
         what = f"give the stages before {stage} more devices: there was nothing ready{where}"
         yield Remedy(what, without(run), at_best=True)
@@ -238,6 +247,12 @@ def _with_reading_inside(run: LostRun) -> Replay:
         for name, slot in run.replay.slots.items()
     }
     return replace(run.replay, stretches=longer, slots=slots)
+
+
+def _unknown(run: LostRun) -> Iterator[Remedy]:
+    stage = run.causes[0].cause.removeprefix(INSIDE) if run.causes else "the task"
+    what = f"see where {stage} sleeps or reads, say so (`with evenload.waiting():`), and have more in flight"
+    yield Remedy(what, without(run), at_best=True)
 
 
 def _overhead(run: LostRun) -> Iterator[Remedy]:
@@ -285,5 +300,6 @@ MAKERS = {
     "waiting": _waiting,
     "overhead": _overhead,
     "repeats": _repeats,
+    UNKNOWN: _unknown,
     DEVICE: _device,
 }

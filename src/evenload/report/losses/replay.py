@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evenload.report.losses.sources import INSIDE
+
 __all__ = ["Replay", "ReplaySlot"]
 
 
@@ -32,13 +34,15 @@ class Replay:
     def makespan_s(self, without: str = "", *, parts: int = 1, together: int = 1) -> float:
         """Seconds until all items are done.
 
-        without   a cause whose losses are left out: start-up, waiting, overhead, repeats
+        without   a cause whose losses are left out: start-up, waiting (for items, and inside of them),
+                  overhead, repeats, not known; INSIDE: only waiting inside of items
         parts     every item is cut into so many
         together  so many of like size are dealt at once
         """
+        left_out = ("waiting", INSIDE) if without == "waiting" else (without,)
         free = {name: 0.0 if without == "start-up" else slot.start_s for name, slot in self.slots.items()}
         slower = {
-            name: 1.0 + sum(seconds for cause, seconds in slot.more.items() if cause != without)
+            name: 1.0 + sum(seconds for cause, seconds in slot.more.items() if cause not in left_out)
             for name, slot in self.slots.items()
         }
         end_s = 0.0

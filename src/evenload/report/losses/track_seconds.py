@@ -9,9 +9,9 @@ before the first work, between chunks, between stages, after the last work.
 import math
 from dataclasses import dataclass, field
 
-from evenload.balance.factors import KINDS, RESULTS_WAIT, kind_of_idle
+from evenload.balance.factors import KINDS, RESULTS_WAIT, UNKNOWN, kind_of_idle
 from evenload.report.losses.free_time import FreeTime
-from evenload.report.losses.sources import LossSources
+from evenload.report.losses.sources import INSIDE, LossSources
 
 __all__ = ["BETWEEN", "BUILDING", "STARTING", "UNFETCHED", "RunTimes", "TrackSeconds"]
 
@@ -62,15 +62,27 @@ class TrackSeconds:
     """The seconds of one worker slot by what they went into.
 
     useful_s  stage -> seconds inside the task whose results counted
+    inside_s  (waiting | not known, stage) -> seconds, of these
     lost_s    start-up, balance, waiting, overhead, repeats -> seconds
     n_spans   chunks that ran here
     sources   what the lost seconds came from
     """
 
-    __slots__ = ("_firsts", "_free", "_held", "_held_s", "lost_s", "n_spans", "sources", "useful_s")
+    __slots__ = (
+        "_firsts",
+        "_free",
+        "_held",
+        "_held_s",
+        "inside_s",
+        "lost_s",
+        "n_spans",
+        "sources",
+        "useful_s",
+    )
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}
+        self.inside_s: dict[tuple[str, str], float] = {}
         self.lost_s: dict[str, float] = dict.fromkeys(KINDS, 0.0)
         self.n_spans = 0
         self.sources = LossSources()
@@ -88,10 +100,13 @@ class TrackSeconds:
         useful: float,
         began_s: float,
         status: str = "ok",
+        waited_s: float = 0.0,
+        unknown_s: float = 0.0,
     ) -> None:
         """A chunk with ``busy_s`` seconds inside the task, of which the share ``useful`` counts.
 
-        began_s  when its stage began
+        began_s   when its stage began
+        waited_s  of ``busy_s``, those in which the items told that they wait, and unknown_s: not known
         """
         if not 0 <= busy_s < math.inf:
             return
@@ -105,6 +120,10 @@ class TrackSeconds:
         self._lose("repeats", REPEATS.get(status, "in items done before"), in_task_s * (1.0 - useful))
         if useful > 0:
             self.useful_s[stage] = self.useful_s.get(stage, 0.0) + in_task_s * useful
+            for kind, seconds in (("waiting", waited_s), (UNKNOWN, unknown_s)):
+                if seconds > 0:
+                    inside_s = in_task_s * useful * seconds / busy_s
+                    self.inside_s[kind, stage] = self.inside_s.get((kind, stage), 0.0) + inside_s
             self._lose("waiting", f"for items of {stage}", self._held_s)
             self._held_s = 0.0
 
@@ -132,8 +151,11 @@ class TrackSeconds:
 
     def seconds(
         self, wall_s: float, times: RunTimes, *, is_over: bool
-    ) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-        """Useful seconds by stage and lost ones by kind, which sum to ``wall_s``; the lost ones by cause.
+    ) -> tuple[
+        dict[str, float], dict[str, float], dict[tuple[str, str], float], dict[tuple[str, str], float]
+    ]:
+        """Useful seconds by stage and lost ones by kind, which sum to ``wall_s``; the lost ones by cause; and
+        of the useful ones those that waited, or are not known, by stage.
 
         Where a run goes on (``is_over`` False), nobody knows what a worker has done since its last event: its
         other seconds stand for these.
@@ -167,8 +189,11 @@ class TrackSeconds:
         known_s = sum(self.useful_s.values()) + sum(lost.values())
         scale = wall_s / known_s if known_s > 0 else 0.0
         useful = {one: s * scale for one, s in self.useful_s.items()}
+        inside = {one: s * scale for one, s in self.inside_s.items()}
+        for (kind, stage), seconds in self.inside_s.items():
+            found.add(kind, f"{INSIDE}{stage}", seconds)
         causes = {one: s * scale for one, s in found.seconds.items()}
-        return useful, {one: s * scale for one, s in lost.items()}, causes
+        return useful, {one: s * scale for one, s in lost.items()}, causes, inside
 
     def _without_loads(self, found: LossSources) -> FreeTime:
         """Return the time that no event speaks of, less what is before later stages' first chunks: loads."""

@@ -6,6 +6,7 @@ The bins start narrow and double their width, two into one, whenever the run out
 from typing import Any
 
 from evenload.events import DeviceSample, Event, Queued, RunStarted, Span
+from evenload.report.inside_items import InsideItems
 
 __all__ = ["LoadOverTime"]
 
@@ -18,6 +19,7 @@ class LoadOverTime:
     """The share of each time bin that a device was busy: ``add`` every event, then ``to_json()``.
 
     A device with several workers can reach a share above one. Useful and wasted work both count: it is load.
+    Waiting that items told, and what is not known, is none; of a chunk these are taken to be spread evenly.
     """
 
     def __init__(self, n_bins: int = N_BINS) -> None:
@@ -28,8 +30,10 @@ class LoadOverTime:
         self._samples: dict[str, dict[str, list[float | None]]] = {}
         self._waiting: dict[str, list[float | None]] = {}
         self._end_s = 0.0
+        self._inside = InsideItems()
 
     def add(self, event: Event) -> None:
+        self._inside.add(event)
         if isinstance(event, Span):
             self._add_span(event)
         elif isinstance(event, DeviceSample):
@@ -48,7 +52,8 @@ class LoadOverTime:
         length_s = stop_s - start_s
         if length_s <= 0:
             return
-        share = min(1.0, span.busy_s / length_s) if span.busy_s > 0 else 1.0
+        busy_s = min(span.busy_s, length_s) if span.busy_s > 0 else length_s
+        share = (busy_s - sum(self._inside.seconds(span, busy_s))) / length_s
         row = self._busy.setdefault(span.device, [0.0] * self.n_bins)
         first, last = self._bin(start_s), self._bin(stop_s)
         if first == last:

@@ -14,6 +14,7 @@ from typing import Any
 
 from evenload.balance.factors import kind_of_idle
 from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
+from evenload.report.inside_items import InsideItems
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["Timeline", "TimelineBar"]
@@ -44,6 +45,7 @@ class TimelineBar:
     n_items: int
     n_chunks: int = 1
     why: int = 0
+    idle_s: float = 0.0  # of busy_s: waiting that was told, and what is not known
 
 
 class Timeline:
@@ -63,8 +65,10 @@ class Timeline:
         self._step_s = 0.0
         self._end_s = self._last_deal_s = 0.0
         self._dirty: set[tuple[str, int]] = set()
+        self._inside = InsideItems()
 
     def add(self, event: Event) -> None:
+        self._inside.add(event)
         self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
         if isinstance(event, Span):
             self._add_span(event)
@@ -100,6 +104,7 @@ class Timeline:
             span.index if span.items is None else -1,
             span.n_items,
             why=self._reason(span.why),
+            idle_s=sum(self._inside.seconds(span, span.busy_s)),
         )
         self._put(span.device, self._tracks.of(span.device, span.worker), one)
 
@@ -225,6 +230,7 @@ def _merge(last: TimelineBar, one: TimelineBar, step_s: float, may_mix: bool) ->
             last.stage, last.status, last.index = one.stage, one.status, one.index
     last.stop_s = max(last.stop_s, one.stop_s)
     last.busy_s += one.busy_s
+    last.idle_s += one.idle_s
     last.n_items += one.n_items
     last.n_chunks += one.n_chunks
     last.why = last.why if last.why == one.why else 0
@@ -263,6 +269,7 @@ def _columns(row: list[TimelineBar], last_deal_s: float) -> dict[str, list[int]]
         "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],
         "length": [max(0, round(one.stop_s * 1e6) - start) for one, start in zip(row, starts, strict=True)],
         "busy": [round(one.busy_s * 1e6) for one in row],
+        "idle": [round(one.idle_s * 1e6) for one in row] if any(one.idle_s for one in row) else [],
         "stage": [one.stage for one in row],
         "status": ends,
         "index": [one.index for one in row],

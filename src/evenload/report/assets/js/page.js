@@ -209,7 +209,7 @@ function boundBars(summary, live) {
       el("summary", {}, "How is that known?"),
       el("p", {}, `This run shows how fast its devices are beside one another, within limits. At all speeds within these, no plan, however clever, could have done this work on these devices in less than ${time(summary.bound_s)}. Here it is set by ${by}. Time before the first chunk (${time(summary.startup_s)}, mostly start-up) is not counted on either side.${summary.stages.length > 1 ? " Stages that follow one another are added up." : ""}`),
     ),
-    summary.bound_up_to_s > 1.05 * summary.bound_s && el("p", { class: "why" }, `Not known better: the best possible may be up to ${time(summary.bound_up_to_s)}, as devices did unlike items. Sizes of items (cost=) would tell.`),
+    summary.bound_up_to_s > 1.05 * summary.bound_s && el("p", { class: "why" }, `Not known better: the best possible may be up to ${time(summary.bound_up_to_s)}, as ${summary.devices.some((one) => one.waited_s) ? "items waited, which may take as long in any plan" : "devices did unlike items. Sizes of items (cost=) would tell"}.`),
     ...summary.stages.filter((stage) => stage.learned).map((stage) => el("p", { class: "why quiet" }, `Learned of ${stage.stage}: ${stage.learned}.`)),
     ...summary.stages.filter((stage) => stage.n_batches).map((stage) => el("p", { class: "why quiet" }, `Batches of ${stage.stage}: ${figures(stage.mean_batch)} items on average, ${percent(stage.batch_fill)} full (${plural(stage.n_batches, "call")}).`)),
   );
@@ -248,7 +248,7 @@ function jumps(parts) {
 
 function legendKinds(view, model) {
   const seen = new Set(model.tracks.flatMap((one) => [...new Set(one.status)]));
-  return [[...seen].sort(), view.timeline.n_marks > 0, view.timeline.n_moves > 0];
+  return [[...seen].sort(), view.timeline.n_marks > 0, view.timeline.n_moves > 0, model.tracks.some((one) => one.idle.length)];
 }
 
 function timelineLegend(view, model) {
@@ -259,8 +259,9 @@ function timelineLegend(view, model) {
     .filter(([status]) => seen.has(view.timeline.statuses.indexOf(status)) || (status === "failed" && view.timeline.n_marks))
     .map(([status, label]) => el("span", {}, swatch(status, status === "failed" ? "var(--bad)" : null), status === "failed" ? `✕ ${label}` : label));
   const merged = view.timeline.step_s ? el("span", {}, `chunks shorter than ${time(view.timeline.step_s)} are drawn together`) : null;
+  const inside = model.tracks.some((one) => one.idle.length) ? el("span", {}, swatch("waiting", null), "the share of an item that waited, or is not known") : null;
   const moves = view.timeline.n_moves ? el("span", {}, "↕ items moved between queues") : null;
-  return el("div", { class: "legend", style: { margin: "-6px 0 10px" } }, stages, others, moves, merged);
+  return el("div", { class: "legend", style: { margin: "-6px 0 10px" } }, stages, inside, others, moves, merged);
 }
 
 function timelineTools() {

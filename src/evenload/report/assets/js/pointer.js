@@ -125,6 +125,7 @@ function describe(model, track, i) {
       pairs.push(["merged", `${plural(track.n_chunks[i], "chunk")}, ${plural(track.n_items[i], "item")}`]);
     }
     if (track.busy[i] && track.busy[i] < length * 0.995) pairs.push(["in the task", time(track.busy[i])]);
+    if (track.idle[i]) pairs.push(["waits, or not known", time(track.idle[i] / 1e6)]);
     if (status !== "ok") pairs.push(["result", status]);
   }
   pairs.push(["on", track.label]);

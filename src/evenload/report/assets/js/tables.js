@@ -6,7 +6,7 @@ function devicesPart(summary, live) {
   const columns = [
     { label: "Device", name: true, value: (one) => [one.device, el("span", { class: "sub" }, [one.name, one.n_workers > 1 ? `${one.n_workers} workers` : ""].filter(Boolean).join(" · "))] },
     { label: "Its time", wide: true, value: (one) => splitBar(one, whole_s(one)) },
-    { label: "At work", num: true, title: "Share of the work's time that the device was inside the task", value: (one) => percent(one.utilisation) },
+    { label: "At work", num: true, title: "Share of the work's time inside the task, without waiting there and what is not known", value: (one) => percent(one.utilisation) },
     { label: "Items", num: true, value: (one) => whole(one.n_items) },
     { label: "Items/s", num: true, title: "While at work", value: (one) => figures(one.items_per_s) },
     { label: "Speed", num: true, title: "Relative to the fastest", value: (one) => (one.items_per_s ? figures(one.items_per_s / most, 2) : "–") },
@@ -18,17 +18,19 @@ function devicesPart(summary, live) {
   if (queues && Object.values(queues.queued).some((n) => n > 0)) columns.splice(4, 0, { label: "Queue", num: true, title: "Items dealt to this device that it has not begun", value: (one) => whole(queues.queued[one.device] ?? 0) });
   if (live && live.control) columns.push({ label: "", num: true, value: (one) => deviceButton(one.device, live) });
   if (summary.devices.some((one) => one.memory_peak_bytes)) columns.push({ label: "Memory", num: true, title: "Highest seen", value: (one) => bytes(one.memory_peak_bytes) });
-  const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", "without work"]];
+  const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", summary.devices.some((one) => one.waited_s || one.unknown_s) ? "without work, waiting, or not known" : "without work"]];
   if (summary.wasted_s > 0) kinds.splice(1, 0, ["wasted", "at work in vain", "var(--bad)"]);
   const legend = el("div", { class: "legend" }, kinds.map(([kind, label, ink]) => el("span", {}, swatch(kind, ink), label)));
   return part("devices", "Devices", legend, table(columns, summary.devices), waitsList(summary), unmeasuredNote(summary));
 }
 
 function splitBar(one, whole_s) {
+  const inside_s = (one.waited_s ?? 0) + (one.unknown_s ?? 0);
   const parts = [
-    ["busy", one.busy_s - one.wasted_s, "at work"],
+    ["busy", one.busy_s - one.wasted_s - inside_s, "at work"],
     ["wasted", one.wasted_s, "at work in vain"],
     ["overhead", one.overhead_s, "sending and receiving"],
+    ["waiting", inside_s, "waiting inside of items, or not known"],
     ["waiting", Math.max(0, whole_s - one.busy_s - one.overhead_s), "without work"],
   ];
   const text = parts.filter(([, s]) => s > 0).map(([, s, label]) => `${label} ${time(s)}`).join(", ");

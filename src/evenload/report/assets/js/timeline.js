@@ -222,6 +222,12 @@ class TimelineView {
       pen.fill();
     }
     pen.globalAlpha = 1;
+    // When it waited nobody told: the share of it, from above.
+    const idle = ((track.idle[i] ?? 0) / 1e6 / Math.max(1e-9, track.stop[i] - track.start[i])) * this.height;
+    if (idle >= 2 && width > 2) {
+      pen.fillStyle = this.patterns.waiting;
+      pen.fillRect(x0 + gap + 0.6, y + 0.6, width - 1.2, Math.min(this.height, idle) - 1.2);
+    }
     if (this.height >= 16 && width > 26) this.drawLabel(pen, track, i, status, x0, x1, y);
   }
 
@@ -235,7 +241,8 @@ class TimelineView {
     if (status === "failed") text = `✕ ${text}`;
     pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
     if (text && pen.measureText(text).width < x1 - x0 - 9) {
-      pen.fillStyle = status === "start-up" || status === "superseded" ? color("ink-2") : color("on-stage");
+      const isPale = status === "start-up" || status === "superseded" || (track.idle[i] ?? 0) / 1e6 > (track.stop[i] - track.start[i]) / 4;
+      pen.fillStyle = isPale ? color("ink-2") : color("on-stage");
       pen.textAlign = "left";
       pen.textBaseline = "middle";
       pen.fillText(text, Math.max(x0, this.gutter) + 5, y + this.height / 2 + 0.5);

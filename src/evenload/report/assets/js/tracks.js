@@ -18,6 +18,7 @@ function decodeTracks(timeline) {
       start,
       stop,
       busy: Float64Array.from(row.busy, (us) => us / 1e6),
+      idle: row.idle ?? [],
       stage: Int16Array.from(row.stage),
       status: Uint8Array.from(row.status),
       index: row.index,
