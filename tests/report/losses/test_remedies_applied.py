@@ -42,7 +42,7 @@ def nap(seconds: float) -> float:
 
 def reading(n_items: int) -> Iterable[float]:
     for _ in range(n_items):
-        time.sleep(0.08)
+        time.sleep(0.2)
         yield 0.02
 
 
@@ -83,8 +83,8 @@ CASES: dict[str, tuple[Any, Callable[[], Iterable[Any]], dict[str, Any], str, Ca
         lambda: waited(Unlike, [0.1] * 24),
     ),
     "a slow reader": (
-        nap, lambda: reading(30), {}, "read items inside of the task",
-        lambda: waited(nap, [0.1] * 30),
+        nap, lambda: reading(20), {}, "read items inside of the task",
+        lambda: waited(nap, [0.22] * 20),
     ),
 }  # fmt: skip
 
