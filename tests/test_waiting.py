@@ -143,6 +143,16 @@ def test_in_a_child_that_an_item_forks_it_does_nothing():
     assert meter.waited_s == 0.0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_comes_out_of_the_item_that_forked_it():
+    with Meter():
+        pid = os.fork()
+    if not pid:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
 LOOP = f"import time\nwhile time.process_time() < {NAP_S}: pass"
 
 

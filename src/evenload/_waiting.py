@@ -1,5 +1,6 @@
 """Where an item waits, told by ``waiting()``; what its process did while it ran, measured by ``Meter``."""
 
+import contextlib
 import os
 import threading
 import time
@@ -74,7 +75,8 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _meters.remove(self)
+        with contextlib.suppress(ValueError):  # in a child that an item has forked
+            _meters.remove(self)
         with self._lock:
             if self._n_waits:  # a thread that nobody has joined
                 self._count()
