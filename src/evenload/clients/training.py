@@ -10,7 +10,7 @@ from torch import nn
 from evenload._arguments import suggests_arguments
 from evenload.clients.algorithms.reduce import Reducer
 from evenload.clients.plain_check import check_plainly
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult

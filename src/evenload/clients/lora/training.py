@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evenload.clients.lora.form import LoRA, adapted_layers, start_of, with_adapters
 from evenload.clients.step.module_state import copy_model
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import drawn_rows
 from evenload.clients.step.objective import outputs_of
-from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.trainer import Trainer, template_of
 from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions

@@ -13,12 +13,7 @@ from torch import nn
 
 from evenload.clients.spread.client_worker import intra_op
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
-from evenload.clients.spread.equivalence_check import (
-    CheckResult,
-    check_engine,
-    clients_to_check,
-    count_operations,
-)
+from evenload.clients.spread.equivalence_check import CheckResult, check_engine, clients_to_check
 from evenload.clients.step.model_traits import ModelTraits, find_traits
 from evenload.clients.tune.padding_checks import PaddingChecks, short_batches
 from evenload.clients.values.data import leaves_of
@@ -81,13 +76,6 @@ class EngineChecks:
             short = {n: task for n, task in short.items() if n > 1}
         with intra_op(self._dispatcher.threads):
             return self._padding.why_not(alike, short)
-
-    def n_operations(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> int:
-        """Torch's operations in a fused step by a strategy that was checked."""
-        traits = self.traits(tasks)
-        assert traits is not None
-        worker = self._dispatcher.worker(0, self._dispatcher.device_of(strategy))
-        return count_operations(worker.engine(traits, strategy, tasks), clients_to_check(tasks))
 
     def alone(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> dict[int, str]:
         """Clients that cannot join a fused step with most others, and why."""
