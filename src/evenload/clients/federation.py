@@ -203,7 +203,7 @@ class _FederatedRun:
             reduce=reducer,
             on_error="return",
         )
-        return self.trainer.run([self.datasets[i] for i in ids], order.recipe, options)
+        return self.trainer.train_with([self.datasets[i] for i in ids], order.recipe, options)
 
     def _steps(self, client: int) -> int:
         return self.recipe.n_steps(size_of(self.datasets[client]) or 1)

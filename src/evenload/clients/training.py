@@ -81,7 +81,7 @@ def train(
     with Trainer(
         model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads, cache=cache
     ) as trainer:
-        found = trainer.run(datasets, recipe, options)
+        found = trainer.train_with(datasets, recipe, options)
     notes = (*found.plan.notes, *(f"against plain torch: {one}" for one in checked))
     return dataclasses.replace(found, plan=dataclasses.replace(found.plan, notes=notes)) if check else found
 

@@ -30,7 +30,7 @@ class Modelled:
         """CPU seconds of all threads."""
         return self.now + self.more
 
-    def run(self, strategy, traits, tasks, workers):
+    def dispatch(self, strategy, traits, tasks, workers):
         self.ran.append(str(strategy))
         launch_s, per_client_s = self._cost(strategy)
         if strategy not in self.cold:  # the first call of anything is slow, and must not be believed

@@ -121,7 +121,7 @@ class NoisyMachine:
     def cpu_clock(self) -> float:
         return self.spent_s
 
-    def run(self, strategy, traits, tasks, workers):
+    def dispatch(self, strategy, traits, tasks, workers):
         n_steps = tasks[0].batches.n_steps
         cpu_s = self.costs.cpu_s(strategy, len(tasks), n_steps, self._n)
         if strategy not in self._warm:

@@ -226,7 +226,7 @@ def test_a_few_cores_take_no_more_cpu_time_than_serial_training(cores, times, ou
 
 def slowed(spread, monkeypatch, most, begin_s=0.0, seed=0):
     """Let samples take up to ``most`` times as long, and each client (or fused run) ``begin_s`` more."""
-    real, numbers = spread.run, random.Random(seed)
+    real, numbers = spread.dispatch, random.Random(seed)
 
     def run(strategy, traits, tasks, workers):
         began = spread.now
@@ -234,7 +234,7 @@ def slowed(spread, monkeypatch, most, begin_s=0.0, seed=0):
         spread.now += begin_s * (1 if strategy.is_fused else len(tasks))
         spread.now += (spread.now - began) * (most - 1) * numbers.random()
 
-    monkeypatch.setattr(spread, "run", run)
+    monkeypatch.setattr(spread, "dispatch", run)
 
 
 @pytest.mark.parametrize("begin_s", [0.0, 1e-3, 2e-3])
@@ -286,3 +286,48 @@ def test_a_small_gain_that_is_not_expected_is_named_and_not_taken(one_core, tune
     assert str(plan.strategy) == "inline/eager"
     assert "beyond doubt" in plan.why
     assert "1.04 times as fast" in plan.reasons["inline/fused:5"]
+
+
+def test_too_little_work_is_not_measured(tuner):
+    made, spread = tuner(lambda s: (1e-6, 1e-7), rounds=1)
+    assert "nothing to gain" in made.decide().why
+    assert set(spread.ran) == {"inline/eager"}
+
+
+@pytest.mark.parametrize(("rounds", "share"), [(20, 0.08), (100, 0.05), (1000, 0.05)])
+@pytest.mark.parametrize("cost", [launch_bound, lambda s: (1e-4, 1e-3 * (1 + s.is_fused))])
+def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, share, cost, tuner):
+    made, spread = tuner(cost, rounds=rounds, refuse=("fused-compiled",))
+    made.decide()
+    assert len(made.race.probes) >= 2
+    assert 0 < spread.now <= share * made.race.job_s()
+
+
+def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved(tuner):
+    """Starting operations is most of these steps, but compiling them gains nothing."""
+    for rounds in (20, 100, 500):
+        made, spread = tuner(launch_bound, rounds=rounds, compile_s=4.0)
+        made.decide()
+        assert spread.now <= 0.3 * made.race.job_s()
+
+
+def test_a_strategy_that_fails_is_a_reason_and_not_the_end(tuner):
+    def cost(strategy):
+        if strategy.outer != "inline" or (strategy.is_fused and strategy.chunk in (8, 16)):
+            raise TypeError("Got unsupported ScalarType")
+        return launch_bound(strategy)
+
+    made, spread = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    verdict = made.decide()
+    assert verdict.strategy.is_fused
+    assert verdict.reasons["inline/fused:8"] == "it fails: TypeError: Got unsupported ScalarType"
+    assert any(name.startswith("threads") for name in verdict.reasons)
+    assert max(spread.ran.count(name) for name in verdict.reasons if "/" in name) <= 1
+
+
+def test_what_was_measured_in_the_end_is_not_said_to_be_too_dear(tuner):
+    for rounds in (20, 100, 1000):
+        made, _ = tuner(launch_bound, rounds=rounds, refuse=("fused-compiled",))
+        plan = made.decide()
+        dear = {name for name, why in plan.reasons.items() if "would take" in why}
+        assert not dear & {row["strategy"] for row in plan.probes}

@@ -149,7 +149,7 @@ def _by_form(
             began = trainer.start
             starts = [{**began, **_start(model, form, options["seed"], i)} for i in at]
             each = TrainOptions(start=starts, ids=at, on_error="return")
-            run = trainer.run([datasets[i] for i in at], [recipes[i] for i in at], each)
+            run = trainer.train_with([datasets[i] for i in at], [recipes[i] for i in at], each)
         plans[form] = run.plan
         found |= zip(at, _trained(base, model, form, run, began), strict=True)
         try:

@@ -64,7 +64,7 @@ def check_engine(
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            batches = list(engine.run(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
+            batches = list(engine.train_slots(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
     except Exception as error:
         return CheckResult(_meaning(error))
     slow = [str(w.message) for w in said if "batching rule" in str(w.message)]

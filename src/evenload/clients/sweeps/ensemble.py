@@ -138,7 +138,7 @@ def ensemble(
         if bootstrap:
             draws = [np.random.default_rng(key(MODEL, seed, member, 1)) for member in range(n)]
             datasets = drawn_rows(data, draws)
-        result = trainer.run(datasets, recipe or Recipe(), TrainOptions(start=starts))
+        result = trainer.train_with(datasets, recipe or Recipe(), TrainOptions(start=starts))
         return Ensemble(trainer.model, result)
 
 

@@ -166,7 +166,9 @@ class _Trainers:
             ids=[trial.number for trial in group],
             on_error="return",
         )
-        return trainer.run([self._dataset] * len(group), [trial.recipe for trial in group], options), trainer
+        return trainer.train_with(
+            [self._dataset] * len(group), [trial.recipe for trial in group], options
+        ), trainer
 
     def _trainer(self, trial: Trial) -> Trainer:
         key = trial.arguments_key

@@ -52,7 +52,6 @@ class WorkSize:
 class Expectation:
     """The strategy that is expected to take least CPU time, and why.
 
-    serial_s, best_s  expected seconds of the whole job: serially, and by the strategy with its checks
     pays_measuring    is the job long enough that measuring strategies takes a small share of it?
     chunk             clients in a fused step, where measuring begins
     n_ops             torch's operations in a step, of which most are compiled
@@ -60,8 +59,6 @@ class Expectation:
 
     strategy: Strategy
     why: str
-    serial_s: float = 0.0
-    best_s: float = 0.0
     pays_measuring: bool = False
     chunk: int = Strategy().chunk
     n_ops: int = 100
@@ -103,8 +100,6 @@ def expect(work: WorkSize) -> Expectation:
     return Expectation(
         strategy,
         f"{why}; measuring would not pay",
-        serial_s,
-        best_s if strategy.is_fused else serial_s,
         cost_s <= SHARE * n_steps * min(step_s, fused_s),
         chunk,
         work.step.n_ops,

@@ -190,8 +190,9 @@ class Race:
     def enter(self, strategy: Strategy) -> Probe | None:
         """Sample the strategy by itself, warm; None if it may not be used or fails."""
         began, sampled_s = self._clock(), self._sampled_s
+        cold = self._tasks(strategy, 0)
         is_usable = strategy not in self._failed and (not strategy.is_compiled or self.is_usable(strategy))
-        is_usable = is_usable and self._time(strategy, self._tasks(strategy, 0), self._clock) is not None
+        is_usable = is_usable and self._time(strategy, cold, self._clock) is not None
         cold_s = self._clock() - began
         # In this thread a slow first step is torch's own start, which a program pays once.
         self._sampled_s = sampled_s + (0.0 if strategy.outer == "inline" or strategy.is_compiled else cold_s)
@@ -201,9 +202,9 @@ class Race:
         if None in samples:
             self._failed.add(strategy)
             return None
-        n_steps = _steps(tasks)
-        step_s, cpu_s = (min(column) / n_steps for column in zip(*filter(None, samples), strict=True))
-        self.probes.append(Probe(strategy, step_s, max(0.0, cold_s - n_steps * step_s), cpu_s))
+        step_s, cpu_s = (min(column) / _steps(tasks) for column in zip(*filter(None, samples), strict=True))
+        self.reasons.pop(str(strategy), None)  # why it was too dear before
+        self.probes.append(Probe(strategy, step_s, max(0.0, cold_s - _steps(cold) * step_s), cpu_s))
         return self.probes[-1]
 
     def halve(self, is_last: bool = False) -> None:
@@ -279,7 +280,7 @@ class Race:
         cpu_clock = self._thread_clock if is_alone else self._cpu_clock
         began_cpu, began = cpu_clock(), clock()
         try:
-            for _ in self._dispatcher.run(strategy, self._traits, tasks, n_workers(strategy)):
+            for _ in self._dispatcher.dispatch(strategy, self._traits, tasks, n_workers(strategy)):
                 pass
         except Exception as error:
             if strategy == Strategy():

@@ -12,9 +12,8 @@ from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import why_no_streams
 from evenload.clients.step.model_traits import ModelTraits, form_of
-from evenload.clients.tune.engine_checks import EngineChecks, typical_task
+from evenload.clients.tune.engine_checks import EngineChecks, short_batches, typical_task
 from evenload.clients.tune.expected_cost import SHARE, Expectation, WorkSize, expect
-from evenload.clients.tune.padding_checks import short_batches
 from evenload.clients.tune.step_work import count_work
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
