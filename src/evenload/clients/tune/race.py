@@ -98,7 +98,7 @@ class Race:
 
     def best(self) -> Probe:
         """The allowed strategy of least believed cost; the first of nearly equal ones."""
-        found = [p for p in self.probes if self._is_allowed(p)]
+        found = [p for p in self.probes if self._is_allowed(p, p.doubt)]
         costs = [self._believed(p) for p in found]
         return next(p for p, cost_s in zip(found, costs, strict=True) if cost_s <= TIE * min(costs))
 
@@ -107,9 +107,13 @@ class Race:
         is_expected = self._expects_fused or probe.strategy.inner.startswith("rules")
         return probe.cost_s * (1.0 if is_expected or probe is self.probes[0] else probe.doubt)
 
-    def _is_allowed(self, probe: Probe, doubt: float | None = None) -> bool:
+    def allowed(self) -> list[Probe]:
+        """What may be taken if its samples are right, in order."""
+        return [p for p in self.probes if self._is_allowed(p, 1.0)]
+
+    def _is_allowed(self, probe: Probe, doubt: float) -> bool:
         """Is it in one thread, or beyond doubt in need of no more CPU time than serial, or far faster?"""
-        serial, doubt = self.probes[0], probe.doubt if doubt is None else doubt
+        serial = self.probes[0]
         return (
             probe.strategy.outer == "inline"
             or probe.cpu_s * doubt <= TIE * serial.cpu_s
@@ -221,8 +225,7 @@ class Race:
 
     def _near(self) -> list[Probe]:
         """What may be the best, after serial training unless all of it has been shown to be better by far."""
-        serial, *others = self.probes
-        others = [p for p in others if self._is_allowed(p, 1.0)]
+        serial, *others = self.allowed()
         least_s = min(p.cost_s for p in (serial, *others))
         near = sorted((p for p in others if p.cost_s <= (1 + DOUBT) * least_s), key=lambda p: p.cost_s)
         is_far = near and serial.proof and serial.cost_s > (1 + DOUBT) * near[-1].cost_s

@@ -90,50 +90,47 @@ class Tuner:
                 found = self._climb(Strategy(inner=inner, chunk=chunk))
                 chunk = found.strategy.chunk if found else chunk
 
-    def _climb(self, first: Strategy, most: int | None = None) -> Probe | None:
+    def _climb(self, first: Strategy) -> Probe | None:
         """The fastest chunk: quarters and fourfold ones while near, then halves and doubles while faster.
 
         None if not even one client in an eager step can be sampled.
         """
-        best = self._enter(first, most)
+        best = self._enter(first)
         if best is None and first.is_fused and not first.is_compiled and first.chunk > 1:
-            return self._climb(replace(first, chunk=first.chunk // 2), most)
+            return self._climb(replace(first, chunk=first.chunk // 2))
         for times, near in ((0.25, 1 + DOUBT), (4.0, 1 + DOUBT), (0.5, 1.0), (2.0, 1.0)):
             at = best
             while at and best:
-                chunk = max(1, int(times * at.strategy.chunk))
-                other = self._enter(replace(first, chunk=chunk), most)
+                other = self._enter(replace(first, chunk=max(1, int(times * at.strategy.chunk))))
                 if other is None or other is at or other.step_s > near * best.step_s:
                     break
                 at, best = other, min(best, other, key=lambda p: p.step_s)
         return best
 
-    def _enter(self, strategy: Strategy, most: int | None = None) -> Probe | None:
-        """Sample about this strategy, its chunk as memory and ``most`` allow; None if the budget does not."""
-        race = self.race
+    def _enter(self, strategy: Strategy) -> Probe | None:
+        """Sample the strategy, its chunk as far as clients and memory reach; None if it is too dear."""
+        race, workers = self.race, n_workers(strategy)
         if strategy.is_fused:
-            most = min(most or self._n, self._most(strategy.outer))
-            chunk = max(1, min(strategy.chunk, most))
+            most = max(1, min(-(-self._n // workers), self._room_of(strategy.outer) // workers))
+            chunk = min(strategy.chunk, most)
             strategy = replace(strategy, chunk=even_chunk(chunk, most) if self._is_even else chunk)
         known = next((p for p in race.probes if p.strategy == strategy), None)
-        if known:
+        if known or (strategy.is_compiled and not self._can_compile(strategy)):
             return known
-        if strategy.is_compiled and not self._can_compile(strategy):
-            return None
         return race.enter(strategy) if race.can_afford(strategy) else None
 
-    def _most(self, outer: str) -> int:
-        """Most clients in a step: those that there are and that fit into memory."""
+    def _room_of(self, outer: str) -> int:
+        """Clients that fit into the memory that such workers share."""
         if outer not in self._room:
             free = free_bytes(self._dispatcher.streams.device) if outer == "streams" else None
             self._room[outer] = most_clients(self._dispatcher.model, self.race.tasks[0], free)
-        return min(self._n, self._room[outer])
+        return self._room[outer]
 
-    def _best_of_each_kind(self, outer: Sequence[str]) -> list[Probe]:
+    def _best_of_each_kind(self, outer: str) -> list[Probe]:
         """The cheapest of every inner strategy, sorted; without those far dearer than the first."""
         kinds: dict[str, Probe] = {}
-        for probe in sorted(self.race.probes, key=lambda p: p.cost_s):
-            if probe.strategy.outer in outer:
+        for probe in sorted(self.race.allowed(), key=lambda p: p.cost_s):
+            if probe.strategy.outer == outer:
                 kinds.setdefault(probe.strategy.inner, probe)
         found = list(kinds.values())
         return [p for p in found if p.cost_s <= (1 + DOUBT) * found[0].cost_s]
@@ -145,17 +142,14 @@ class Tuner:
             race.reasons["streams"] = missing
         if missing is not None or self._draws("streams"):
             return
-        alone = [
-            replace(p.strategy, outer="streams", workers=1) for p in self._best_of_each_kind(("inline",))
-        ]
+        alone = [replace(p.strategy, outer="streams", workers=1) for p in self._best_of_each_kind("inline")]
         eager = [s for s in alone if s.is_fused and not s.is_compiled]
         found = [self._climb(strategy) for strategy in eager if race.is_usable(strategy)]
         best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
         at = best or self._enter(Strategy("streams", workers=1))
         while at and (at.strategy.workers or 1) < self._n:
             workers = 2 * (at.strategy.workers or 1)
-            chunk = min(at.strategy.chunk, -(-self._n // workers))
-            other = self._enter(replace(at.strategy, workers=workers, chunk=chunk))
+            other = self._enter(replace(at.strategy, workers=workers))
             at = other if other and TIE * other.step_s < at.step_s else None
 
     def _try_threads(self) -> None:
@@ -165,18 +159,16 @@ class Tuner:
             race.reasons["threads"] = "this process may use one core only"
         if cores == 1 or self._draws("threads"):
             return
-        each = -(-self._n // cores)
-        alone = [
-            replace(p.strategy, outer="threads", workers=cores) for p in self._best_of_each_kind(("inline",))
-        ]
-        found = [self._enter(strategy, each) for strategy in alone]
+        alone = [p.strategy for p in self._best_of_each_kind("inline")]
+        found = [self._enter(replace(strategy, outer="threads", workers=cores)) for strategy in alone]
         best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
         if best and best.strategy.is_fused and best.cost_s <= (1 + DOUBT) * race.best().cost_s:
-            self._climb(best.strategy, each)
+            self._climb(best.strategy)
 
     def _try_compiled(self) -> None:
-        """Compile the cheapest eager chunk of each kind, and climb on from there while that is worth it."""
-        for found in self._best_of_each_kind(("inline", "threads", "streams")):
+        """Compile the cheapest eager chunks, and climb on from there while that is worth it."""
+        kinds = [p for outer in ("inline", "threads", "streams") for p in self._best_of_each_kind(outer)]
+        for found in sorted(kinds, key=lambda p: p.cost_s):
             if found.strategy.is_fused and not found.strategy.is_compiled:
                 self._climb(replace(found.strategy, inner=f"{found.strategy.inner}-compiled"))
 
