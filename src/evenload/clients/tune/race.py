@@ -30,7 +30,7 @@ from evenload.clients.values.task import ClientTask
 
 __all__ = ["DOUBT", "FAR", "TIE", "WORTH_S", "Probe", "Race"]
 
-WORTH_S = 0.02  # seconds that may be spent on samples however short the job is
+WORTH_S = 0.05  # seconds that may be spent on samples however short the job is
 DOUBT = 0.6  # of its cost, that a strategy may cost more which was sampled by itself; turns divide it
 TIE = 1.03  # within this factor of the best, the one that was sampled first is taken: it needs less
 FAR = 3.0  # times as good is far better: worth a compilation, or the CPU time of many cores
@@ -43,7 +43,8 @@ class Probe:
     step_s   seconds per client and step
     first_s  seconds before the first warm step: tracing, compiling, starting threads
     cpu_s    CPU seconds per client and step, of all threads
-    proof    turns with others that show it; those of whole rounds count twice
+    proof    turns with others that show it; of whole rounds each counts as seven, as samples of a few clients
+             may be off by a tenth, however many
     """
 
     strategy: Strategy
@@ -256,7 +257,10 @@ class Race:
             probe.proof += len(turns) * (1 + 6 * sizes[at] / self._round_steps)
 
     def _first_steps(self, strategy: Strategy) -> float:
-        """Steps in the first sample of a strategy: of a few clients for each of its rows at most."""
+        """Steps in the first sample of a strategy: of a few clients for each of its rows at most.
+
+        A 64th of the budget: two samples of ten strategies are then a third of it.
+        """
         n_steps = SHARE * self._rounds * self._round_steps / 64
         return min(n_steps, FEW * _steps(self.tasks[: strategy.rows * n_workers(strategy)]))
 
