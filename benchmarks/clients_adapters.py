@@ -43,7 +43,7 @@ def measure(base: LlamaForCausalLM, rank: int, n: int, tokens: int, repeats: int
         for name, trainer in trainers.items():
             start = [{**trainer.start, **_start(model, form, 0, i)} for i in range(n)]
             began = time.thread_time()
-            run = trainer.run(data, recipe, TrainOptions(start=start))
+            run = trainer.train_with(data, recipe, TrainOptions(start=start))
             spent = (time.thread_time() - began) * 1e3 / (n * STEPS)
             assert (run.plan.strategy.inner == "fused") == (name != "serial"), run.plan.explain()
             if turn:

@@ -18,11 +18,11 @@ from clients_models import BATCH, LR, MODELS, STEPS, clients
 from record import record
 
 from evenload.clients import SGD, Recipe, Trainer
+from evenload.clients import trainer as trainer_module
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.fused import slots
 from evenload.clients.fused.engine import FusedEngine
 from evenload.clients.fused.inductor.small_products import program_for
-from evenload.clients.tune import trainer as trainer_module
 from evenload.clients.tune.strategy_selector import StrategySelector
 
 MODEL, N = "64-32-10", 20

@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from evenload.clients import SGD, Recipe
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.tune.engine_checks import why_not_compiled
 
 
@@ -121,3 +124,30 @@ def clients(kind="vector", sizes=SIZES, dtype=torch.float32, seed=0):
     """Ragged clients, each a pair of tensors of its own."""
     generator = torch.Generator().manual_seed(seed)
     return [rows(kind, n, generator, dtype) for n in sizes]
+
+
+def make_tasks(n, model=None):
+    model = model or with_keyed_dropout(nn.Linear(3, 2))
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
+    start = model.state_dict()
+    recipe = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
+    wanted = ClientInputs(data, [recipe] * n, range(n), [start] * n, [None] * n, [None] * n)
+    return model, load_tasks(DatasetReader(model), wanted, 0, 0).tasks
+
+
+@pytest.fixture(scope="session")
+def tasks_of():
+    """Makes a model and tasks of so many clients, each of ten steps."""
+    return make_tasks
+
+
+def make_clients(n, width=3):
+    g = torch.Generator().manual_seed(n)
+    return [(torch.randn(8, width, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
+
+
+@pytest.fixture
+def linear_clients():
+    """Makes so many clients' examples for a linear model."""
+    return make_clients

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from evenload.clients.sweeps.cross_validation import CrossValidation, cross_validate
     from evenload.clients.sweeps.ensemble import Ensemble, ensemble
     from evenload.clients.sweeps.sweep import SweepResult, TrialResult, sweep
+    from evenload.clients.trainer import Trainer
     from evenload.clients.training import train
-    from evenload.clients.tune.trainer import Trainer
     from evenload.clients.values.adaptive_optimizers import (
         Adadelta,
         Adagrad,
@@ -51,8 +51,8 @@ _HOMES = {
     "sweeps.cross_validation": "cross_validate CrossValidation",
     "sweeps.ensemble": "Ensemble ensemble",
     "sweeps.sweep": "sweep SweepResult TrialResult",
+    "trainer": "Trainer",
     "training": "train",
-    "tune.trainer": "Trainer",
     "values.adaptive_optimizers": "Adadelta Adagrad Adamax NAdam RAdam RMSprop Rprop",
     "values.data": "Rows",
     "values.keys": "client_seed",

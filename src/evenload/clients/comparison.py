@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenload.clients.evaluation import evaluate
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy

@@ -24,7 +24,7 @@ from evenload.clients.algorithms.base import Orders, usable
 from evenload.clients.algorithms.cohort import Cohort
 from evenload.clients.evaluation import evaluate
 from evenload.clients.load.datasets import size_of
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -203,7 +203,7 @@ class _FederatedRun:
             reduce=reducer,
             on_error="return",
         )
-        return self.trainer.run([self.datasets[i] for i in ids], order.recipe, options)
+        return self.trainer.train_with([self.datasets[i] for i in ids], order.recipe, options)
 
     def _steps(self, client: int) -> int:
         return self.recipe.n_steps(size_of(self.datasets[client]) or 1)

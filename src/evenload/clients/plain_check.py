@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from evenload.clients.generators import seeded
 from evenload.clients.step.module_state import ModuleState
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows
 from evenload.clients.values.keys import client_seed

@@ -10,7 +10,7 @@ from torch import nn
 from evenload._arguments import suggests_arguments
 from evenload.clients.algorithms.reduce import Reducer
 from evenload.clients.plain_check import check_plainly
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
@@ -81,7 +81,7 @@ def train(
     with Trainer(
         model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads, cache=cache
     ) as trainer:
-        found = trainer.run(datasets, recipe, options)
+        found = trainer.train_with(datasets, recipe, options)
     notes = (*found.plan.notes, *(f"against plain torch: {one}" for one in checked))
     return dataclasses.replace(found, plan=dataclasses.replace(found.plan, notes=notes)) if check else found
 

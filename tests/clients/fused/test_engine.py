@@ -57,7 +57,7 @@ def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
     start = threading.Barrier(n_threads)
 
     def train(worker):
-        batches = worker.run(strategy, traits, tasks, longest_first(tasks))
+        batches = worker.train_queue(strategy, traits, tasks, longest_first(tasks))
         return {result.client: result for batch in batches for result in batch}
 
     def work(worker):

@@ -55,7 +55,7 @@ def run(tasks, chunk, inner="fused"):
     worker = ClientWorker(MODEL)
     traits = find_traits(MODEL, tasks[0])
     engine = worker.engine(traits, Strategy("inline", inner, chunk), tasks)
-    results = [r for batch in engine.run(tasks, longest_first(tasks), chunk) for r in batch]
+    results = [r for batch in engine.train_slots(tasks, longest_first(tasks), chunk) for r in batch]
     return engine, {r.client: r for r in results}
 
 
@@ -168,7 +168,7 @@ class Raced(deque):
 def test_threads_may_take_the_last_client_from_one_another():
     tasks = tasks_of([4, 12, 8])
     engine = ClientWorker(MODEL).engine(find_traits(MODEL, tasks[0]), Strategy("inline", "fused", 2), tasks)
-    results = [r for batch in engine.run(tasks, Raced(longest_first(tasks)), 2) for r in batch]
+    results = [r for batch in engine.train_slots(tasks, Raced(longest_first(tasks)), 2) for r in batch]
     assert sorted(r.client for r in results) == [0, 1, 2]
 
 
@@ -177,7 +177,9 @@ def test_rows_beyond_the_live_ones_hold_a_live_clients_examples():
     tasks = tasks_of([4, 12, 8], shared=True)
     tasks[0].rows.y[:] = 99
     engine = ClientWorker(MODEL).engine(find_traits(MODEL, tasks[1]), Strategy("inline", "fused", 4), tasks)
-    results = [r for batch in engine.run(tasks[1:], longest_first(tasks[1:]), 4, pads=True) for r in batch]
+    results = [
+        r for batch in engine.train_slots(tasks[1:], longest_first(tasks[1:]), 4, pads=True) for r in batch
+    ]
     assert [r.status for r in results] == ["ok", "ok"]
 
 

@@ -39,7 +39,7 @@ def test_every_kind_of_dataset_is_the_same_client():
 
 
 def test_lazy_clients_are_loaded_in_windows(monkeypatch):
-    monkeypatch.setattr("evenload.clients.tune.trainer.WINDOW", 3)
+    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 3)
     loaded, alive = [], []
 
     def lazy(i):
@@ -61,7 +61,7 @@ def test_lazy_clients_are_loaded_in_windows(monkeypatch):
 
 @pytest.mark.parametrize("strategy", ["serial", "fused:2"])
 def test_a_client_that_cannot_be_loaded_midway_keeps_those_before_and_after(monkeypatch, strategy):
-    monkeypatch.setattr("evenload.clients.tune.trainer.WINDOW", 2)
+    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 2)
     fetched = []
 
     def load(i):

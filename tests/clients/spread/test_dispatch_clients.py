@@ -31,14 +31,14 @@ def own_loss(outputs, targets):
 
 @pytest.mark.parametrize("said", ["MemoryError: ", "_ArrayMemoryError: Unable to allocate 3 GiB", "boom"])
 def test_what_a_worker_says_of_its_memory_is_understood(monkeypatch, said):
-    real = ClientDispatcher.run
+    real = ClientDispatcher.dispatch
 
     def small(self, strategy, *args):
         if strategy.rows > 2:
             raise RuntimeError(said)
         yield from real(self, strategy, *args)
 
-    monkeypatch.setattr(ClientDispatcher, "run", small)
+    monkeypatch.setattr(ClientDispatcher, "dispatch", small)
     run = train(model, [pair(seed=k) for k in range(5)], RECIPE, strategy="fused:4")
     assert [r.status for r in run] == ["ok"] * 5
     assert ("went on as inline/fused:2" in run.plan.explain()) == (said != "boom")
@@ -61,13 +61,13 @@ def test_what_ends_a_whole_strategy_loses_no_client(strategy):
     "strategy", ["threads*2/fused:2", pytest.param("processes*2/fused:2", marks=pytest.mark.slow)]
 )
 def test_one_workers_trouble_costs_no_other_worker_what_it_finished(monkeypatch, strategy):
-    runs, real = [], ClientDispatcher.run
+    runs, real = [], ClientDispatcher.dispatch
 
     def run(self, strategy, traits, tasks, n_workers):
         runs.append((str(strategy), {task.client for task in tasks}))
         yield from real(self, strategy, traits, tasks, n_workers)
 
-    monkeypatch.setattr(ClientDispatcher, "run", run)
+    monkeypatch.setattr(ClientDispatcher, "dispatch", run)
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
     data = [pair(n, seed=n + i) for i, n in enumerate((16, 8, 8, 8, 8, 8, 8, 8, 4))]
     data[3] = (data[3][0], data[3][1] + 1000)

@@ -191,7 +191,7 @@ def brittle(width):
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_trained(grid, options, said, monkeypatch):
-    monkeypatch.setattr("evenload.clients.tune.trainer.Trainer.run", None)
+    monkeypatch.setattr("evenload.clients.trainer.Trainer.train_with", None)
     with pytest.raises(ConfigError, match=said):
         sweep(brittle if grid == {"width": [3, 9]} else net, DATA, grid, strategy="serial", **options)
 

@@ -10,11 +10,14 @@ import random
 from dataclasses import dataclass
 
 from evenload.clients.spread.equivalence_check import CheckResult
-from evenload.clients.tune.expected_cost import BATCHED, ELEMENT_S, FLOP_S, FUSED_OP_S, OP_S
 from evenload.clients.tune.step_work import StepWork
-from evenload.clients.tune.tuner import COMPILE_OP_S, COMPILE_S
 from evenload.clients.values.strategy import Strategy, n_workers
 
+# A common core: seconds for starting an operation, serially and of many clients; in arithmetic; in compiling.
+OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5
+FLOP_S, ELEMENT_S = 1 / 7e10, 2e-10
+BATCHED = 1.15  # times as long takes arithmetic on stacks of small matrices
+COMPILE_S, COMPILE_OP_S = 2.0, 0.06
 CHECKED_STEPS = 12  # serial steps that comparing an engine with serial training takes, about
 
 
@@ -30,6 +33,7 @@ class TrueCosts:
     shared     times the CPU time that two threads take; busy: share of the cores that they keep busy
     compiled   share of the launch that is left if the step is compiled, which takes ``compile_s``
     few        times as long takes a sample of few clients, in fused steps and threads
+    by_rules   of a client in a step by hand-written rules, in arithmetic_s; rules_cached: as cached
     """
 
     work: StepWork
@@ -45,9 +49,11 @@ class TrueCosts:
     compiled: float
     compile_s: float
     few: float
+    by_rules: float
+    rules_cached: int
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> "TrueCosts":
+    def drawn(cls, draw: random.Random, rules=False) -> "TrueCosts":
         n_ops = int(30 * 10 ** draw.uniform(0, 1))
         arithmetic_s = 10 ** draw.uniform(-5, -2)
         work = StepWork(n_ops, arithmetic_s / FLOP_S, int(arithmetic_s / 1e-9))
@@ -61,7 +67,7 @@ class TrueCosts:
             arithmetic_s=(FLOP_S * work.flops + ELEMENT_S * work.elements) * off(),
             begin=draw.uniform(0, 2),
             launch_s=FUSED_OP_S * n_ops * off(),
-            each=BATCHED * off(),
+            each=BATCHED * off() * (draw.uniform(1.5, 4) if rules else 1),
             cached=draw.choice([2, 8, 32, 1000]),
             spilled=draw.uniform(1, 1.4),
             shared=draw.uniform(1.0, 1.35),
@@ -69,6 +75,8 @@ class TrueCosts:
             compiled=draw.uniform(0.1, 0.5),
             compile_s=draw.uniform(0.7, 1.5) * (COMPILE_S + COMPILE_OP_S * n_ops),
             few=draw.uniform(0.88, 1.05),
+            by_rules=draw.uniform(0.3, 1.0) if rules else 1.0,
+            rules_cached=draw.choice([1, 2, 4, 8, 1000]) if rules else 1,
         )
 
     def cpu_s(self, strategy: Strategy, n_clients: int, n_steps: int, n_all: int) -> float:
@@ -77,7 +85,14 @@ class TrueCosts:
         if strategy.is_fused:
             rows = min(strategy.chunk, -(-n_clients // workers))
             launch_s = self.launch_s * (self.compiled if strategy.is_compiled else 1)
-            each_s = self.each * self.arithmetic_s * (self.spilled if rows * workers > self.cached else 1)
+            if strategy.inner.startswith("rules"):
+                each_s = (
+                    self.by_rules
+                    * self.arithmetic_s
+                    * (self.spilled if rows * workers > self.rules_cached else 1)
+                )
+            else:
+                each_s = self.each * self.arithmetic_s * (self.spilled if rows * workers > self.cached else 1)
             cpu_s = n_steps * (-(-n_clients // rows) * launch_s + n_clients * each_s) + self.begin * serial_s
         else:
             cpu_s = n_clients * (n_steps + self.begin) * serial_s
@@ -106,7 +121,7 @@ class NoisyMachine:
     def cpu_clock(self) -> float:
         return self.spent_s
 
-    def run(self, strategy, traits, tasks, workers):
+    def dispatch(self, strategy, traits, tasks, workers):
         n_steps = tasks[0].batches.n_steps
         cpu_s = self.costs.cpu_s(strategy, len(tasks), n_steps, self._n)
         if strategy not in self._warm:
@@ -154,9 +169,6 @@ class NoisyMachine:
     def check(self, strategy, tasks):
         self._pass(Strategy(), CHECKED_STEPS * (self.costs.start_s + self.costs.arithmetic_s))
         return CheckResult(None, 0.0)
-
-    def n_operations(self, strategy, tasks):
-        return self.costs.work.n_ops
 
     # --- the truth ---
 

@@ -83,7 +83,7 @@ class CompiledStep:
         draws, x, y, w, scalars = inputs
         rows = [[line[name] for line in scalars] for name in scalars[0]]
         stacked = [draws, *leaves_of(x), y, w, *rows]
-        return self._output(self._replay.run(clients.flat(), stacked, len(scalars)))
+        return self._output(self._replay.replay_steps(clients.flat(), stacked, len(scalars)))
 
     def _output(self, out: Sequence[Tensor]) -> StepOutput:
         return StepOutput(out[0], dict(zip(self._names, out[1:], strict=False)) if self._names else {})

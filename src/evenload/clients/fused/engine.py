@@ -76,7 +76,7 @@ class FusedEngine:
         self._eager: StackedStep | None = None
         self.client_steps = self.row_steps = 0
 
-    def run(
+    def train_slots(
         self, tasks: Sequence[ClientTask], queue: deque[ClientTask], n_rows: int, *, pads: bool = False
     ) -> Iterator[list[ClientResult]]:
         """Train what is in ``queue``; yields results as clients end.

@@ -25,7 +25,7 @@ class Replay(Protocol):
         """Can it take steps with arguments like these?"""
         ...
 
-    def run(
+    def replay_steps(
         self, kept: Sequence[Tensor], stacked: Sequence[Tensor | Sequence[Tensor]], n_steps: int
     ) -> Sequence[Tensor]:
         """Take the steps; returns the outputs that the step wants, [n_steps, K] each.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evenload.clients.lora.form import LoRA, adapted_layers, start_of, with_adapters
 from evenload.clients.step.module_state import copy_model
-from evenload.clients.tune.trainer import Trainer
+from evenload.clients.trainer import Trainer
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
@@ -149,7 +149,7 @@ def _by_form(
             began = trainer.start
             starts = [{**began, **_start(model, form, options["seed"], i)} for i in at]
             each = TrainOptions(start=starts, ids=at, on_error="return")
-            run = trainer.run([datasets[i] for i in at], [recipes[i] for i in at], each)
+            run = trainer.train_with([datasets[i] for i in at], [recipes[i] for i in at], each)
         plans[form] = run.plan
         found |= zip(at, _trained(base, model, form, run, began), strict=True)
         try:

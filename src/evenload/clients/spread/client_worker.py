@@ -68,7 +68,7 @@ class ClientWorker:
         self._state.refuse_shared()
         return result
 
-    def run(
+    def train_queue(
         self,
         strategy: Strategy,
         traits: ModelTraits | None,
@@ -90,7 +90,7 @@ class ClientWorker:
         elif tasks:
             n_rows = strategy.rows_for(len(tasks), n_workers)
             drawn = Drawn()
-            for ended in self.engine(traits, strategy, tasks).run(tasks, queue, n_rows):
+            for ended in self.engine(traits, strategy, tasks).train_slots(tasks, queue, n_rows):
                 _refuse_draws(drawn)
                 yield ended
 

@@ -82,7 +82,7 @@ class ClientDispatcher:
         if strategy.outer in ("processes", "devices", "ray"):
             self._executor(strategy, n_workers(strategy))
 
-    def run(
+    def dispatch(
         self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_workers: int
     ) -> Iterator[list[ClientResult]]:
         """Train ``tasks`` on ``n_workers`` threads or CPU slots; yields clients as they end."""
@@ -90,7 +90,7 @@ class ClientDispatcher:
             return
         if strategy.outer == "inline":
             with intra_op(self.threads):
-                yield from self.worker().run(strategy, traits, tasks, longest_first(tasks))
+                yield from self.worker().train_queue(strategy, traits, tasks, longest_first(tasks))
         elif strategy.outer in ("threads", "streams"):
             yield from self._in_threads(strategy, traits, tasks, n_workers)
         else:
@@ -113,7 +113,7 @@ class ClientDispatcher:
         def work(worker: int) -> None:
             try:
                 with nullcontext() if streams is None else streams.inside(worker):
-                    for batch in workers[worker].run(strategy, traits, tasks, waiting, n_workers):
+                    for batch in workers[worker].train_queue(strategy, traits, tasks, waiting, n_workers):
                         results.put(batch)
                 results.put(None)
             except BaseException as error:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenload.clients.fused.engine import FusedEngine, longest_first
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["CheckResult", "check_engine", "clients_to_check", "count_operations", "difference"]
+__all__ = ["CheckResult", "check_engine", "clients_to_check", "difference"]
 
 # Largest share of the way a client has gone that rounding may account for, by kind of number.
 ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
@@ -65,7 +64,7 @@ def check_engine(
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            batches = list(engine.run(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
+            batches = list(engine.train_slots(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
     except Exception as error:
         return CheckResult(_meaning(error))
     slow = [str(w.message) for w in said if "batching rule" in str(w.message)]
@@ -74,24 +73,6 @@ def check_engine(
         return CheckResult(f"vmap would run {name or 'an operation'} client by client")
     fused = {result.client: result for batch in batches for result in batch}
     return _compare(fused, tasks, serial)
-
-
-def count_operations(engine: FusedEngine, tasks: Sequence[ClientTask]) -> int:
-    """Count torch's operations in one step of all ``tasks`` by an engine that is not compiled."""
-    before = engine.row_steps
-    with _Counter() as counter:
-        for _ in engine.run(tasks, longest_first(tasks), len(tasks), pads=True):
-            pass
-    n_steps = (engine.row_steps - before) // len(tasks)
-    return counter.n // max(1, n_steps)
-
-
-class _Counter(TorchDispatchMode):
-    n = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.n += 1
-        return func(*args, **(kwargs or {}))
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

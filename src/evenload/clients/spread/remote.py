@@ -52,7 +52,7 @@ class RemoteClientWorker:
         tasks = [_task(self._recipe(*recipe), *fields) for recipe, *fields in sent]
         ended: list[tuple] = []
         try:
-            for batch in self._worker.run(self._strategy, self._traits, tasks, longest_first(tasks)):
+            for batch in self._worker.train_queue(self._strategy, self._traits, tasks, longest_first(tasks)):
                 ended += map(_sent_back, batch)
         except Exception as error:
             if not ended:

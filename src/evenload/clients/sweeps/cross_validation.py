@@ -96,7 +96,7 @@ def cross_validate(
     make = functools.partial(ModuleEstimator, model, kind=kind, targets=targets, seed=seed)
     options = {"strategy": strategy, "devices": devices, "seed": seed}
     job = _FoldedJob(model, recipe, x, y, targets, folds, make, _scorers(scoring, make(None)))
-    return job.run(sample_weight, return_train_score, options)
+    return job.train_and_score(sample_weight, return_train_score, options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,9 @@ class _FoldedJob:
     make: Any
     scorers: Mapping[str, Any]
 
-    def run(self, sample_weight: Any, with_train_scores: bool, options: Mapping[str, Any]) -> CrossValidation:
+    def train_and_score(
+        self, sample_weight: Any, with_train_scores: bool, options: Mapping[str, Any]
+    ) -> CrossValidation:
         recipe, weights = self.recipe, None
         rows: Any = self.x
         if sample_weight is not None:

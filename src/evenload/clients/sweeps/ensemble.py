@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import drawn_rows
 from evenload.clients.step.objective import outputs_of
-from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.trainer import Trainer, template_of
 from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
@@ -138,7 +138,7 @@ def ensemble(
         if bootstrap:
             draws = [np.random.default_rng(key(MODEL, seed, member, 1)) for member in range(n)]
             datasets = drawn_rows(data, draws)
-        result = trainer.run(datasets, recipe or Recipe(), TrainOptions(start=starts))
+        result = trainer.train_with(datasets, recipe or Recipe(), TrainOptions(start=starts))
         return Ensemble(trainer.model, result)
 
 

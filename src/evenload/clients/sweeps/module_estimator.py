@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from evenload._optional import require
 from evenload.clients.step.objective import outputs_of
-from evenload.clients.tune.trainer import template_of
+from evenload.clients.trainer import template_of
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["ModuleEstimator", "kind_of"]

@@ -17,7 +17,7 @@ from evenload._arguments import suggests_arguments
 from evenload.clients.evaluation import evaluate
 from evenload.clients.load.datasets import size_of
 from evenload.clients.sweeps.trials import Trial, groups_of, make_trials
-from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.trainer import Trainer, template_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
@@ -166,7 +166,9 @@ class _Trainers:
             ids=[trial.number for trial in group],
             on_error="return",
         )
-        return trainer.run([self._dataset] * len(group), [trial.recipe for trial in group], options), trainer
+        return trainer.train_with(
+            [self._dataset] * len(group), [trial.recipe for trial in group], options
+        ), trainer
 
     def _trainer(self, trial: Trial) -> Trainer:
         key = trial.arguments_key

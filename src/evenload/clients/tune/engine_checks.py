@@ -8,26 +8,25 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+import torch
 from torch import nn
 
 from evenload.clients.spread.client_worker import intra_op
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
-from evenload.clients.spread.equivalence_check import (
-    CheckResult,
-    check_engine,
-    clients_to_check,
-    count_operations,
-)
+from evenload.clients.spread.equivalence_check import CheckResult, check_engine, clients_to_check
 from evenload.clients.step.model_traits import ModelTraits, find_traits
-from evenload.clients.tune.padding_checks import PaddingChecks, short_batches
-from evenload.clients.values.data import leaves_of
+from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
+from evenload.clients.values.data import leaves_of, map_batch
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import quoted
 
-__all__ = ["EngineChecks", "typical_task", "why_not_compiled"]
+__all__ = ["EngineChecks", "short_batches", "typical_task", "why_not_compiled"]
 
+EXAMPLES, CLIENTS = 16, 8  # of so many clients, whose numbers show what padding may be
 UNQUOTED = re.compile(r"[\s'\"\\]")  # what a folder's name must be quoted for in a command
 
 
@@ -81,13 +80,6 @@ class EngineChecks:
             short = {n: task for n, task in short.items() if n > 1}
         with intra_op(self._dispatcher.threads):
             return self._padding.why_not(alike, short)
-
-    def n_operations(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> int:
-        """Torch's operations in a fused step by a strategy that was checked."""
-        traits = self.traits(tasks)
-        assert traits is not None
-        worker = self._dispatcher.worker(0, self._dispatcher.device_of(strategy))
-        return count_operations(worker.engine(traits, strategy, tasks), clients_to_check(tasks))
 
     def alone(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> dict[int, str]:
         """Clients that cannot join a fused step with most others, and why."""
@@ -151,10 +143,80 @@ def why_not_compiled() -> str | None:
     program = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # torch tries no other
     if shutil.which(program) is None:
         return f"torch.compile needs a C++ compiler, and there is no {quoted(program)}"
-    torch = importlib.util.find_spec("torch")
+    spec = importlib.util.find_spec("torch")
     caches = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
-    origin = torch.origin if torch is not None else None
+    origin = spec.origin if spec is not None else None
     for folder in (os.path.dirname(origin or ""), caches):
         if UNQUOTED.search(folder):  # torch 2.13 writes folders into commands as they are
             return f"torch.compile needs folders without spaces and quotes, not {quoted(folder)}"
     return None
+
+
+# --- padding ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Probes of one kind of work, and what each number of rows gave."""
+
+    probe: PaddingProbe
+    verdicts: dict[int, PaddingVerdict] = field(default_factory=dict)
+
+
+class PaddingChecks:
+    """Probes of short batches, one for each number of rows, each done once.
+
+    Every number of rows that occurs is probed: a model may act on one (``if x.shape[0] == 7``), and what is
+    shown for other numbers says nothing of it.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._kinds: dict[tuple, _Kind] = {}
+
+    def why_not(self, tasks: Sequence[ClientTask], short: Mapping[int, ClientTask]) -> str | None:
+        """Why these tasks cannot be padded, or None; probes numbers of rows that are new.
+
+        short  as ``short_batches`` gives it
+        """
+        if not short:
+            return None
+        key = _key(tasks[0])
+        if key not in self._kinds:
+            self._kinds[key] = _Kind(self._probe(tasks))
+        kind = self._kinds[key]
+        for n in sorted(short.keys() - kind.verdicts.keys()):
+            kind.verdicts[n] = _verdict(kind.probe, short[n])
+            if kind.verdicts[n].mixes:  # one is enough
+                break
+        return next((v.mixes for v in kind.verdicts.values() if v.mixes), None)
+
+    def failing(self, task: ClientTask) -> Mapping[int, str]:
+        """Numbers of rows that fail in serial training, among tasks like this one, and how."""
+        kind = self._kinds.get(_key(task))
+        return {n: v.fails for n, v in kind.verdicts.items() if v.fails} if kind else {}
+
+    def _probe(self, tasks: Sequence[ClientTask]) -> PaddingProbe:
+        shown = [task.rows.at(np.arange(min(EXAMPLES, len(task.rows)))) for task in tasks[:CLIENTS]]
+        xs, ys = zip(*shown, strict=True)
+        x = map_batch(lambda *t: torch.cat(t), *xs)
+        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
+
+
+def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
+    """Numbers of rows of batches that are not full -> a task with one; a client has one such number."""
+    distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
+    least = {int(task.batches.counts.min()): task for task in distinct.values()}
+    return {n: task for n, task in least.items() if n < task.recipe.batch_size}
+
+
+def _key(task: ClientTask) -> tuple:
+    recipe = task.recipe
+    return recipe.loss, recipe.objective, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
+
+
+def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:
+    batches = task.batches
+    step = int(batches.counts.argmin())
+    x, y = task.rows.at(batches.rows[step, : batches.counts[step]])
+    return probe.verdict(x, y, int(batches.draws[step]), batches.rows.shape[1])

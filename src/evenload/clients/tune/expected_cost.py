@@ -6,32 +6,22 @@ those of a common CPU core; where they are off by half, the choice below is stil
 expected only where it saves a fifth.
 """
 
+import math
 from dataclasses import dataclass
 
 from evenload.clients.tune.step_work import StepWork
 from evenload.clients.values.strategy import Strategy
 
-__all__ = ["FEWEST_STEPS", "Expectation", "WorkSize", "even_chunk", "expect"]
+__all__ = ["FEW", "SHARE", "Expectation", "WorkSize", "even_chunk", "expect"]
 
+SHARE = 0.016  # of the job's seconds, that samples may take: less than the choice is off without them
+FEW = 3  # steps in the shortest sample, and samples of a strategy in turns: the least with one in the middle
 OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5  # seconds for starting an operation: of one client, of many under vmap
 FLOP_S, ELEMENT_S = 1 / 7e10, 2e-10  # seconds for an operation within a product, and for a number written
-BATCHED = 1.15  # times as long takes arithmetic on stacks of small matrices
-SHARED = 1.0  # times as long takes arithmetic with matrices that are the same for all clients
-CACHE_BYTES = 32 << 20  # what the clients of one step write at most, unless there are two
-SHARED_BYTES = 2 << 20  # what an operation of a step with shared matrices writes at most, for all clients
-NUMBER_BYTES = 4
-FUSED_START_S = 0.01  # for making a fused engine, and its first calls
-FEWEST_STEPS = 60  # of a job; with fewer, comparing with serial training would take more than fusing saves
+CACHED = 8 << 20  # numbers that the clients of one step write at most, unless there are two
+SHARED = 1 << 19  # numbers that an operation with matrices that all clients share writes at most
 GAIN = 0.8  # of serial training's seconds, at most, are expected where fusing is chosen
-CHECKED_STEPS, CHECKED_FUSED = 9, 3  # serial and fused steps of the comparison with serial training
-PROBED_STEPS = 6  # serial steps that showing takes that a batch of one size may be padded
-SAMPLE_STEPS = 7  # steps of each client for one measurement of a strategy, its first, cold one included
-MEASURED = 3  # measurements at least, for a choice: serial, and two others
-SHARE = 0.018  # of the job that measuring may take: as ``probe_timer`` has it
-# Parts of a job that compiling is expected to save, by the share of a fused step that starting operations is:
-# that share, and about twice as much again by fused loops, where it is small; else nearly all of it.
-LOOPS, MOST_BY_LOOPS = 3.0, 0.6
-STARTS, MOST_BY_STARTS = 0.7, 0.75
+COMPILE_OP_S = 0.1  # seconds for compiling an operation of a serial step, which is about three when fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +52,59 @@ class WorkSize:
 class Expectation:
     """The strategy that is expected to take least CPU time, and why.
 
-    serial_s, best_s  expected seconds of the whole job: serially, and by the strategy with its checks
     pays_measuring    is the job long enough that measuring strategies takes a small share of it?
+    chunk             clients in a fused step, where measuring begins
+    n_ops             torch's operations in a step, of which most are compiled
     """
 
     strategy: Strategy
     why: str
-    serial_s: float
-    best_s: float
-    pays_measuring: bool
+    pays_measuring: bool = False
+    chunk: int = Strategy().chunk
+    n_ops: int = 100
+
+    def compiling(self, chunk: int, step_s: float) -> tuple[float, float]:
+        """Seconds for compiling a step of ``chunk`` clients, and the part of their ``step_s`` that it saves.
+
+        The larger the part of starting operations, the more; where that is little, fused loops save more:
+        78, 64, 50, 46 and 21 % were saved where it was 48, 4, 33, 3 and 10 %.
+        """
+        started = min(1.0, FUSED_OP_S * self.n_ops / (chunk * step_s))
+        return COMPILE_OP_S * self.n_ops, min(0.75, math.sqrt(started))
 
 
 def expect(work: WorkSize) -> Expectation:
     """What to choose for such work if nothing is measured. Pure."""
     serial, n_steps = Strategy(), work.n_steps * work.rounds
     if work.n_clients < 2:
-        return Expectation(serial, "there is one client only", 0.0, 0.0, False)
-    if n_steps < FEWEST_STEPS:
-        return Expectation(serial, f"{n_steps} steps are too few to gain anything", 0.0, 0.0, False)
+        return Expectation(serial, "there is one client only")
+    if n_steps * SHARE < 1:
+        return Expectation(serial, f"{n_steps} steps are too few to gain anything")
     if work.step is None:
-        return Expectation(serial, "its steps could not be counted", 0.0, 0.0, True)
-    step_s = serial_step_s(work.step)
+        return Expectation(serial, "its steps could not be counted", pays_measuring=True)
+    step_s, chunk = serial_step_s(work.step), chunk_for(work)
     serial_s = n_steps * step_s
-    if not work.is_fusable:
-        pays, why = _pays(step_s, step_s, 2, n_steps), _few("what fusing such a model takes is not known")
-        return Expectation(serial, why, serial_s, serial_s, pays)
-    chunk = chunk_for(work)
-    fused_s = fused_step_s(work.step, chunk, is_shared=work.is_shared)
+    fused_s = fused_step_s(work.step, chunk) if work.is_fusable else step_s
     best_s = n_steps * fused_s + check_s(work)
-    if best_s <= GAIN * serial_s:
-        pays = _pays(step_s, fused_s, chunk, n_steps)
-        share = f"{best_s / serial_s:.0%} of serial's time"
-        why = _few(f"expected to take {share}, by the model's operations and sizes")
-        return Expectation(Strategy(inner="fused", chunk=chunk), why, serial_s, best_s, pays)
-    why = _few("fusing so much is not expected to save a fifth, by the model's operations and sizes")
-    return Expectation(serial, why, serial_s, serial_s, _pays(step_s, fused_s, chunk, n_steps))
+    # The first, cold step and two samples of serial training and of two others, at least.
+    cost_s = (1 + 2 * FEW) * (step_s + 2 * (chunk if work.is_fusable else 2) * fused_s)
+    strategy = serial
+    if not work.is_fusable:
+        why = "what fusing such a model takes is not known"
+    elif best_s <= GAIN * serial_s:
+        why = (
+            f"expected to take {best_s / serial_s:.0%} of serial's time, by the model's operations and sizes"
+        )
+        strategy = Strategy(inner="fused", chunk=chunk)
+    else:
+        why = "fusing so much is not expected to save a fifth, by the model's operations and sizes"
+    return Expectation(
+        strategy,
+        f"{why}; measuring would not pay",
+        cost_s <= SHARE * n_steps * min(step_s, fused_s),
+        chunk,
+        work.step.n_ops,
+    )
 
 
 def serial_step_s(step: StepWork) -> float:
@@ -104,17 +112,9 @@ def serial_step_s(step: StepWork) -> float:
     return OP_S * step.n_ops + arithmetic_s(step)
 
 
-def fused_step_s(step: StepWork, chunk: int, *, is_shared: bool = False) -> float:
+def fused_step_s(step: StepWork, chunk: int) -> float:
     """Expected seconds for each client of a fused step of ``chunk`` clients."""
-    return FUSED_OP_S * step.n_ops / chunk + (SHARED if is_shared else BATCHED) * arithmetic_s(step)
-
-
-def compile_gain(launch_share: float) -> float:
-    """The part of a job by a fused strategy that compiling its step is expected to save. Pure.
-
-    launch_share  of the step's time that starting its operations is expected to take; noise may make it > 1
-    """
-    return max(min(LOOPS * launch_share, MOST_BY_LOOPS), min(STARTS * launch_share, MOST_BY_STARTS))
+    return FUSED_OP_S * step.n_ops / chunk + arithmetic_s(step)
 
 
 def arithmetic_s(step: StepWork) -> float:
@@ -122,20 +122,21 @@ def arithmetic_s(step: StepWork) -> float:
 
 
 def check_s(work: WorkSize) -> float:
-    """Expected seconds for starting, and for showing that fusing gives what serial training gives."""
+    """Expected seconds for starting, and for showing that fusing gives what serial training gives.
+
+    Three batches of three clients are trained both ways; each short size of a batch is probed in six steps.
+    """
     assert work.step is not None
-    steps = CHECKED_STEPS + PROBED_STEPS * work.n_short
-    checked_s = steps * serial_step_s(work.step) + CHECKED_FUSED * FUSED_OP_S * work.step.n_ops
-    return work.start_s + FUSED_START_S + checked_s
+    serial_s = (9 + 6 * work.n_short) * serial_step_s(work.step)
+    return work.start_s + serial_s + 3 * FUSED_OP_S * work.step.n_ops
 
 
 def chunk_for(work: WorkSize) -> int:
     """Clients in a step: as many as there are, and whose numbers fit into the caches."""
     assert work.step is not None
-    if work.is_shared:  # what is a client's own is little, and no operation writes more than the next reads
-        cached = SHARED_BYTES * work.step.n_ops // max(1, NUMBER_BYTES * work.step.elements)
-    else:
-        cached = CACHE_BYTES // max(1, NUMBER_BYTES * work.step.elements)
+    elements = max(1, work.step.elements)
+    # Beside a shared base a client's own is little, and no operation writes more than the next reads.
+    cached = SHARED * work.step.n_ops // elements if work.is_shared else CACHED // elements
     chunk = min(work.n_clients, max(2, cached))
     return even_chunk(chunk, work.n_clients) if work.is_even else chunk
 
@@ -144,13 +145,3 @@ def even_chunk(chunk: int, n_clients: int) -> int:
     """A chunk near ``chunk`` that divides ``n_clients``, so that no step is half empty; else ``chunk``."""
     near = [c for c in range(1, n_clients + 1) if n_clients % c == 0 and chunk / 1.5 <= c <= chunk * 1.5]
     return min(near, key=lambda c: (max(c / chunk, chunk / c), -c), default=chunk)
-
-
-def _pays(serial_s: float, best_s: float, chunk: int, n_steps: int) -> bool:
-    """Does a small share of the job pay for measuring serial training and others on chunks of clients?"""
-    cost_s = SAMPLE_STEPS * (serial_s + (MEASURED - 1) * chunk * best_s)
-    return cost_s <= SHARE * n_steps * min(serial_s, best_s)
-
-
-def _few(why: str) -> str:
-    return f"{why}; measuring would not pay"

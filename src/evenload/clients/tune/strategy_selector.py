@@ -12,9 +12,8 @@ from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import why_no_streams
 from evenload.clients.step.model_traits import ModelTraits, form_of
-from evenload.clients.tune.engine_checks import EngineChecks, typical_task
-from evenload.clients.tune.expected_cost import FEWEST_STEPS, Expectation, WorkSize, expect
-from evenload.clients.tune.padding_checks import short_batches
+from evenload.clients.tune.engine_checks import EngineChecks, short_batches, typical_task
+from evenload.clients.tune.expected_cost import SHARE, Expectation, WorkSize, expect
 from evenload.clients.tune.step_work import count_work
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
@@ -133,9 +132,7 @@ class StrategySelector:
         expected = self._expect(together)
         if not (expected.pays_measuring or self._measures):
             return self._first_usable(expected.strategy, tasks, expected.why)
-        plan = Tuner(
-            self._dispatcher, self._checks, together, self._rounds, expected=expected.strategy
-        ).decide()
+        plan = Tuner(self._dispatcher, self._checks, together, self._rounds, expected).decide()
         if self._cache:
             self._cache.keep(together, self._rounds, plan)
         if not plan.strategy.takes_chunks:
@@ -147,7 +144,7 @@ class StrategySelector:
         model, traits = self._dispatcher.model, self._checks.traits(tasks)
         n_steps = [task.batches.n_steps for task in tasks]
         step = None
-        if traits is not None and len(tasks) > 1 and self._rounds * sum(n_steps) >= FEWEST_STEPS:
+        if traits is not None and len(tasks) > 1 and self._rounds * sum(n_steps) * SHARE >= 1:
             with suppress(Exception):  # not every model can be counted
                 step = count_work(model, typical_task(tasks))
         is_loading = "torch._dynamo" not in sys.modules and not (traits and traits.has_plain_gradients)

@@ -1,48 +1,35 @@
 """Measure strategies on the user's own clients, then take the fastest; several cores have to be worth it.
 
-    serial ──► rules, chunks growing ──► fused ──► streams of a GPU ──► cores ──► compiled ──► cores
+    serial ─► chunks ─► streams of a GPU ─► cores ─► in turns ─► compiled ─► cores ─► processes ─► in turns
 
-A strategy is measured only if the job is long enough to repay it (``probe_timer``): all measuring costs a
-small share of what the job takes by the fastest strategy, and so does compiling in vain.
+A strategy is measured only if the job is long enough to repay it (``race``): samples take a small share of
+the job by the cheapest strategy, and compiling a third of what it is expected to save.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from evenload.clients.fused.memory import most_clients
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
-from evenload.clients.tune.choice import Probe
 from evenload.clients.tune.engine_checks import EngineChecks
-from evenload.clients.tune.expected_cost import MOST_BY_STARTS, compile_gain, even_chunk
-from evenload.clients.tune.probe_timer import SEARCH, SURE, WORTH_S, ProbeTimer
+from evenload.clients.tune.expected_cost import Expectation, even_chunk
+from evenload.clients.tune.race import DOUBT, FAR, TIE, WORTH_S, Probe, Race
 from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["Tuner"]
 
-START_S = 5.0  # assumed seconds for starting processes that import torch
-COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # assumed seconds for compiling a step, and for each of its operations
-FEWEST, FEWEST_LIGHT = 4, 16  # clients in the first chunk that is measured; the second if steps are light
-LIGHT_S = 1e-3  # a serial step of fewer seconds is light: starting its operations is much of it
-FIRST_FAR, FAR = 4.0, 1.5  # no larger chunk is measured after one so many times slower than serial
-NEAR = 1.5  # an inner strategy within this factor of the fastest in one thread is also measured on all cores
-MOST_COMPILED = 6  # chunks that are compiled at most
-OP_S = 1e-5  # assumed seconds for starting an operation, which a compiled step saves
-FLAT, MOST_WALK = 1.05, 3  # go on for up to three chunks while within 5 % of the fastest
-NEXT_GAIN = 0.1  # of the job, that another compiled chunk or inner strategy is expected to save
-LAUNCH_BOUND = 0.35  # of a step for starting operations, above which more clients in a step are better
-CORES_GAIN = 0.3  # of the job, that several cores are expected to save
-SCALES = 0.8  # threads that reach this share of a linear speedup are not beaten by processes
-STREAM_COUNTS = (2, 4, 8)
+START_S = 5.0  # seconds that starting processes that import torch takes, assumed
 
 
 class Tuner:
     """The search for the fastest strategy for one kind of tasks, of which ``rounds`` rounds are to come.
 
-    expected  the strategy to begin with, and to take where the budget pays for measuring no fused one
+    expected  what is expected of these tasks: the chunk to begin with, what compiling gains, and the strategy
+              to take where the budget pays for measuring no fused one
     """
 
     def __init__(
@@ -51,292 +38,177 @@ class Tuner:
         checks: EngineChecks,
         tasks: Sequence[ClientTask],
         rounds: int,
-        clock: Callable[[], float] = time.perf_counter,
-        thread_clock: Callable[[], float] = time.thread_time,
-        cpu_clock: Callable[[], float] = time.process_time,
-        expected: Strategy | None = None,
+        expected: Expectation,
+        clocks: Sequence[Callable[[], float]] = (time.perf_counter, time.thread_time, time.process_time),
     ):
-        self._expected = expected if expected is not None and expected.is_fused else None
-        is_expected = self._expected is not None
-        clocks = (clock, thread_clock, cpu_clock)
-        self.timer = ProbeTimer(dispatcher, checks, tasks, rounds, *clocks, expects_fused=is_expected)
-        self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
+        self._expected = expected
+        self.race = Race(dispatcher, checks, tasks, rounds, clocks, expected.strategy.is_fused)
+        self._dispatcher, self._traits = dispatcher, checks.traits(tasks)
         self._n = len(tasks)
         self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
     def decide(self) -> TrainingPlan:
         """Measure, and return the plan with the fastest strategy."""
-        timer = self.timer
-        timer.probe(Strategy())
-        job_s = timer.job_s()
-        if job_s < WORTH_S or self._n == 1:
-            return self._plan(f"all rounds take {job_s:.2g} s serially: there is nothing to gain")
-        if timer.is_usable(Strategy(inner="fused", chunk=2)):
-            ruled = None
-            if has_rules(self._dispatcher.model) and timer.is_usable(Strategy(inner="rules", chunk=2)):
-                ruled = self._search("inline", "rules")
-            self._search("inline", "fused", near=ruled)
-        if (missing := why_no_streams()) is None:
-            self._try_streams()
-        else:
-            timer.reasons["streams"] = missing
+        race, expected = self.race, self._expected.strategy
+        race.enter(Strategy())
+        if race.job_s() < WORTH_S or self._n == 1:
+            return self._plan(f"all rounds take {race.job_s():.2g} s serially: there is nothing to gain")
+        if n_workers(Strategy("threads")) > FAR:  # they may be far better than any chunk
+            self._try_threads()
+        self._try_chunks()
+        self._try_streams()
         self._try_threads()
+        race.open_half()
+        race.halve()  # what is compiled follows from the best
+        race.open_half()
         self._try_compiled()
+        self._try_streams()
         self._try_threads()
         self._try_processes()
-        timer.confirm()
-        is_untried = not any(p.strategy.is_fused for p in timer.probes) and "fused" not in timer.reasons
-        if self._expected is not None and is_untried:
+        race.halve(is_last=True)
+        is_untried = not any(p.strategy.is_fused for p in race.probes) and "fused" not in race.reasons
+        if expected.is_fused and is_untried:
             why = "expected to be the fastest; measuring it would not pay"
-            return TrainingPlan(self._expected, why, timer.reasons, timer.table())
-        n = len(timer.probes)
-        if timer.doubted() and timer.best().strategy == Strategy():
-            return self._plan(f"none of {n} measured strategies is faster beyond doubt")
+            return TrainingPlan(expected, why, race.reasons, race.table())
+        n = len(race.probes)
+        if race.why_not() and race.best().strategy == Strategy():
+            return self._plan(f"none of {n} measured strategies is better beyond doubt")
         return self._plan(f"the fastest of {n} measured strategies")
 
     def _plan(self, why: str) -> TrainingPlan:
-        reasons = self.timer.reasons | self.timer.faster_by_the_clock() | self.timer.doubted()
-        return TrainingPlan(self.timer.best().strategy, why, reasons, self.timer.table())
+        race = self.race
+        return TrainingPlan(race.best().strategy, why, race.reasons | race.why_not(), race.table())
 
     # --- the search -------------------------------------------------------------------------------
 
-    def _search(
-        self, outer: str, inner: str, workers: int | None = None, near: Probe | None = None
-    ) -> Probe | None:
-        """Measure chunks of 4 or 16, 64, ... until that gains nothing, then halves and doubles of the best.
+    def _try_chunks(self) -> None:
+        """Climb to the best chunk of rules, where the model has some, and of plain fused steps from there."""
+        chunk, has = self._expected.chunk, has_rules(self._dispatcher.model)
+        for inner in ("rules", "fused") if has else ("fused",):
+            if self.race.is_usable(Strategy(inner=inner, chunk=2)):
+                found = self._climb(Strategy(inner=inner, chunk=chunk))
+                chunk = found.strategy.chunk if found else chunk
 
-        If ``near``, the fastest of another inner strategy, is given, start from its chunk, and stop there if
-        this one is far slower.
+    def _climb(self, first: Strategy) -> Probe | None:
+        """The fastest chunk: quarters and fourfold ones while near, then halves and doubles while faster.
+
+        None if not even one client in an eager step can be sampled.
         """
-        most, size = self._most(outer), self._fewest() if near is None else near.strategy.chunk
-        best: Probe | None = None
-        serial_s = self.timer.probes[0].step_s
-        while probe := self._try_chunk(outer, inner, size, workers, most):
-            limit_s = FAR * near.step_s if near else (FIRST_FAR if best is None else FAR) * serial_s
-            if probe.step_s > limit_s or (best is not None and probe.step_s > best.step_s):
-                break
-            best, size = probe, 4 * size
-            if near is not None:
-                break
-        if best is None:
-            return None
-        for times in (0.5, 2.0):
-            while probe := self._try_chunk(outer, inner, int(times * best.strategy.chunk), workers, most):
-                if probe.step_s >= best.step_s:
+        best = self._enter(first)
+        if best is None and first.is_fused and not first.is_compiled and first.chunk > 1:
+            return self._climb(replace(first, chunk=first.chunk // 2))
+        for times, near in ((0.25, 1 + DOUBT), (4.0, 1 + DOUBT), (0.5, 1.0), (2.0, 1.0)):
+            at = best
+            while at and best:
+                other = self._enter(replace(first, chunk=max(1, int(times * at.strategy.chunk))))
+                if other is None or other is at or other.step_s > near * best.step_s:
                     break
-                best = probe
+                at, best = other, min(best, other, key=lambda p: p.step_s)
         return best
 
-    def _try_chunk(self, outer: str, inner: str, size: int, workers: int | None, most: int) -> Probe | None:
-        """Measure a chunk of about ``size``; None if it was measured before, or the budget is too small."""
-        strategy = Strategy(outer, inner, self._even(max(1, min(size, most)), most), workers)
-        is_known = any(p.strategy == strategy for p in self.timer.probes)
-        if is_known or not self.timer.can_afford(strategy, share=SEARCH):
-            return None
-        return self.timer.probe(strategy)
+    def _enter(self, strategy: Strategy) -> Probe | None:
+        """Sample the strategy, its chunk as far as clients and memory reach; None if it is too dear."""
+        race, workers = self.race, n_workers(strategy)
+        if strategy.is_fused:
+            most = max(1, min(-(-self._n // workers), self._room_of(strategy.outer) // workers))
+            chunk = min(strategy.chunk, most)
+            strategy = replace(strategy, chunk=even_chunk(chunk, most) if self._is_even else chunk)
+        known = next((p for p in race.probes if p.strategy == strategy), None)
+        if known or (strategy.is_compiled and not self._can_compile(strategy)):
+            return known
+        return race.enter(strategy) if race.can_afford(strategy) else None
 
-    def _fewest(self) -> int:
-        if self._expected is not None:
-            return self._expected.chunk
-        return FEWEST_LIGHT if self.timer.probes[0].step_s < LIGHT_S else FEWEST
-
-    def _most(self, outer: str) -> int:
-        """Most clients in a step: those that there are and that fit into memory."""
+    def _room_of(self, outer: str) -> int:
+        """Clients that fit into the memory that such workers share."""
         if outer not in self._room:
             free = free_bytes(self._dispatcher.streams.device) if outer == "streams" else None
-            self._room[outer] = most_clients(self._dispatcher.model, self.timer.tasks[0], free)
-        return min(self._n, self._room[outer])
+            self._room[outer] = most_clients(self._dispatcher.model, self.race.tasks[0], free)
+        return self._room[outer]
 
-    def _even(self, chunk: int, n: int) -> int:
-        """A chunk near ``chunk`` that divides ``n`` clients of equal length: no step is then half empty."""
-        if not self._is_even:
-            return chunk
-        return even_chunk(chunk, n)
+    def _best_of_each_kind(self, outer: str) -> list[Probe]:
+        """The cheapest of every inner strategy, sorted; without those far dearer than the first."""
+        kinds: dict[str, Probe] = {}
+        for probe in sorted(self.race.allowed(), key=lambda p: p.cost_s):
+            if probe.strategy.outer == outer:
+                kinds.setdefault(probe.strategy.inner, probe)
+        found = list(kinds.values())
+        return [p for p in found if p.cost_s <= (1 + DOUBT) * found[0].cost_s]
 
     def _try_streams(self) -> None:
-        """Measure streams of a GPU: one first, to find the chunk; then more, which share the clients."""
-        timer = self.timer
-        if self._draws("streams"):
+        """Climb to the best chunk in one stream of a GPU; then double the streams that share the clients."""
+        race, missing = self.race, why_no_streams()
+        if missing is not None:
+            race.reasons["streams"] = missing
+        if missing is not None or self._draws("streams"):
             return
-        known = len(timer.probes)
-        fused = {p.strategy.inner for p in timer.probes if p.strategy.is_fused}
-        for inner in sorted(fused):
-            if timer.is_usable(Strategy("streams", inner, 2, 1)):
-                self._search("streams", inner, 1)
-        if not fused and timer.can_afford(alone := Strategy("streams", workers=1)):
-            timer.probe(alone)
-        found = timer.probes[known:]
-        if not found:
-            return
-        best = min(found, key=lambda p: p.step_s).strategy
-        for workers in STREAM_COUNTS:
-            each = max(1, min(best.chunk, -(-self._n // workers)))
-            strategy = replace(best, workers=workers, chunk=each)
-            if not timer.can_afford(strategy) or timer.probe(strategy) is None:
-                return
-
-    def _try_compiled(self) -> None:
-        """Compile the fastest eager chunk of each inner strategy, and search on from there."""
-        kinds, timer = self._eager_kinds(), self.timer
-        if not kinds:
-            return
-        first = kinds[0].strategy
-        least = replace(first, inner=f"{first.inner}-compiled")
-        if MOST_BY_STARTS * timer.job_s() / SURE < COMPILE_S and not timer.can_afford(
-            least, start_s=COMPILE_S
-        ):
-            return
-        timer.confirm(is_last=False)  # what is compiled follows from the best
-        for at, found in enumerate(self._eager_kinds()):
-            if not self._search_compiled(found, is_first=at == 0):
-                return
-
-    def _eager_kinds(self) -> list[Probe]:
-        """The fastest eager chunks of each inner strategy, in this thread or in streams."""
-        fused = [p for p in self.timer.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
-        return _best_of_each_kind([p for p in fused if not p.strategy.is_compiled])
-
-    def _search_compiled(self, found: Probe, is_first: bool) -> bool:
-        """Compile chunks, that of ``found`` first, which shows what compiling costs. Was any compiled?"""
-        timer, eager = self.timer, found.strategy
-        most = self._most(eager.outer)
-        least = replace(eager, inner=f"{eager.inner}-compiled")
-        if not timer.can_afford(least, start_s=COMPILE_S, gain=MOST_BY_STARTS if is_first else NEXT_GAIN):
-            return False
-        n_ops = self._checks.n_operations(replace(eager, workers=None), timer.tasks)
-        cost_s = COMPILE_S + COMPILE_OP_S * n_ops
-        launch_share = n_ops * OP_S / (eager.chunk * found.step_s)
-        first = eager.chunk if launch_share > LAUNCH_BOUND else self._shared_chunk(eager)
-        gain = compile_gain(launch_share) if is_first else NEXT_GAIN
-        tried: dict[int, float] = {}  # chunk -> seconds of a step
-        while len(tried) < MOST_COMPILED and (chunk := self._next_compiled(tried, first, most)):
-            strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
-            if not timer.can_afford(strategy, start_s=cost_s * self._graphs(strategy), gain=gain):
-                break
-            probe = timer.probe(strategy, is_checked=True)
-            if probe is None:
-                break
-            tried[chunk], cost_s, gain = probe.step_s, max(0.05, probe.first_s), NEXT_GAIN
-        return bool(tried)
-
-    def _shared_chunk(self, strategy: Strategy) -> int:
-        """The strategy's chunk, or a smaller one that keeps all cores busy: one graph then serves both."""
-        if strategy.outer != "inline":
-            return strategy.chunk
-        return self._chunk_for(strategy, n_workers(Strategy("threads")))
-
-    def _next_compiled(self, tried: Mapping[int, float], first: int, most: int) -> int | None:
-        """Half or double the fastest chunk so far; None if both were tried."""
-        best = min(tried, key=lambda chunk: tried[chunk], default=None)
-        sizes = (first,) if best is None else (best // 2, 2 * best)
-        near = [self._even(max(2, min(most, size)), most) for size in sizes]
-        return next((chunk for chunk in near if chunk not in tried), None)
-
-    def _graphs(self, strategy: Strategy) -> int:
-        """Number of graphs that all clients need: clients of unequal length end in steps of many sizes."""
-        if not self._is_even:
-            return len(halves(strategy.chunk))
-        return 1 + bool(self._n % strategy.chunk)
+        alone = [replace(p.strategy, outer="streams", workers=1) for p in self._best_of_each_kind("inline")]
+        eager = [s for s in alone if s.is_fused and not s.is_compiled]
+        found = [self._climb(strategy) for strategy in eager if race.is_usable(strategy)]
+        best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
+        at = best or self._enter(Strategy("streams", workers=1))
+        while at and (at.strategy.workers or 1) < self._n:
+            workers = 2 * (at.strategy.workers or 1)
+            other = self._enter(replace(at.strategy, workers=workers))
+            at = other if other and TIE * other.step_s < at.step_s else None
 
     def _try_threads(self) -> None:
-        """Measure threads: the fastest of each inner strategy on all cores, then other chunks of the best.
-
-        The inner strategy that gains most from cores need not be the fastest in one thread; and cores share
-        caches, so the best chunk may be smaller.
-        """
-        timer, cores = self.timer, n_workers(Strategy("threads"))
+        """Sample the best of each kind on all cores, and climb to the best chunk: cores share caches."""
+        race, cores = self.race, n_workers(Strategy("threads"))
         if cores == 1:
-            timer.reasons["threads"] = "this process may use one core only"
+            race.reasons["threads"] = "this process may use one core only"
+        if cores == 1 or self._draws("threads"):
             return
-        if self._draws("threads"):
-            return
-        known, gain = len(timer.probes), CORES_GAIN
-        for found in _best_of_each_kind([p for p in timer.probes if p.strategy.outer == "inline"]):
-            self._probe_threads(self._on_workers(found, "threads", cores), gain)
-            gain = 0.0  # another inner strategy is expected to save nothing beyond that
-        best = min(timer.probes[known:], key=lambda p: p.step_s, default=None)
-        if best is None or not best.strategy.is_fused or best.cost_s > FLAT * timer.best().cost_s:
-            return
-        for times in (0.5, 2.0):
-            best = self._walk_threads(best, times, cores)
+        alone = [p.strategy for p in self._best_of_each_kind("inline")]
+        found = [self._enter(replace(strategy, outer="threads", workers=cores)) for strategy in alone]
+        best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
+        if best and best.strategy.is_fused and best.cost_s <= (1 + DOUBT) * race.best().cost_s:
+            self._climb(best.strategy)
 
-    def _walk_threads(self, best: Probe, times: float, cores: int) -> Probe:
-        """Halve or double the chunk, for up to MOST_WALK sizes while within FLAT of the fastest."""
-        each = min(-(-self._n // cores), max(1, self._most("inline") // cores))
-        gain = NEXT_GAIN if best.strategy.is_compiled else 0.0
-        at = best
-        for _ in range(MOST_WALK):
-            chunk = self._even(max(1, min(int(times * at.strategy.chunk), each)), each)
-            if chunk == at.strategy.chunk:
-                break
-            other = self._probe_threads(replace(best.strategy, chunk=chunk), gain)
-            if other is None or other.step_s > FLAT * best.step_s:
-                break
-            at, best = other, min(best, other, key=lambda p: p.step_s)
-        return best
+    def _try_compiled(self) -> None:
+        """Compile the cheapest eager chunks, and climb on from there while that is worth it."""
+        kinds = [p for outer in ("inline", "threads", "streams") for p in self._best_of_each_kind(outer)]
+        for found in sorted(kinds, key=lambda p: p.cost_s):
+            if found.strategy.is_fused and not found.strategy.is_compiled:
+                self._climb(replace(found.strategy, inner=f"{found.strategy.inner}-compiled"))
 
-    def _probe_threads(self, strategy: Strategy, gain: float = 0.0) -> Probe | None:
-        """Measure the strategy unless it is known; None if the budget does not pay for it, or it fails.
+    def _can_compile(self, strategy: Strategy) -> bool:
+        """Is compiling worth it, by the operations of a step, or by what the first compilation took?
 
-        Threads share compiled graphs: each number of rows is compiled once.
+        Threads share compiled graphs: each number of rows is compiled once. Clients of unequal length end in
+        steps of many sizes.
         """
-        timer, start_s, made_s = self.timer, 0.0, 0.0
-        if strategy.is_compiled:
-            rows = strategy.rows_for(self._n, n_workers(strategy))
-            here = [p for p in timer.probes if p.strategy.outer in ("inline", "threads")]
-            kin = {p.strategy.rows: p for p in here if p.strategy.inner == strategy.inner}
-            start_s = 0.0 if rows in kin else max(p.first_s for p in kin.values())
-            made_s = kin[rows].first_s if rows in kin else 0.0
-        probe = next((p for p in timer.probes if p.strategy == strategy), None)
-        if probe is None and timer.can_afford(strategy, start_s=start_s, gain=gain):
-            probe = timer.probe(strategy, is_checked=strategy.is_compiled)
-            if probe is not None:
-                probe.first_s += made_s
-        return probe
+        race, rows = self.race, strategy.rows_for(self._n, n_workers(strategy))
+        kin = [p for p in race.probes if p.strategy.inner == strategy.inner]
+        if any(p.strategy.rows_for(self._n, n_workers(p.strategy)) == rows for p in kin):
+            return True
+        graphs = 1 + bool(self._n % strategy.chunk) if self._is_even else len(halves(strategy.chunk))
+        if kin:
+            return race.can_compile(strategy, graphs * max(p.first_s for p in kin), None)
+        eager = [p for p in race.probes if f"{p.strategy.inner}-compiled" == strategy.inner]
+        cost_s, gain = self._expected.compiling(strategy.chunk, min(p.step_s for p in eager))
+        return race.can_compile(strategy, graphs * cost_s, gain)
 
     def _try_processes(self) -> None:
-        """Measure the fastest in processes, which share no interpreter lock, if the job repays it."""
-        timer, best = self.timer, self.timer.best()
-        cores = n_workers(Strategy("processes"))
-        gpus = n_gpus()
-        for outer, workers in (("processes", cores), ("devices", gpus)):
+        """Sample the best in processes, which share no interpreter lock, if the job repays their start."""
+        race, best = self.race, self.race.best()
+        for outer, workers in (("processes", n_workers(Strategy("processes"))), ("devices", n_gpus())):
             if min(workers, self._n) < 2:
                 continue
-            strategy = self._on_workers(best, outer, workers)
-            if outer == "processes" and best.strategy.outer == "threads":
-                alone_s = min(p.step_s for p in timer.probes if p.strategy.outer == "inline")
-                if alone_s / best.step_s > SCALES * workers:
-                    timer.reasons[str(strategy)] = "threads keep the cores busy as well"
-                    continue
+            each = -(-self._n // workers)
+            strategy = replace(
+                best.strategy,
+                outer=outer,
+                workers=workers if outer == "processes" else None,
+                chunk=min(best.strategy.chunk, each),
+            )
             start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
-            if timer.can_afford(strategy, start_s=start_s):
-                timer.probe(strategy)
-
-    def _on_workers(self, probe: Probe, outer: str, workers: int) -> Strategy:
-        """The measured strategy on so many workers."""
-        chunk = self._chunk_for(probe.strategy, workers)
-        known = workers if outer != "devices" else None
-        return replace(probe.strategy, outer=outer, workers=known, chunk=chunk)
-
-    def _chunk_for(self, strategy: Strategy, workers: int) -> int:
-        """The strategy's chunk, or a smaller one that keeps so many workers busy."""
-        each = -(-self._n // workers)
-        chunk = strategy.chunk
-        return self._even(max(1, min(chunk, each)), each) if strategy.is_fused else chunk
+            if race.can_afford(strategy, start_s):
+                race.enter(strategy)
 
     def _draws(self, outer: str) -> bool:
         """Does the model draw from generators that such workers would share? Notes the reason."""
         if self._traits is None or not self._traits.draws:
             return False
-        self.timer.reasons[outer] = "the model draws from generators that threads share"
+        self.race.reasons[outer] = "the model draws from generators that threads share"
         return True
-
-
-def _best_of_each_kind(probes: Sequence[Probe]) -> list[Probe]:
-    """The fastest of every inner strategy, sorted; without those far slower than the first."""
-    kinds: dict[str, Probe] = {}
-    for probe in sorted(probes, key=lambda p: p.step_s):
-        kinds.setdefault(probe.strategy.inner, probe)
-    found = list(kinds.values())
-    return [p for p in found if p.step_s <= NEAR * found[0].step_s]

@@ -142,7 +142,7 @@ class Replay:
         kinds = [(t.shape, t.stride(), t.dtype) for t in arguments]
         return kinds == self._kinds and torch.get_num_threads() == 1
 
-    def run(
+    def replay_steps(
         self, kept: Sequence[Tensor], stacked: Sequence[Tensor | Sequence[Tensor]], n_steps: int
     ) -> list[Tensor]:
         """Run ``n_steps`` steps; returns the outputs that are wanted, [n_steps, ...] each.

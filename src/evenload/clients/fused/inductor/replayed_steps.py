@@ -45,7 +45,7 @@ def is_same(
 ) -> bool:
     """Do both change copies of the arguments in the same way, and give the same outputs, but for rounding?"""
     replayed, stepped = _copies(example), _copies(example)
-    outputs = replay.run(replayed, [], STEPS)
+    outputs = replay.replay_steps(replayed, [], STEPS)
     with torch.no_grad():
         for step in range(STEPS):
             out = run(*stepped)

@@ -117,9 +117,9 @@ class Trainer:
             reduce=reduce,
             on_error=on_error,
         )
-        return self.run(datasets, recipe, options)
+        return self.train_with(datasets, recipe, options)
 
-    def run(
+    def train_with(
         self, datasets: Sequence[Any], recipe: Recipe | Sequence[Recipe], options: TrainOptions
     ) -> TrainResult:
         """``train`` with all options as one value."""
@@ -208,7 +208,7 @@ class Trainer:
             tasks = [dataclasses.replace(task, draws=True) for task in tasks]
         together = [task for task in tasks if task.client not in plan.solo]
         alone = [task for task in tasks if task.client in plan.solo]
-        yield from self._dispatcher.run(Strategy(), None, alone, 1)
+        yield from self._dispatcher.dispatch(Strategy(), None, alone, 1)
         replace = functools.partial(self._selector.replace, loaded.tasks)
         yield from self._train_with_fallback(strategy, traits, together, reasons, replace)
 
@@ -232,7 +232,7 @@ class Trainer:
         while True:
             rest = [task for task in tasks if task.client not in statuses]
             try:
-                for batch in self._dispatcher.run(strategy, traits, rest, n_workers(strategy)):
+                for batch in self._dispatcher.dispatch(strategy, traits, rest, n_workers(strategy)):
                     statuses.update({result.client: result.status for result in batch})
                     yield batch
                 break
