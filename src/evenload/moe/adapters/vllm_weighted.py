@@ -4,6 +4,7 @@ vLLM keeps its maps in tensors that it changes in place when experts have moved.
 the weights of its copies; they are set when the map is, from the loads that the map was made for.
 """
 
+import sys
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -143,7 +144,11 @@ def hook_router(module: ModuleType) -> None:
             )  # fmt: skip
         return _map_and_record(topk_ids, expert_load_view, *found, record_enabled, num_unpadded_tokens)
 
-    setattr(module, "eplb_map_to_physical_and_record", map_and_record)  # noqa: B010
+    # Also where it was imported from there before, under whatever name.
+    for one in (module, *list(sys.modules.values())):
+        for name, value in list(getattr(one, "__dict__", {}).items()):
+            if value is original:
+                setattr(one, name, map_and_record)
 
 
 def _map_and_record(

@@ -45,7 +45,7 @@ class Cloner:
         from evenload.moe.cloning.kernels.clone import clone_layer
         from evenload.moe.cloning.kernels.memory import block_words
 
-        self._kernel = clone_layer
+        self._kernel, self._given = clone_layer, (homes, spare_slots, cap, n_ranks, costs)
         self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
         self._links, self._table = np.zeros(2 * layer.n_ranks), np.zeros(4)
         self._nodes = np.zeros(layer.n_ranks, np.int64)
@@ -58,6 +58,9 @@ class Cloner:
         self._block[: len(tables)] = tables
         self._lock = threading.Lock()  # the kernel lets go of the GIL
         self._at, self._many = len(tables), 2 * layer.n_ranks + layer.n_experts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, self._given  # a copy has kernels and memory of its own
 
     def plan(self, counts: ArrayLike) -> ClonePlan:
         """Plan the clones of one batch.
@@ -167,3 +170,7 @@ def _whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > MOST:
         raise ConfigError(f"{name} is {quoted(values)}", hint=f"give whole numbers from 0 to {MOST}")
     return array.astype(np.int64)
+
+
+def _made(homes: Any, spare_slots: Any, cap: Any, n_ranks: Any, costs: Any) -> Cloner:
+    return Cloner(homes, spare_slots, cap, n_ranks=n_ranks, costs=costs)

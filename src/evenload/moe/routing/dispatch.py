@@ -40,6 +40,7 @@ class Dispatcher:
         from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
 
         self._count_ids, self._map_ids = count_ids, map_ids
+        self._given = (graph, layer, rank2gpu, nodes)
         self.graph = instance_of(
             "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
         )
@@ -59,6 +60,9 @@ class Dispatcher:
         self._room = np.zeros(max(len(self.slots), 1), np.int64)
         self._at = np.zeros(graph.n_experts, np.int32)
         self._left = np.zeros(graph.n_experts, np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, self._given  # a copy has kernels and memory of its own
 
     def count(
         self, ids: Any, counts: NDArray[np.int64] | None = None, *, mask: Any = None
@@ -268,3 +272,7 @@ def _in_range(name: str, gpus: Sequence[int], n_gpus: int) -> NDArray[np.int32]:
             f"{name} is {quoted(array.tolist())}", hint=f"give GPUs from 0 to {n_gpus - 1}, -1 for none"
         )
     return array
+
+
+def _made(graph: ReplicaGraph, layer: int, rank2gpu: Any, nodes: Any) -> Dispatcher:
+    return Dispatcher(graph, layer=layer, rank2gpu=rank2gpu, nodes=nodes)

@@ -84,6 +84,7 @@ class Planner:
         elif error is not None:
             raise error
         self._sums, self._backend, self._dead = exchange == "sums", backend, gone
+        self._made_of = redundant_to_original, n_routed_experts, n_logical_routed_experts, ep_size
         self._nodes, self._options = nodes, {"speeds": speeds, "cost": cost}
         n_nodes = 1 if nodes is None else len(set(places("nodes", nodes).tolist()))
         self.n_routed_experts, self.n_logical_routed_experts = n_routed_experts, n_logical_routed_experts
@@ -92,6 +93,15 @@ class Planner:
         )
         self.ep_size, self.n_group = self._layout.n_ranks, self._layout.n_groups
         self.update_redundancy_mapping()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._unmade is not None or self._exchange is not None:
+            raise ConfigError(
+                "a planner of a group of ranks cannot be copied or saved",
+                hint="keep planner.phy2log; make a planner in each rank, then restore_mapping(phy2log)",
+            )
+        named = {"backend": self._backend, "nodes": self._nodes, "dead": self._dead, **self._options}
+        return _copied, (self._made_of, named, self.phy2log)
 
     def update_redundancy_mapping(self, load: Any = None) -> tuple[Any, Any, Any]:
         """Place the experts anew for their recent ``load`` [experts]; without one, in order of ids.
@@ -392,3 +402,9 @@ def _log2phy(
             log2phy[expert, seen[expert]] = slot
             seen[expert] += 1
     return log2phy, counts
+
+
+def _copied(made_of: tuple[Any, ...], named: dict[str, Any], phy2log: Any) -> Planner:
+    planner = Planner(*made_of, **named)
+    planner.restore_mapping(phy2log)
+    return planner

@@ -177,7 +177,7 @@ def _place_layer(
 ):  # fmt: skip
     """Search one layer: ``phy2log`` [GPUs * width], imbalance, held out, origin, imbalance of ``before``."""
     from evenload.moe.search.layer_repair import repair
-    from evenload.moe.search.layer_search import LayerSearch, LivingFleet
+    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet
     from evenload.moe.search.scenarios import as_demand
 
     living = LivingFleet.of(fleet)
@@ -192,7 +192,10 @@ def _place_layer(
     )
     old = None if before is None else search.complete(before[layer][living.slot_index])
     if old is not None and target is not None:
-        found = repair(search, old, target, effort)
+        if windows[:, layer].any():
+            found = repair(search, old, target, effort)
+        else:  # no load is even however it is placed
+            found = LayerPlacement(old, "old", None)
     else:
         found = search.plan(effort, {} if old is None else {"old": old})
     demand = as_demand(windows[:, layer], living.speed.sum())

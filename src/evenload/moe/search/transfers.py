@@ -12,7 +12,7 @@ Such batches always exist. A full GPU waits only while an expert that it alone h
 elsewhere. Following these from GPU to GPU closes a ring, whose transfers fit into one batch.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -77,24 +77,28 @@ class Schedule:
 
 
 def keep_slots(old: NDArray[np.int64], new: NDArray[np.int64], n_gpus: int) -> NDArray[np.int64]:
-    """Reorder ``new`` inside each GPU so that experts that stay keep their slots of ``old``."""
+    """Reorder ``new`` inside each GPU so that experts that stay keep their slots of ``old``; twins, too."""
     kept = new.copy()
-    for layer_old, layer_new in zip(
-        old.reshape(len(old), n_gpus, -1), kept.reshape(len(new), n_gpus, -1), strict=True
-    ):
-        for before, after in zip(layer_old, layer_new, strict=True):
-            if np.array_equal(before, after):
-                continue
-            coming = set(after[after >= 0].tolist())
-            stays = np.array(
-                [e >= 0 and e in coming and e not in before[:j] for j, e in enumerate(before.tolist())]
-            )
-            fetched = [e for e in after.tolist() if e >= 0 and e not in set(before[stays].tolist())]
-            placed = np.where(stays, before, -1)
-            free = [j for j in np.flatnonzero(~stays) if j < (after >= 0).sum() or after[j] >= 0]
-            free += [j for j in np.flatnonzero(~stays) if j not in free]
-            placed[free[: len(fetched)]] = fetched
-            after[:] = placed
+    width = new.shape[1] // n_gpus
+    for before, after in zip(old.reshape(-1, width), kept.reshape(-1, width), strict=True):
+        if np.array_equal(before, after):
+            continue
+        coming = Counter(after[after >= 0].tolist())
+        stays = np.zeros(width, bool)
+        for slot, expert in enumerate(before.tolist()):
+            if coming[expert] > 0:
+                coming[expert] -= 1
+                stays[slot] = True
+        fetched = []
+        for expert in after.tolist():
+            if coming[expert] > 0:
+                coming[expert] -= 1
+                fetched.append(expert)
+        # Slots that hold something in one of the two maps are there; others may be beyond the GPU's own.
+        free = sorted(np.flatnonzero(~stays).tolist(), key=lambda slot: max(after[slot], before[slot]) < 0)
+        placed = np.where(stays, before, -1)
+        placed[free[: len(fetched)]] = fetched
+        after[:] = placed
     return kept
 
 
