@@ -17,7 +17,8 @@ def train_plainly(model, dataset, loss, optimizer, *, epochs=2, batch_size=4, se
     """Train ``model`` in place; returns the loss of each step.
 
     optimizer  the model -> its optimiser;  seeds: while rows are read, while the model is trained
-    loop       after_backward=fn(model), schedule=fn(optimizer) -> scheduler stepped after each step,
+    loop       step=fn(loss, model, optimizer, x, y) in place of the rest; or after_backward=fn(model),
+               schedule=fn(optimizer) -> scheduler stepped after each step,
                stop=fn(losses of each epoch so far) -> bool, loader: options of the DataLoader
     """
     seed_all(seeds[0])
@@ -30,6 +31,9 @@ def train_plainly(model, dataset, loss, optimizer, *, epochs=2, batch_size=4, se
     for batches in read:
         losses.append([])
         for batch in batches:
+            if "step" in loop:
+                losses[-1].append(loop["step"](loss, model, optimizer, *batch).item())
+                continue
             optimizer.zero_grad()
             x, y = batch if isinstance(batch, list | tuple) else (batch, None)
             value = loss(model(x), y) if y is not None else loss(model, x)

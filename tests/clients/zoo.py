@@ -16,7 +16,15 @@ from clients.oracle import train_plainly
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from evenload.clients import SGD, Adam, EarlyStop, ParameterGroups, Recipe, StepDecay, client_seed, train
 from evenload.errors import EvenloadError
@@ -91,6 +99,61 @@ class Owning(Wrapper):
         return self.tensors[0][i] + self.draws.normal(), self.tensors[1][i]
 
 
+class Counted(Wrapper):
+    """The later an example is read, the larger it is; the first ones stay."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.n_reads = 0
+
+    def __getitem__(self, i):
+        self.n_reads += 1
+        return self.tensors[0][i] * (1 if i < 6 else self.n_reads), self.tensors[1][i]
+
+
+class OneBuffer(Wrapper):
+    """Writes each example into one and the same tensor."""
+
+    def __getitem__(self, i):
+        self.buffer = getattr(self, "buffer", torch.empty(6, dtype=torch.float64))
+        return self.buffer.copy_(self.tensors[0][i]), self.tensors[1][i]
+
+
+class Centred(Wrapper):
+    """Reads batches, and each less its mean."""
+
+    def __getitems__(self, at):
+        x = self.tensors[0][at]
+        return list(zip(x - x.mean(0), self.tensors[1][at], strict=True))
+
+
+class Growing(Wrapper):
+    """Has more examples once it was read."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.n_seen = n - 2
+
+    def __len__(self):
+        return self.n_seen
+
+    def __getitem__(self, i):
+        self.n_seen += i == self.n_seen - 1 and self.n_seen < len(self.tensors[0])
+        return super().__getitem__(i)
+
+
+class Scaling(DataLoader):
+    def __iter__(self):
+        return ((x * 10, y) for x, y in super().__iter__())
+
+
+def by_closure(n):
+    draws = np.random.default_rng(3)
+    wrapper = Wrapper(n)
+    wrapper.change = lambda x, y: (x + draws.normal() if y == 2 else x, y)
+    return wrapper
+
+
 def flipped(x, y):
     return (x.flip(0) if random.random() < 0.5 else x), y
 
@@ -111,6 +174,23 @@ DATASETS = [
     Idiom("`random` in `__getitem__`", lambda n: Wrapper(n, flipped)),
     Idiom("`torch.randn` in `__getitem__`", lambda n: Wrapper(n, noisy)),
     Idiom("a generator of its own", Owning),
+    Idiom("a generator in a transform's closure", by_closure),
+    Idiom("a count of what was read", Counted),
+    Idiom("one tensor for all examples", OneBuffer),
+    Idiom("`__getitems__` that centres a batch", Centred),
+    Idiom("a length that grows", Growing),
+    Idiom("a Subset with negative numbers", lambda n: Subset(TensorDataset(*tensors(n)), range(-n, 0))),
+    Idiom(
+        "a DataLoader of a part",
+        lambda n: DataLoader(TensorDataset(*tensors(n)), BATCH, sampler=SequentialSampler(range(n - 2))),
+    ),
+    Idiom("a DataLoader with `__iter__`", lambda n: Scaling(TensorDataset(*tensors(n)), BATCH)),
+    Idiom(
+        "a DataLoader with a batch sampler",
+        lambda n: DataLoader(
+            TensorDataset(*tensors(n)), batch_sampler=BatchSampler(range(n), BATCH, drop_last=False)
+        ),
+    ),
 ]
 
 # --- models ---------------------------------------------------------------------------------------
@@ -205,6 +285,78 @@ def by_own_gradient(model, h):
     return Tripled.apply(h)
 
 
+def by_generator(model, h):
+    return h + torch.randn(h.shape, generator=model.draws, dtype=h.dtype)
+
+
+DRAWS = np.random.default_rng(0)
+
+
+class Shaken(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return super().forward(x) * DRAWS.normal()
+
+
+def clamping(model, h):
+    model.b.weight.data.clamp_(-0.2, 0.2)
+    return h
+
+
+def by_teacher(model, h):
+    for taught, p in zip(model.part.parameters(), model.b.parameters(), strict=True):
+        taught.data.mul_(0.9).add_(p.data, alpha=0.1)
+    return h + model.part(h).mean()
+
+
+def unfreezing(model, h):
+    model.n += 1
+    model.a.requires_grad_(model.n >= 3)
+    return h
+
+
+class Frozen(Body):
+    """Its batch norm keeps its statistics, as when a trained model is trained further."""
+
+    def __init__(self):
+        super().__init__(part_of, part=nn.BatchNorm1d(5))
+
+    def train(self, mode=True):
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+        return self
+
+
+def part_of(model, h):
+    return model.part(h)
+
+
+class Headed(Body):
+    def parameters(self, recurse=True):
+        return self.b.parameters(recurse)
+
+
+class Extra(Body):
+    def get_extra_state(self):
+        return {"n": self.n}
+
+    def set_extra_state(self, state):
+        self.n = state["n"]
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 3, dtype=torch.complex128))
+
+    def forward(self, x):
+        return (x.to(torch.complex128) @ self.weight).abs()
+
+
 class Hooked(Body):
     """Hooks that are methods of the module."""
 
@@ -225,6 +377,10 @@ def tied():
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3)).double()
     model[2].weight = model[0].weight
     return model
+
+
+def cumulative():
+    return nn.BatchNorm1d(5, momentum=None).double()
 
 
 def clamp(model):
@@ -297,6 +453,20 @@ MODELS = [
     Idiom("attention", lambda: Body(by_heads, part=nn.MultiheadAttention(5, 1, batch_first=True))),
     Idiom("checkpointing", lambda: Body(by_checkpoint)),
     Idiom("a gradient of one's own", lambda: Body(by_own_gradient)),
+    Idiom("a torch.Generator of its own", lambda: Body(by_generator, draws=torch.Generator().manual_seed(3))),
+    Idiom("draws from a generator of the module", Shaken),
+    Idiom("weights clamped in `forward`", lambda: Body(clamping)),
+    Idiom(
+        "a teacher that follows in `forward`",
+        lambda: Body(by_teacher, part=nn.Linear(5, 3).requires_grad_(False)),
+    ),
+    Idiom("parts unfrozen in `forward`", lambda: Body(unfreezing)),
+    Idiom("BatchNorm frozen by `train`", Frozen),
+    Idiom("BatchNorm with momentum=None", changed(lambda m: m.insert(1, cumulative()) and None)),
+    Idiom("complex weights", Waves),
+    Idiom("`parameters()` of its own", Headed),
+    Idiom("an extra state", Extra),
+    Idiom("lazy layers", lambda: nn.Sequential(nn.LazyLinear(3)).double()),
 ]
 COMPILED = Idiom("`torch.compile`d", lambda: torch.compile(mlp(), backend="eager"))
 
@@ -319,6 +489,36 @@ def contrastive(outputs, y):
     return F.cross_entropy(near, torch.arange(len(y)))
 
 
+def by_chance(outputs, y):
+    return F.cross_entropy(outputs, y, reduction="none") * random.random()
+
+
+def annealed():
+    n = 0
+
+    def loss(outputs, y):
+        nonlocal n
+        n += 1
+        return F.cross_entropy(outputs, y, reduction="none") * n
+
+    return loss
+
+
+class Balanced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Buffer(torch.ones((), dtype=torch.float64))
+
+    def forward(self, outputs, y):
+        rows = F.cross_entropy(outputs, y, reduction="none")
+        self.mean.lerp_(rows.detach().mean(), 0.1)
+        return rows / self.mean
+
+
+def by_rows(name, loss):
+    return Idiom(name, plain={"loss": lambda outputs, y: loss(outputs, y).mean()}, told={"loss": loss})
+
+
 LOSSES = [
     Idiom("cross entropy", plain={"loss": F.cross_entropy}, told={"loss": "cross_entropy"}),
     by_torch_loss("class weights", nn.CrossEntropyLoss(weight=WEIGHT)),
@@ -327,6 +527,9 @@ LOSSES = [
     by_torch_loss("all three", nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=1, label_smoothing=0.2)),
     by_torch_loss("a sum", nn.CrossEntropyLoss(reduction="sum")),
     Idiom("one loss per row", plain={"loss": lambda o, y: focal(o, y).mean()}, told={"loss": focal}),
+    by_rows("`random` in a loss", by_chance),
+    by_rows("a count in a loss's closure", annealed()),
+    by_rows("a running mean in a loss's buffer", Balanced()),
     by_torch_loss("a function that returns one number", lambda o, y: F.cross_entropy(o, y, weight=WEIGHT)),
     Idiom(
         "an objective that mixes rows",
@@ -352,6 +555,47 @@ def by_value(loss):
         return value
 
     return step
+
+
+def accumulating(loss, model, optimizer, x, y):
+    """Two batches a step: what is counted is kept on the model, which each client has for itself."""
+    model.n_batches = getattr(model, "n_batches", 0) + 1
+    value = loss(model(x), y) / 2
+    value.backward()
+    if model.n_batches % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    return value
+
+
+def with_second(loss, model, optimizer, x, y):
+    """A second optimiser, made by each client's first step."""
+    if not hasattr(model, "second"):
+        model.second = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer.zero_grad()
+    value = loss(model(x), y)
+    value.backward()
+    optimizer.step()
+    model.second.step()
+    return value
+
+
+def counting_steps(loss):
+    n = 0
+
+    def step(model, optimizer, x, y):
+        nonlocal n
+        n += 1
+        return with_second(loss, model, optimizer, x / n, y)
+
+    return step
+
+
+def by_step(name, step):
+    def told(loss):
+        return lambda model, optimizer, x, y: step(loss, model, optimizer, x, y)
+
+    return Idiom(name, plain={"step": step}, told={"step": told})
 
 
 def restless(model):
@@ -404,6 +648,9 @@ LOOPS = [
         plain={"optimizer": restless, "stop": without_gain, "epochs": 6},
         told={"optimizer": SGD(2.5), "stop": EarlyStop(patience=2), "epochs": 6},
     ),
+    by_step("accumulation, in a step of one's own", accumulating),
+    by_step("two optimisers, in a step of one's own", with_second),
+    Idiom("a count in a step's closure", told={"step": counting_steps}),
     Idiom("two optimisers", plain={"optimizer": sgd}, told={"optimizer": [SGD(0.1), Adam(0.01)]}),
 ]
 
@@ -469,8 +716,12 @@ def seeded_by(model):
 
 def distance(state, truth):
     assert list(state) == list(truth)
-    pairs = [(state[name].double(), t.double()) for name, t in truth.items()]
+    pairs = [(real(state[name]), real(t)) for name, t in truth.items()]
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
+
+
+def real(t):
+    return (torch.view_as_real(t) if t.is_complex() else t).double()
 
 
 def sentence(error):

@@ -12,6 +12,7 @@ from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import as_rows
 from evenload.clients.step.module_state import copy_model
 from evenload.clients.step.objective import BatchLoss
+from evenload.clients.values.data import dtype_of
 from evenload.clients.values.losses import METRICS_PER_ROW, ignored_by, n_counted
 from evenload.clients.values.recipe import Recipe
 
@@ -31,7 +32,7 @@ def evaluate(
     """
     own = copy_model(model).eval()
     own.load_state_dict(state)
-    dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+    dtype = dtype_of(own.parameters())
     plain = dataclasses.replace(recipe, augment=None, precision=None)
     rows, batch_loss, key = as_rows(examples, dtype), BatchLoss(plain), torch.tensor(0)
     names = ("loss", "accuracy") if recipe.has_classes else ("loss",)

@@ -20,7 +20,7 @@ from evenload.clients.generators import seeded
 from evenload.clients.step.module_state import ModuleState
 from evenload.clients.trainer import Trainer
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.data import Rows
+from evenload.clients.values.data import Rows, dtype_of
 from evenload.clients.values.keys import client_seed
 from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.clients.values.result import ClientResult
@@ -162,8 +162,8 @@ def _plainly(
 
 
 def _loop(model: nn.Module, batches: list[Any], recipe: Recipe, per_epoch: int) -> list[float]:
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    optimizer = recipe.optimizer.build({name: p for name, p in model.named_parameters() if p.requires_grad})
+    dtype = dtype_of(model.parameters())
+    optimizer = recipe.optimizer.build(dict(model.named_parameters()))
     rates, losses, loss_fn = [group["lr"] for group in optimizer.param_groups], [], _loss_of(recipe)
     for step, batch in enumerate(batches):
         if recipe.stop is not None and recipe.stop.stops(losses, per_epoch):
@@ -221,7 +221,7 @@ def _cast(batch: Any, dtype: torch.dtype) -> Any:
 def _compared(
     client: int, result: ClientResult, losses: list[float], state: Mapping[str, Tensor]
 ) -> CheckedClient:
-    dtype = next((t.dtype for t in state.values() if t.is_floating_point()), torch.float32)
+    dtype = dtype_of(state.values())
     allowed = ALLOWED.get(dtype, ALLOWED_ELSE)
     names = state.keys() ^ result.state.keys()
     pairs = [(result.state[name].double(), t.double()) for name, t in state.items() if name not in names]

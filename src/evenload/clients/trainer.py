@@ -26,8 +26,9 @@ from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.step.forward import has_bfloat16_lstm
+from evenload.clients.step.function_state import SharedByClients
 from evenload.clients.step.model_traits import ModelTraits
-from evenload.clients.step.module_state import copy_model
+from evenload.clients.step.module_state import copy_model, refuse_unreadable
 from evenload.clients.tune.strategy_selector import StrategySelector
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
@@ -68,7 +69,9 @@ class Trainer:
     ):
         if rounds < 1 or threads < 1:
             raise ConfigError(f"rounds={rounds}, threads={threads}: use 1 or more")
-        self._model = with_keyed_dropout(template_of(model, seed))
+        template = template_of(model, seed)
+        refuse_unreadable(template)
+        self._model = with_keyed_dropout(template)
         self._start = {name: t.detach().clone() for name, t in self._model.state_dict().items()}
         named = dict(self._model.named_parameters())
         self._params = {name: self._start[name] for name in named}
@@ -237,7 +240,7 @@ class Trainer:
                     yield batch
                 break
             except Exception as error:
-                if strategy == Strategy():
+                if strategy == Strategy() or isinstance(error, SharedByClients):
                     raise
                 is_memory, trouble = _is_memory_error(error), f"it ended with {_first_line(error)}"
             # The exception is gone by now, and with its traceback the tensors of the run that failed.

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 from clients.oracle import train_plainly
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
@@ -144,10 +147,10 @@ def test_examples_that_differ_are_read_again_each_epoch(name, strategy):
     assert "2 of 2 datasets were read again in each epoch" in run.plan.explain()
 
 
-def test_a_fixed_dataset_is_read_once_and_a_batch():
+def test_a_fixed_dataset_is_read_twice_for_all_epochs_and_clients():
     dataset = Counting(lambda: 0.0)
     train(make, [dataset] * 3, RECIPE, strategy="serial")
-    assert dataset.n_calls == len(X) + RECIPE.batch_size
+    assert dataset.n_calls == 2 * len(X)
 
 
 @pytest.mark.timeout(120)
@@ -210,3 +213,51 @@ def test_a_frame_is_refused_with_what_to_type():
     frame = pytest.importorskip("pandas").DataFrame({"a": [1.0], "b": [0]})
     with pytest.raises(ConfigError, match="to_numpy"):
         as_rows(frame, torch.float32)
+
+
+class Rows(Dataset):
+    """As many examples as it is told to have; ``change`` gets the number and how many were read before."""
+
+    def __init__(self, n, change=lambda x, i, n_reads: x):
+        self.x = torch.randn(n, 5, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        self.change, self.n_reads = change, 0
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self.n_reads += 1
+        return self.change(self.x[i], i, self.n_reads), i % 3
+
+
+@pytest.mark.timeout(120)
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(2, 90), st.integers(1, 100), st.floats(0, 1.99), st.sampled_from(["serial", "fused:2"]))
+def test_whatever_example_changes_in_two_epochs_is_seen(n, batch_size, epoch, strategy):
+    """The oracle is a plain loop; from some time on, in the first epoch or the second, rows are others."""
+    when = int(epoch * n)
+    make_dataset = lambda: Rows(n, lambda x, i, n_reads: x * (1 + (n_reads > when)))  # noqa: E731
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=batch_size, epochs=3, shuffle=False)
+    run = train(make, [make_dataset()], recipe, strategy=strategy, seed=1)
+    truth = plainly(make_dataset(), batch_size=batch_size)
+    assert torch.allclose(run[0].state["weight"], truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1))
+
+
+@pytest.mark.parametrize("batch_size", [7, 100])
+def test_a_dataset_asked_for_batches_is_asked_for_those_of_the_recipe(batch_size):
+    class Centred(Rows):
+        def __getitems__(self, at):
+            return [(x, i % 3) for x, i in zip(self.x[at] - self.x[at].mean(0), at, strict=True)]
+
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=batch_size, epochs=3, shuffle=False)
+    run = train(make, [Centred(150)], recipe, strategy="serial", seed=1)
+    assert torch.equal(run[0].state["weight"], plainly(Centred(150), batch_size=batch_size))
+
+
+def test_floats_of_python_are_not_rounded():
+    """The oracle is torch's own collation, which makes float64 of them."""
+    pairs = [(x.numpy(), float(x[0]) / 3) for x in X]
+    (x, y) = next(iter(DataLoader(pairs, batch_size=len(X))))
+    read = as_rows(pairs, torch.float64)
+    assert torch.equal(read.x, x)
+    assert torch.equal(read.y, y)

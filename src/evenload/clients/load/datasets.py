@@ -4,10 +4,10 @@ tensors    pairs of tensors, Rows, a plain TensorDataset and plain Subsets of on
 examples   any other map-style dataset is asked for each example, and its tensors are never looked at
 
 Examples that differ from one reading to the next (an augmentation in ``__getitem__``) are read anew for each
-epoch. That they differ shows in what was drawn meanwhile, and in a few examples that are read twice.
+epoch. That they differ shows in what was drawn meanwhile, and in the second epoch, which is read and
+compared; where there is one epoch only, in a few examples that are read twice.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +16,18 @@ import numpy as np
 import psutil
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, TensorDataset
 
 from evenload.clients.generators import Drawn, seeded
-from evenload.clients.values.data import Batch, Rows, cast_rows, leaves_of
+from evenload.clients.step.function_state import generator_states
+from evenload.clients.values.data import Batch, Rows, cast_rows, leaves_of, unflattened
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["ReadRows", "as_rows", "drawn_rows", "is_lazy", "read_for", "refuse_loader", "size_of"]
 
 AT_ONCE = 64  # examples that a dataset is asked for at a time, at most; so many are read twice
-TWICE = 16  # examples that are read beside workers, and values of a container that are looked at
-DEPTH = 4  # of objects within a dataset that are looked through for generators
+TWICE = 16  # examples that are read beside workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def as_rows(dataset: Any, dtype: torch.dtype) -> Rows:
     dataset = dataset() if is_lazy(dataset) else dataset
     rows = _of_tensors(dataset)
     if rows is None:
-        rows = _collate([e for batch in _Reader(dataset).batches() for e in batch])
+        rows = _joined(list(_Reader(dataset).batches()))
     return cast_rows(rows, dtype)
 
 
@@ -83,22 +83,33 @@ def read_for(
 
 
 def _read_epochs(reader: "_Reader", n_epochs: Callable[[int], int]) -> tuple[list[Rows], int, bool]:
-    """The rows of an epoch, or of all of them if they differ; how many an epoch has; and whether they do."""
-    own, batches, drawn = _own_generators(reader.dataset), reader.batches(), Drawn()
-    epochs = [_collate([e for batch in batches for e in batch])]
+    """The rows of an epoch, or of all of them if they differ; how many an epoch has; and whether they do.
+
+    Raises ConfigError if the dataset has another number of examples afterwards, or in another epoch.
+    """
+    own, batches, drawn = generator_states(reader.dataset), reader.batches(), Drawn()
+    epochs = [_joined(list(batches))]
     n = len(epochs[0])
-    is_fresh = bool(drawn) or own != _own_generators(reader.dataset) or reader.draws_in_workers()
-    first: list[Any] = []
-    if n and not is_fresh:  # the first batch of the next epoch tells; if it differs, it is part of that epoch
-        batches = reader.batches()
-        first = next(batches)
-        is_fresh = not _are_equal(epochs[0], _collate(first))
-    if is_fresh:
+    is_fresh = bool(drawn) or own != generator_states(reader.dataset) or reader.draws_in_workers()
+    begun: list[Rows] = []  # of the next epoch: as many batches as it takes to see that it differs
+    batches = reader.batches() if n else iter(())
+    for batch in () if is_fresh else batches:
+        begun.append(batch)
+        at = sum(map(len, begun))
+        is_fresh = not _are_equal(epochs[0], batch, at - len(batch))
+        if is_fresh or (n_epochs(n) == 1 and at >= min(n, AT_ONCE)):
+            break
+    if is_fresh and n:
         _refuse_size(epochs[0], n_epochs(n))
         for _ in range(1, n_epochs(n)):
-            batches = batches if first else reader.batches()
-            epochs.append(_collate([*first, *(e for batch in batches for e in batch)]))
-            first = []
+            epochs.append(_joined([*begun, *batches]))
+            begun, batches = [], reader.batches()
+    other = next((m for m in (*map(len, epochs), len(reader.dataset)) if m != n), n)
+    if other != n:
+        raise ConfigError(
+            f"a client's dataset has {n} examples in its first epoch, and {other} later",
+            hint="let its length stay; train each part by a call of its own, from start=result.state",
+        )
     return epochs, n, is_fresh
 
 
@@ -137,10 +148,22 @@ def refuse_loader(dataset: Any, recipe: Recipe) -> None:
             f"a client's DataLoader has a collate_fn of its own, {quoted(collate_fn)}",
             hint="let the dataset return what a row is, and give the dataset",
         )
+    has_iter = type(dataset).__iter__ is not DataLoader.__iter__
+    if has_iter or type(dataset.batch_sampler) is not BatchSampler or dataset.batch_size is None:
+        raise ConfigError(
+            f"a client's {type(dataset).__name__} has {'an __iter__' if has_iter else 'batches'} of its own",
+            hint="give its dataset, and say in the recipe what a batch is: Recipe(batch_size=32)",
+        )
     if type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False):
         raise ConfigError(
             f"a client's DataLoader has a {type(sampler).__name__}",
             hint="rows drawn once can be given as Rows(x, y, np.array(list(sampler)))",
+        )
+    n_taken, n = len(sampler), len(dataset.dataset)  # pyrefly: ignore
+    if n_taken != n:
+        raise ConfigError(
+            f"a client's {type(sampler).__name__} takes {n_taken} of {n} examples",
+            hint="give torch.utils.data.Subset(dataset, rows)",
         )
     theirs = dataset.batch_size, isinstance(sampler, RandomSampler), dataset.drop_last
     if theirs != (recipe.batch_size, recipe.shuffle, recipe.drop_last):
@@ -161,6 +184,7 @@ def _of_tensors(dataset: Any) -> Rows | None:
         return _rows_of(dataset.tensors)
     if type(dataset) is Subset and isinstance(whole := _of_tensors(dataset.dataset), Rows):
         chosen = np.asarray(dataset.indices, np.int64)
+        chosen = np.where(chosen < 0, chosen + len(whole), chosen)
         return Rows(whole.x, whole.y, chosen if whole.rows is None else whole.rows[chosen])
     return None
 
@@ -197,7 +221,10 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        return torch.as_tensor(value)
+        is_plain = not hasattr(value, "dtype")  # Python's own numbers, which torch would take for float32
+        found = torch.as_tensor(value)
+        is_rounded = is_plain and found.is_floating_point()
+        return torch.as_tensor(value, dtype=torch.float64) if is_rounded else found
     except (TypeError, ValueError, RuntimeError) as error:
         kind, hint = type(value).__name__, "let the dataset return tensors, arrays or numbers"
         if isinstance(value, str | bytes):
@@ -222,15 +249,18 @@ class _Reader:
         loader: Any = given if isinstance(given, DataLoader) else None
         self.dataset = given if loader is None else loader.dataset
         _refuse_kind(self.dataset)
-        self._options: dict[str, Any] = {"batch_size": min(batch_size, AT_ONCE)}
+        is_asked_for_batches = hasattr(self.dataset, "__getitems__")  # which may depend on what is in one
+        self._options: dict[str, Any] = {
+            "batch_size": batch_size if is_asked_for_batches else min(batch_size, AT_ONCE)
+        }
         if loader is not None and loader.num_workers:
             names = ("num_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
             self._options |= {name: getattr(loader, name) for name in names}
             self._options["batch_size"] = loader.batch_size or 1
 
-    def batches(self) -> Iterator[list[Any]]:
-        """Lists of examples, each read when it is asked for; the generator of their workers' seeds drew."""
-        return iter(DataLoader(self.dataset, collate_fn=list, **self._options))
+    def batches(self) -> Iterator[Rows]:
+        """Batches, each read and copied when it is asked for; the generator of their workers' seeds drew."""
+        return map(_collate, iter(DataLoader(self.dataset, collate_fn=list, **self._options)))
 
     def draws_in_workers(self) -> bool:
         """Do its workers draw numbers, whose generators are out of sight? Seen by reading some here."""
@@ -287,19 +317,24 @@ def _stacked(values: Sequence[Any]) -> Any:
     return torch.stack(tensors)
 
 
-def _joined(epochs: Sequence[Rows]) -> Rows:
-    """The rows of all epochs one after the other."""
-    parts = list(zip(*([*leaves_of(e.x), e.y] for e in epochs), strict=True))
-    try:
-        *x, y = (torch.cat(part) for part in parts)
-    except RuntimeError as error:
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of batches, or of epochs, one after the other. Raises ConfigError if they are of two kinds."""
+    if len(parts) < 2:
+        return parts[0] if parts else _collate([])
+    odd = next((one for one in parts if one.kind != parts[0].kind), None)
+    if odd is not None:
         raise ConfigError(
-            f"a client's examples have another shape in another epoch: {error}",
-            hint="let the dataset give one shape, or augment with Recipe(augment=fn)",
-        ) from error
-    like = epochs[0].x
-    inputs: Batch = dict(zip(like, x, strict=True)) if isinstance(like, dict) else tuple(x)
-    return Rows(x[0] if isinstance(like, Tensor) else inputs, y)
+            f"examples of one client have shapes and kinds {_words(parts[0])} and {_words(odd)}",
+            hint="pad them to one length, with a mask beside them; let all have the same names and dtypes",
+        )
+    leaves = zip(*([*leaves_of(one.x), one.y] for one in parts), strict=True)
+    *x, y = (torch.cat(part) for part in leaves)
+    return Rows(unflattened(parts[0].x, x), y)
+
+
+def _words(rows: Rows) -> str:
+    """The shapes and kinds of a row's tensors, in words."""
+    return ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in (*leaves_of(rows.x), rows.y))
 
 
 def _refuse_size(rows: Rows, n_epochs: int) -> None:
@@ -313,30 +348,9 @@ def _refuse_size(rows: Rows, n_epochs: int) -> None:
         )
 
 
-def _are_equal(rows: Rows, others: Rows) -> bool:
-    """Are the first of ``rows`` those others? NaN equals NaN."""
-    if rows.kind != others.kind:
+def _are_equal(rows: Rows, others: Rows, at: int) -> bool:
+    """Are those others ``rows`` from ``at`` on? NaN equals NaN."""
+    if rows.kind != others.kind or at + len(others) > len(rows):
         return False
     pairs = zip((*leaves_of(rows.x), rows.y), (*leaves_of(others.x), others.y), strict=True)
-    return all(torch.equal(torch.nan_to_num(a[: len(b)]), torch.nan_to_num(b)) for a, b in pairs)
-
-
-def _own_generators(value: Any, depth: int = DEPTH, seen: set[int] | None = None) -> list[Any]:
-    """The states of the generators that a dataset, or its transforms, hold."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or not depth:
-        return []
-    seen.add(id(value))
-    if isinstance(value, random.Random):
-        return [value.getstate()]
-    if isinstance(value, np.random.Generator):
-        return [repr(value.bit_generator.state)]
-    if isinstance(value, np.random.RandomState):
-        return [repr(value.get_state(legacy=False))]
-    if isinstance(value, torch.Generator):
-        return [value.get_state().tolist()]
-    if isinstance(value, list | tuple | dict):
-        inner = list(value.values() if isinstance(value, dict) else value)[:TWICE]
-    else:
-        inner = list(getattr(value, "__dict__", {}).values())
-    return [state for one in inner for state in _own_generators(one, depth - 1, seen)]
+    return all(torch.equal(torch.nan_to_num(a[at : at + len(b)]), torch.nan_to_num(b)) for a, b in pairs)

@@ -15,7 +15,7 @@ from evenload.clients.step.module_state import ModuleState, copy_model
 from evenload.clients.step.objective import draws_numbers
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.data import Rows, leaves_of
+from evenload.clients.values.data import Rows, dtype_of, leaves_of
 from evenload.clients.values.keys import client_seeds
 from evenload.clients.values.losses import ignored_by, refuse_labels
 from evenload.clients.values.options import State
@@ -66,7 +66,7 @@ class DatasetReader:
 
     def __init__(self, model: nn.Module):
         self._model, self._state = model, ModuleState(model)
-        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self._dtype = dtype_of(model.parameters())
         self._known: dict[tuple, dict[int, ReadDataset]] = {}  # what matters of a recipe -> id of a dataset
         self._n_classes: dict[tuple, int | None] = {}
         self._has_layers = bool(keyed_layers(model))

@@ -10,6 +10,7 @@ from torch import nn
 
 from evenload.clients.fused.engine import CompiledSteps, FusedEngine, settle_allocator
 from evenload.clients.generators import Drawn
+from evenload.clients.step.function_state import FunctionState
 from evenload.clients.step.model_traits import ModelTraits, form_of
 from evenload.clients.step.module_state import ModuleState, copy_model
 from evenload.clients.step.serial import train_one
@@ -36,6 +37,7 @@ class ClientWorker:
         self._draws = False  # has a client drawn from generators that the whole process shares?
         self._compiled = CompiledSteps() if compiled is None else compiled
         self._engines: dict[tuple, FusedEngine] = {}
+        self._functions: dict[tuple, FunctionState] = {}
         settle_allocator(device)
 
     def engine(self, traits: ModelTraits, strategy: Strategy, tasks: Sequence[ClientTask]) -> FusedEngine:
@@ -57,6 +59,7 @@ class ClientWorker:
         Raises ConfigError if the client changed what cannot be put back.
         """
         self._state.restore()
+        functions = self._functions_of(task.recipe)
         task = replace(task, draws=True) if self._draws else task
         drawn = None if task.draws else Drawn()
         result = train_one(self.model, task, self.device)
@@ -66,7 +69,14 @@ class ClientWorker:
             self._state.restore()
             result = train_one(self.model, replace(task, draws=True), self.device)
         self._state.refuse_shared()
+        functions.refuse_changed()
         return result
+
+    def _functions_of(self, recipe: Recipe) -> FunctionState:
+        key = recipe.loss, recipe.objective, recipe.augment, recipe.step
+        if key not in self._functions:
+            self._functions[key] = FunctionState(recipe)
+        return self._functions[key]
 
     def train_queue(
         self,
@@ -89,9 +99,10 @@ class ClientWorker:
                 yield [result]
         elif tasks:
             n_rows = strategy.rows_for(len(tasks), n_workers)
-            drawn = Drawn()
+            drawn, functions = Drawn(), self._functions_of(tasks[0].recipe)
             for ended in self.engine(traits, strategy, tasks).train_slots(tasks, queue, n_rows):
                 _refuse_draws(drawn)
+                functions.refuse_changed()
                 yield ended
 
 

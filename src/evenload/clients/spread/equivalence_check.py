@@ -59,12 +59,17 @@ def check_engine(
     """Train ``tasks`` by ``engine``, and compare them with ``serial`` training of each.
 
     Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: the graph that
-    is compiled is then the one used later. An exception of the engine is the reason for a refusal.
+    is compiled is then the one used later. An exception of the engine is the reason for a refusal. It has
+    copies of the starts: what is not trained is not copied later, and a model may write into it.
     """
+    copies = {id(task.start): {n: t.clone() for n, t in task.start.items()} for task in tasks}
+    of_engine = [dataclasses.replace(task, start=copies[id(task.start)]) for task in tasks]
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            batches = list(engine.train_slots(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
+            batches = list(
+                engine.train_slots(of_engine, longest_first(of_engine), n_rows or len(tasks), pads=True)
+            )
     except Exception as error:
         return CheckResult(_meaning(error))
     slow = [str(w.message) for w in said if "batching rule" in str(w.message)]

@@ -110,7 +110,7 @@ class StackedStep:
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm, is_inside: bool = False):
-        self._base = with_masked_norm(copy.deepcopy(model)).train()
+        self._base = with_masked_norm(copy.deepcopy(model).train())
         self._recipe, self._form = recipe, form
         self._loss = BatchLoss(recipe, ReplacedFunctions() if form.replaces else None)
         self._metrics = metrics_of(recipe)

@@ -98,8 +98,8 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
     before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
-    state = ModuleState(probed)
-    functions = _Watcher()
+    frozen = {name: p.detach().clone() for name, p in probed.named_parameters() if not p.requires_grad}
+    state, functions = ModuleState(probed), _Watcher()
     with seeded(0, []):
         drawn = Drawn()
         loss, _ = BatchLoss(task.recipe, functions)(probed, x, y, torch.tensor(int(task.batches.draws[0])))
@@ -110,7 +110,9 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     changed = [n for n, b in probed.named_buffers() if not n.endswith(KEY) and _has_changed(b, *before[n])]
     own = {id(t): name for name, t in [*probed.named_parameters(), *probed.named_buffers()]}
     names = {name: own[id(t)] for name, t in probed.state_dict(keep_vars=True).items()}
-    lost = sorted(set(changed) - set(names.values()))
+    lost = [f"buffer {quoted(name)}" for name in sorted(set(changed) - set(names.values()))]
+    now = dict(probed.named_parameters())
+    lost += [f"parameter {quoted(name)}" for name, p in frozen.items() if not torch.equal(p, now[name])]
     return ModelTraits(
         names,
         trained,
@@ -191,7 +193,7 @@ def _refusal(
     if draws:
         return "the model draws random numbers by itself, in ways that cannot be counted by client"
     if lost:
-        return f"buffer {quoted(lost[0])} changes in training and is not in the state dict"
+        return f"{lost[0]} changes in training, and is not trained or not in the state dict"
     if changed:
         return f"{changed} changes in training: clients in one step would share it"
     return None

@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from evenload.clients.step.dropout import KEY
+from evenload.clients.step.function_state import SharedByClients, generator_states
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ModuleState", "ParameterHook", "copy_model", "hooks_of", "set_hooks"]
+__all__ = ["ModuleState", "ParameterHook", "copy_model", "hooks_of", "refuse_unreadable", "set_hooks"]
 
 _REGISTRIES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
 _HOOKS = {  # attribute of a parameter that holds hooks on its gradient -> the method that adds one
@@ -70,7 +72,7 @@ class ModuleState:
         self._objects = copy.deepcopy(objects, dict(self._own))
         for kind in {kind for module in model.modules() for kind in type(module).__mro__}:
             if not _is_known(kind):
-                self._shared |= _class_attributes(kind)
+                self._shared |= _class_attributes(kind) | _generators_of(kind)
         self._prints = {name: self._print(read()) for name, read in self._shared.items()}
         self._lengths = [len(container) for _, container, _ in self._containers]
         self._filled = [entry for entry in self._containers if entry[2]]
@@ -106,9 +108,9 @@ class ModuleState:
                 now.update(before)
 
     def refuse_shared(self) -> None:
-        """Raise ConfigError if what all copies of the model share is not what it was."""
+        """Raise SharedByClients if what all copies of the model share is not what it was."""
         if (name := self._changed_shared()) is not None:
-            raise ConfigError(
+            raise SharedByClients(
                 f"{name} changed while a client was trained, and would enter other clients' training",
                 hint=_HINT,
             )
@@ -222,6 +224,35 @@ def copy_model(model: nn.Module) -> nn.Module:
         raise
 
 
+def refuse_unreadable(model: nn.Module) -> None:
+    """Raise ConfigError for parameters and a state dict that are not what the model's modules have."""
+    lazy = next((n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)), None)
+    if lazy is not None:
+        raise ConfigError(
+            f"parameter {quoted(lazy)} has no shape yet", hint="call the model once, on a batch, before"
+        )
+    own = {id(p) for m in model.modules() for p in m._parameters.values() if p is not None}
+    if {id(p) for p in model.parameters()} != own or {id(p) for _, p in model.named_parameters()} != own:
+        raise ConfigError(
+            f"parameters() of {type(model).__name__} gives others than its modules have",
+            hint="freeze what is not to be trained: p.requires_grad_(False)",
+        )
+    state, named = model.state_dict(keep_vars=True), dict(_named_tensors(model))
+    wrong = [name for name, value in state.items() if named.get(name) is not value]
+    wrong += [name for name, _ in model.named_parameters() if name not in state]
+    if wrong:
+        raise ConfigError(
+            f"the state dict of {type(model).__name__} differs from its parameters and buffers in "
+            f"{quoted(wrong[0])}",
+            hint="use a buffer in place of get_extra_state, and take off hooks on state_dict",
+        )
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
 def _computed_before_calls(model: nn.Module) -> Iterator[torch.Tensor]:
     """Tensors that torch.nn.utils (prune, weight_norm) computes from parameters before a module is called."""
     for module in model.modules():
@@ -305,6 +336,16 @@ def _class_attributes(kind: type) -> dict[str, Callable[[], Any]]:
         f"attribute {quoted(key)} of class {kind.__name__}": lambda key=key: vars(kind).get(key)
         for key, value in vars(kind).items()
         if isinstance(value, kinds) and not key.startswith("__")
+    }
+
+
+def _generators_of(kind: type) -> dict[str, Callable[[], Any]]:
+    """Readers of the random number generators outside of a model that the class's functions name."""
+    functions = [one for one in vars(kind).values() if isinstance(one, types.FunctionType)]
+    drawing = {fn.__qualname__: fn for fn in functions if generator_states(fn)}
+    return {
+        f"a generator that {quoted(name)} draws from": lambda fn=fn: generator_states(fn)
+        for name, fn in drawing.items()
     }
 
 

@@ -5,6 +5,7 @@ of n counts 1/n, a padding row nothing. Over full batches the numbers are nn.Bat
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -33,8 +34,12 @@ class MaskedBatchNorm(nn.Module):
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(twin, name))
         self.register_buffer(ROW_WEIGHT, torch.ones(1), persistent=False)
+        self.train(twin.training)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.training and self.running_mean is not None:  # frozen: a row's numbers are its own
+            running = self.running_mean, self.running_var
+            return F.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
         axes = [0, *range(2, x.dim())]
         shape = [1, -1, *[1] * (x.dim() - 2)]
         weight = self.row_weight.view(-1, *[1] * (x.dim() - 1))
@@ -57,7 +62,10 @@ class MaskedBatchNorm(nn.Module):
 
 
 def with_masked_norm(model: nn.Module) -> nn.Module:
-    """Replace every batch normalisation by its masked twin; returns ``model`` itself."""
+    """Replace every batch normalisation by its masked twin, frozen if it is; returns ``model`` itself.
+
+    Call ``train`` before: a model's own, which leaves some of them out, may know them by their class.
+    """
 
     def masked(child: nn.Module) -> nn.Module | None:
         is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm)

@@ -17,7 +17,7 @@ from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.module_state import ModuleState
 from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
 from evenload.clients.step.objective import BatchLoss
-from evenload.clients.values.data import Batch, leaves_of, map_batch
+from evenload.clients.values.data import Batch, dtype_of, leaves_of, map_batch
 from evenload.clients.values.losses import IGNORED
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
@@ -108,8 +108,8 @@ class PaddingProbe:
 
     def _steppers(self, dtype: torch.dtype | None) -> "tuple[_Stepper, _Stepper]":
         if dtype not in self._pairs:
-            plain = _Stepper(copy.deepcopy(self._model), self._recipe, self._start, dtype)
-            masked = with_masked_norm(copy.deepcopy(self._model))
+            plain = _Stepper(copy.deepcopy(self._model).train(), self._recipe, self._start, dtype)
+            masked = with_masked_norm(copy.deepcopy(self._model).train())
             self._pairs[dtype] = plain, _Stepper(masked, self._recipe, self._start, dtype)
         return self._pairs[dtype]
 
@@ -205,11 +205,11 @@ class _PlacedFunctions(ReplacedFunctions):
 
 
 class _Stepper:
-    """Steps of one module, each from the same state."""
+    """Steps of one module, which is in training, each from the same state."""
 
     def __init__(self, module: nn.Module, recipe: Recipe, start: State, dtype: torch.dtype | None):
         module.load_state_dict(start)
-        self._module = module.train() if dtype is None else module.train().to(dtype)
+        self._module = module if dtype is None else module.to(dtype)
         self._loss, self._is_cast = BatchLoss(recipe, _PlacedFunctions()), dtype is not None
         self._layers = list(keyed_layers(module).values())
         for layer in self._layers:
@@ -220,7 +220,7 @@ class _Stepper:
         self._values = [p.detach().clone() for p in self._params]
         generator = torch.Generator().manual_seed(1)
         self._shifts = [torch.randn(p.shape, generator=generator).to(p) for p in self._params]
-        self.dtype = next((p.dtype for p in self._params if p.is_floating_point()), torch.float32)
+        self.dtype = dtype_of(self._params)
         self.state = ModuleState(module)
 
     def step(self, x: Batch, y: Tensor, key: int, shift: float, n_real: int | None = None) -> _Step:

@@ -56,7 +56,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     recipe, batches = task.recipe, task.batches
     model.load_state_dict(task.start)
     model.train()
-    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    params = dict(model.named_parameters())  # one without a gradient is not stepped
     optimizer = recipe.optimizer.build(params)
     rates = [group["lr"] for group in optimizer.param_groups]
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)

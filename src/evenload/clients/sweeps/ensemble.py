@@ -13,7 +13,7 @@ from evenload._arguments import suggests_arguments
 from evenload.clients.load.datasets import drawn_rows
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.trainer import Trainer, template_of
-from evenload.clients.values.data import Batch, leaves_of, map_batch
+from evenload.clients.values.data import Batch, dtype_of, leaves_of, map_batch
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
@@ -52,7 +52,7 @@ class Ensemble:
 
         Raises ConfigError for what is no tensor, and what the model raises.
         """
-        dtype = _dtype_of(self._model)
+        dtype = dtype_of(self._model.parameters())
         try:
             x = x if isinstance(x, dict | tuple) else torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -140,7 +140,3 @@ def ensemble(
             datasets = drawn_rows(data, draws)
         result = trainer.train_with(datasets, recipe or Recipe(), TrainOptions(start=starts))
         return Ensemble(trainer.model, result)
-
-
-def _dtype_of(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

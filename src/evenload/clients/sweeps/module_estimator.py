@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from evenload._optional import require
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.trainer import template_of
+from evenload.clients.values.data import dtype_of
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["ModuleEstimator", "kind_of"]
@@ -70,7 +71,7 @@ class ModuleEstimator:
     @torch.no_grad()
     def outputs(self, X: Any) -> Tensor:
         """The module's outputs for rows ``X``."""
-        dtype = next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
+        dtype = dtype_of(self.module.parameters())
         x = torch.as_tensor(X)
         x = x.to(dtype) if x.is_floating_point() else x
         return torch.cat([outputs_of(self.module, part) for part in x.split(BATCH)])

@@ -1,6 +1,6 @@
 """A client's examples as rows of two tensors, and what a batch of them is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenload.errors import ConfigError
 
-__all__ = ["Batch", "Rows", "batch_of", "cast_rows", "leaves_of", "map_batch", "unflattened"]
+__all__ = ["Batch", "Rows", "batch_of", "cast_rows", "dtype_of", "leaves_of", "map_batch", "unflattened"]
 
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]  # what a model is called with, rows along axis 0
 
@@ -95,6 +95,12 @@ class Rows:
 def _kind(x: dict[str, Tensor] | tuple[Tensor, ...]) -> tuple:
     names = tuple(x) if isinstance(x, dict) else len(x)
     return (tuple((t.shape[1:], t.dtype) for t in leaves_of(x)), names)
+
+
+def dtype_of(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The dtype of the first floating tensor, or of the parts of the first complex one; float32 for none."""
+    kinds = (t.dtype.to_real() for t in tensors if t.is_floating_point() or t.is_complex())
+    return next(kinds, torch.float32)
 
 
 def cast_rows(rows: Rows, dtype: torch.dtype) -> Rows:

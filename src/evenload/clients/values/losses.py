@@ -120,9 +120,10 @@ def loss_of(recipe: Recipe) -> PerRow:
 
     def checked(outputs: Tensor, targets: Tensor) -> Tensor:
         rows = user(outputs, targets)
-        if rows.dim() != 1 or len(rows) != len(targets):
+        if not isinstance(rows, Tensor) or rows.dim() != 1 or len(rows) != len(targets):
+            what = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
             raise ConfigError(
-                f"the loss function returned shape {tuple(rows.shape)} for {len(targets)} rows",
+                f"the loss function returned {what} for {len(targets)} rows",
                 hint="return one loss per row: reduction='none', then a mean over all axes but the first. "
                 "With weight= or ignore_index= that is another loss, as torch divides by the weights: use "
                 "Recipe(loss=nn.CrossEntropyLoss(...)), or an objective, which may return one number",

@@ -190,7 +190,8 @@ class Recipe:
             raise ConfigError(
                 f"optimizer={quoted(self.optimizer)}",
                 hint="one of SGD(...), Adam(...), RMSprop(...), OwnOptimizer(...), TorchOptimizer('ASGD'), "
-                "...; ParameterGroups(...) has other options for some parameters",
+                "...; ParameterGroups(...) has other options for some parameters; a second optimizer is made "
+                "in Recipe(step=fn), as model.second",
             )
         if not hasattr(self.schedule, "factor"):
             if not callable(self.schedule):
