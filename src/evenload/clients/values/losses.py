@@ -1,7 +1,7 @@
 """Losses and metrics as one number per row, so that padding rows can weigh nothing."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,11 @@ from evenload.errors import ConfigError, quoted
 
 __all__ = [
     "IGNORED",
-    "METRICS_PER_ROW",
     "PerRow",
     "ignored_by",
     "loss_of",
     "mean_loss_of",
+    "metrics_named",
     "metrics_of",
     "n_counted",
     "refuse_labels",
@@ -89,10 +89,13 @@ def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
     return _rows(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
 
 
-def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for each row whose class (the largest along axis 1, or the sign of a logit) is right, else 0."""
+def _accuracy(outputs: Tensor, targets: Tensor, ignored: int = IGNORED) -> Tensor:
+    """1 for each row whose class (the largest along axis 1, or the sign of a logit) is right, else 0.
+
+    A row whose label is ``ignored`` has 0, also where that is a class.
+    """
     found = outputs.argmax(1) if outputs.dim() == targets.dim() + 1 else (outputs > 0)
-    return _rows((found == targets).to(outputs.dtype))
+    return _rows(((found == targets) & (targets != ignored)).to(outputs.dtype))
 
 
 _LOSSES: dict[str, PerRow] = {
@@ -107,7 +110,7 @@ _MEANS: dict[str, PerRow] = {
     "l1": functools.partial(_l1, reduction="mean"),
     "bce_with_logits": F.binary_cross_entropy_with_logits,
 }
-METRICS_PER_ROW: dict[str, PerRow] = {"accuracy": _accuracy}
+METRICS_PER_ROW: dict[str, Callable[..., Tensor]] = {"accuracy": _accuracy}
 
 
 def loss_of(recipe: Recipe) -> PerRow:
@@ -144,7 +147,13 @@ def mean_loss_of(recipe: Recipe) -> PerRow:
 
 
 def metrics_of(recipe: Recipe) -> dict[str, PerRow]:
-    return {name: METRICS_PER_ROW[name] for name in recipe.metrics}
+    """The metrics of a recipe, by name."""
+    return metrics_named(recipe.metrics, recipe)
+
+
+def metrics_named(names: Iterable[str], recipe: Recipe) -> dict[str, PerRow]:
+    """Metrics that leave out the labels which the recipe's loss does."""
+    return {n: functools.partial(METRICS_PER_ROW[n], ignored=ignored_by(recipe)) for n in names}
 
 
 def ignored_by(recipe: Recipe) -> int:
