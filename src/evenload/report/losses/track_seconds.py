@@ -73,6 +73,7 @@ class TrackSeconds:
         "_free",
         "_held",
         "_held_s",
+        "_held_why",
         "inside_s",
         "lost_s",
         "n_spans",
@@ -88,7 +89,7 @@ class TrackSeconds:
         self.sources = LossSources()
         self._free = FreeTime()
         self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
-        self._held = (0.0, 0.0)
+        self._held, self._held_why = (0.0, 0.0), ""
         self._firsts: dict[str, tuple[float, float]] = {}  # stage -> its first chunk began, and it itself
 
     def span(
@@ -124,15 +125,14 @@ class TrackSeconds:
                 if seconds > 0:
                     inside_s = in_task_s * useful * seconds / busy_s
                     self.inside_s[kind, stage] = self.inside_s.get((kind, stage), 0.0) + inside_s
-            self._lose("waiting", f"for items of {stage}", self._held_s)
+            self._lose("waiting", self._held_why or f"for items of {stage}", self._held_s)
             self._held_s = 0.0
 
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
         """A stretch without work, and the reason given for it."""
         kind, taken_s = kind_of_idle(why), self._free.take(start_s, stop_s)
-        if why.startswith(RESULTS_WAIT):
-            self._lose(kind, UNFETCHED, taken_s)
-        elif kind == "waiting" and taken_s > 0:
+        if kind == "waiting" and taken_s > 0:
+            self._held_why = UNFETCHED if why.startswith(RESULTS_WAIT) else ""
             self._held = (self._held[0] if self._held_s else start_s, stop_s)
             self._held_s += taken_s
         else:
@@ -162,7 +162,7 @@ class TrackSeconds:
         """
         found = LossSources(self.sources.seconds)
         waited = self._waited(times)
-        found.add("waiting", "for items", waited * self._held_s)
+        found.add("waiting", self._held_why or "for items", waited * self._held_s)
         found.add("balance", NOTHING_LEFT, (1.0 - waited) * self._held_s)
         found.add("overhead", BETWEEN, self._free.short_s)
         gaps = self._without_loads(found).gaps(0.0, wall_s)
