@@ -317,6 +317,12 @@ def unfreezing(model, h):
     return h
 
 
+def frozen_first():
+    model = Body(unfreezing)
+    model.a.requires_grad_(False)
+    return model
+
+
 class Frozen(Body):
     """Its batch norm keeps its statistics, as when a trained model is trained further."""
 
@@ -460,7 +466,7 @@ MODELS = [
         "a teacher that follows in `forward`",
         lambda: Body(by_teacher, part=nn.Linear(5, 3).requires_grad_(False)),
     ),
-    Idiom("parts unfrozen in `forward`", lambda: Body(unfreezing)),
+    Idiom("parts unfrozen in `forward`", frozen_first),
     Idiom("BatchNorm frozen by `train`", Frozen),
     Idiom("BatchNorm with momentum=None", changed(lambda m: m.insert(1, cumulative()) and None)),
     Idiom("complex weights", Waves),
