@@ -28,10 +28,6 @@ SLEEPERS: dict[str, dict[str, str]] = {
     },
     "executor/test_pause.py": {"nap": "a task"},
     "integrations/test_datasets.py": {"met_another": "a task that waits for another process"},
-    "report/losses/test_remedies_applied.py": {
-        "nap": "a task",
-        "reading": "a reader whose slowness is the loss",
-    },
     "report/test_known_truth.py": {
         "nap": "a task that tells how long it took by its own clock",
         "spend": "the same",
