@@ -229,7 +229,7 @@ def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture
     (folder / "in.jsonl").write_text("1\n3\n5\n4\n")
     code, _, err = evenload(capsys, *options)
     assert code == 2
-    assert "item 1 is not the one" in err
+    assert "item 1, or the code behind it, is not that" in err
     assert evenload(capsys, *options, "--on-change", "rerun")[0] == 0
     assert (folder / "ran").read_text().split()[-1] == "3"
 
