@@ -16,11 +16,12 @@ ASK = """
 import sys, time
 sys.setrecursionlimit(20_000)
 import m0
-from evenload.same_code import CodeFacts, fingerprint
+from evenload.same_code import CodeFacts, ItemFingerprints
 began = time.process_time()
 facts = CodeFacts(m0.f).facts
 code = time.process_time()
-for item in range(int(sys.argv[1])): fingerprint(item)
+of_item = ItemFingerprints()
+for item in range(int(sys.argv[1])): of_item(item)
 n_files = sum(name.startswith("code ") for name in facts)
 print(n_files, 1000 * (code - began), 1000 * (time.process_time() - code))
 """
