@@ -109,24 +109,25 @@ def slots_of(events):
 
     def slot_of(worker, device):
         if worker not in of_worker:
-            of_worker[worker] = next((slot for slot in free if slot["device"] == device), None)
-            if of_worker[worker] is None:
-                of_worker[worker] = {"device": device, "own": []}
-                slots.append(of_worker[worker])
+            slot = next((slot for slot in free if slot["device"] == device), None)
+            if slot is None:
+                slot = {"device": device, "own": []}
+                slots.append(slot)
             else:
-                free.remove(of_worker[worker])
+                free.remove(slot)
+            of_worker[worker] = slot
         return of_worker[worker]
 
     for event in events:
         kind = event["event"]
         if kind == "RunStarted":  # no worker of an earlier session lives on
             devices.update(event["devices"])
-            free += of_worker.values()
             of_worker.clear()
+            free = list(slots)
         elif kind in ("WorkerStarted", "Span"):
             slot_of(event["worker"], event["device"])["own"].append(id(event))
         elif kind == "WorkerExited" and event["worker"] in of_worker:
-            free.append(of_worker.pop(event["worker"]))
+            free.append(of_worker[event["worker"]])
     with_worker = {slot["device"] for slot in slots}
     return slots + [{"device": device, "own": []} for device in devices if device not in with_worker]
 
@@ -218,7 +219,7 @@ def sorted_gap(a, b, slot, events):
     found = []
     for start, stop in zip(points, points[1:]):
         middle = (start + stop) / 2
-        if middle > begin or middle < first:
+        if middle > begin or middle < min(first, from_s):
             name = "start-up"
         elif middle < from_s:
             name = "waiting"
