@@ -53,6 +53,7 @@ class RunTimes:
 
 NOTHING_LEFT, BETWEEN, AFTER = "with nothing left to do", "between chunks", "after the last item"
 STARTING, BUILDING = "starting processes", "building the task"
+MOST_HELD = 64
 UNFETCHED = "for the program to fetch results"
 REPEATS = {"superseded": "in copies that came second", "lost": "in work of lost workers"}
 LOADS = {"loads ": "loading ", "brings ": "bringing "}
@@ -72,8 +73,6 @@ class TrackSeconds:
         "_firsts",
         "_free",
         "_held",
-        "_held_s",
-        "_held_why",
         "inside_s",
         "lost_s",
         "n_spans",
@@ -88,8 +87,7 @@ class TrackSeconds:
         self.n_spans = 0
         self.sources = LossSources()
         self._free = FreeTime()
-        self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
-        self._held, self._held_why = (0.0, 0.0), ""
+        self._held: list[tuple[float, float]] = []  # without items; whether any came is not known yet
         self._firsts: dict[str, tuple[float, float]] = {}  # stage -> its first chunk began, and it itself
 
     def span(
@@ -125,16 +123,23 @@ class TrackSeconds:
                 if seconds > 0:
                     inside_s = in_task_s * useful * seconds / busy_s
                     self.inside_s[kind, stage] = self.inside_s.get((kind, stage), 0.0) + inside_s
-            self._lose("waiting", self._held_why or f"for items of {stage}", self._held_s)
-            self._held_s = 0.0
+            waits = [
+                (a, b) for a, b in self._held if a < start_s
+            ]  # not those after a chunk that is told late
+            self._held = [(a, b) for a, b in self._held if a >= start_s]
+            self._lose("waiting", f"for items of {stage}", math.fsum(b - a for a, b in waits))
 
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
         """A stretch without work, and the reason given for it."""
-        kind, taken_s = kind_of_idle(why), self._free.take(start_s, stop_s)
-        if kind == "waiting" and taken_s > 0:
-            self._held_why = UNFETCHED if why.startswith(RESULTS_WAIT) else ""
-            self._held = (self._held[0] if self._held_s else start_s, stop_s)
-            self._held_s += taken_s
+        kind, free = kind_of_idle(why), self._free.gaps(max(0.0, start_s), stop_s)
+        taken_s = self._free.take(start_s, stop_s)
+        if why.startswith(RESULTS_WAIT):
+            self._lose(kind, UNFETCHED, taken_s)
+        elif kind == "waiting" and taken_s > 0:
+            self._held += free
+            while len(self._held) > MOST_HELD:  # the first two are as one that ends with the second
+                (a, b), (c, d) = self._held[:2]
+                self._held[:2] = [(c - (b - a), d)]
         else:
             begin = next((one for one in LOADS if why.startswith(one)), "")
             self._lose(kind, LOADS.get(begin, "") + why.removeprefix(begin), taken_s)
@@ -161,9 +166,10 @@ class TrackSeconds:
         other seconds stand for these.
         """
         found = LossSources(self.sources.seconds)
-        waited = self._waited(times)
-        found.add("waiting", self._held_why or "for items", waited * self._held_s)
-        found.add("balance", NOTHING_LEFT, (1.0 - waited) * self._held_s)
+        for start_s, stop_s in self._held:  # once the last chunk has begun, nobody waits for items
+            waited_s = max(0.0, min(stop_s, times.last_deal_s) - start_s)
+            found.add("waiting", "for items", waited_s)
+            found.add("balance", NOTHING_LEFT, stop_s - start_s - waited_s)
         found.add("overhead", BETWEEN, self._free.short_s)
         gaps = self._without_loads(found).gaps(0.0, wall_s)
         begin_s, end_s = (1 if gaps and gaps[0][0] <= 0 else 0), max(0, len(gaps) - 1)
@@ -202,12 +208,6 @@ class TrackSeconds:
             loaded_s = free.take(max(began_s, free.before(start_s)), start_s)
             found.add("start-up", f"before the first item of {stage}", loaded_s)
         return free
-
-    def _waited(self, times: RunTimes) -> float:
-        """The share of the time without items in which others still got some; later, there were none left."""
-        start_s, stop_s = self._held
-        length_s = stop_s - start_s
-        return min(1.0, max(0.0, (times.last_deal_s - start_s) / length_s)) if length_s > 0 else 0.0
 
     def _silent(
         self, start_s: float, stop_s: float, is_last: bool, times: RunTimes
