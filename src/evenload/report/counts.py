@@ -32,10 +32,10 @@ class DeviceCount:
 
     @property
     def useful_s(self) -> float:
-        return self.busy_s - self.wasted_s
+        return max(0.0, self.busy_s - self.wasted_s)
 
     def summary(self, name: str, work_s: float, n_workers: int) -> DeviceSummary:
-        worked_s = self.busy_s - self.waited_s - self.unknown_s
+        worked_s = max(0.0, self.busy_s - self.waited_s - self.unknown_s)  # sums are rounded
         return DeviceSummary(
             device=name,
             name=str(self.facts.get("name", "")),

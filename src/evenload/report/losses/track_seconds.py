@@ -123,11 +123,9 @@ class TrackSeconds:
                 if seconds > 0:
                     inside_s = in_task_s * useful * seconds / busy_s
                     self.inside_s[kind, stage] = self.inside_s.get((kind, stage), 0.0) + inside_s
-            waits = [
-                (a, b) for a, b in self._held if a < start_s
-            ]  # not those after a chunk that is told late
-            self._held = [(a, b) for a, b in self._held if a >= start_s]
-            self._lose("waiting", f"for items of {stage}", math.fsum(b - a for a, b in waits))
+            waited = [min(b, start_s) - a for a, b in self._held if a < start_s]
+            self._held = [(max(a, start_s), b) for a, b in self._held if b > start_s]  # it may be told late
+            self._lose("waiting", f"for items of {stage}", math.fsum(waited))
 
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
         """A stretch without work, and the reason given for it."""
