@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -138,6 +138,22 @@ def test_two_threads_that_read_one_map_are_told() -> None:
                 read()
         go_on.set()
         assert reader.result(timeout=100) == [0, 1]
+
+
+def test_a_named_tuple_that_no_worker_can_import_travels() -> None:
+    """The oracle is the plain loop."""
+
+    class Named(NamedTuple):
+        number: int
+
+        def doubled(self) -> int:
+            return 2 * self.number
+
+    def task(named: Any) -> int:
+        return named.doubled() + Named(1).number
+
+    items = [Named(1), Named(2)]
+    assert list(evenload.map(task, items, devices="cpu*1")) == list(map(task, items))
 
 
 def test_objects_of_classes_with_slots_come_back_whatever_their_class() -> None:

@@ -3,9 +3,11 @@
 The oracle is the program itself, run before and after the edit.
 """
 
+import dataclasses
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples_count import examples
@@ -77,6 +79,7 @@ EDITS = [
     ("L = [1, {'a': 2}]\ndef f(x): return L", "2", "3", "the global `L`"),
     ("def mk(n):\n    return lambda x: n * x\nf = mk(3)", "3", "4", "`n`, which mk.<lambda> closes over"),
     ("def f(x): return x + 1", "1", "2", "the code of f"),
+    ("D = {'a': 3, 'b': 3}\ndef f(x): return list(D)", "'a': 3, 'b': 3", "'b': 3, 'a': 3", "the global `D`"),
     ("import functools\nf = functools.partial(max, 1)", "1", "2", "the argument `1`"),
     ("import functools\nf = functools.partial(dict, seed=1)", "seed=1", "seed=2", "the argument `seed`"),
     ("class f:\n    scale = 2\n    def __call__(self, x): return x", "2", "3", "`f.scale`"),
@@ -130,6 +133,17 @@ def test_the_line_that_differs_is_told(tmp_path: Path, old: str, new: str, words
     (tmp_path / "own.py").write_bytes(text.replace(old, new).encode())
     with running(tmp_path, main) as f:
         assert CodeFacts(f).change_since(was) == words
+
+
+def test_a_class_that_a_library_makes_counts_by_what_is_in_it() -> None:
+    """Its module is the library's, where it is not found."""
+
+    def made(default: int) -> Any:
+        made_here = dataclasses.make_dataclass("Made", [("x", int, default)])
+        made_here.__module__ = "types"  # as before Python 3.12
+        return lambda item: made_here().x + item
+
+    assert CodeFacts(made(1)).digest == CodeFacts(made(1)).digest != CodeFacts(made(2)).digest
 
 
 def test_a_folder_may_be_moved(tmp_path: Path) -> None:

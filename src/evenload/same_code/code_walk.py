@@ -20,6 +20,7 @@ __all__ = ["MAIN", "CodeWalk", "file_of", "is_own"]
 
 MOST_DEPTH = 120  # of objects inside each other in code; below that they count by their type
 MAIN = ("__main__", "__mp_main__")
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or a call
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, weakref.ref)
 MADE_OF_FUNCTIONS = (staticmethod, classmethod, property)
 # What uses one of these may find a name, or a module, by a text.
@@ -166,15 +167,15 @@ class CodeWalk(ContentWalk):
 
     def _class(self, cls: type) -> bytes:
         self._meet(cls.__module__, cls.__qualname__)
-        if not is_own(cls.__module__, file_of(cls.__module__)):
+        if not _is_own_class(cls):
             return self._name(cls)
         parts: list[Any] = [cls.__qualname__, type(cls)]
         for base in cls.__mro__:
-            if not is_own(base.__module__, file_of(base.__module__)):
+            if not _is_own_class(base):
                 parts.append(self._name(base))
                 continue
             self._meet(base.__module__, base.__qualname__)
-            members = {name: member for name, member in vars(base).items() if name not in NO_MATTER}
+            members = {name: vars(base)[name] for name in sorted(vars(base)) if name not in NO_MATTER}
             for name, member in members.items():
                 if not name.startswith("__") and not isinstance(member, MADE_OF_FUNCTIONS):
                     self._says(f"`{base.__qualname__}.{name}`", member)
@@ -238,6 +239,15 @@ def _file(module: types.ModuleType) -> str | None:
 def file_of(module: Any) -> str | None:
     known = sys.modules.get(module) if isinstance(module, str) else None
     return None if known is None else _file(known)
+
+
+def _is_own_class(cls: type) -> bool:
+    """Whether a class is the user's: also one that a library's function made, and that is not found there."""
+    if is_own(cls.__module__, file_of(cls.__module__)):
+        return True
+    module = sys.modules.get(cls.__module__)
+    is_made = cls.__flags__ & HEAP_TYPE and "<" not in cls.__qualname__ and module is not None
+    return bool(is_made) and "." not in cls.__qualname__ and getattr(module, cls.__name__, None) is None
 
 
 def is_own(module: Any, file: Any) -> bool:

@@ -78,6 +78,11 @@ class ContentWalk:
             return self._items(value)
         if kind is set or kind is frozenset:
             return b"e" + digest_of(*self._framed(sorted(map(self.encode, self._in_order(value)))))
+        if isinstance(value, set | frozenset):  # of a class of its own: the order is no matter either
+            elements = sorted(map(self.encode, self._in_order(value)))
+            return self._all(b"E", (kind, _by_name(getattr(value, "__dict__", {})))) + digest_of(
+                *self._framed(elements)
+            )
         array = _as_array(value)
         if array is not None:
             name, shape, raw = array
@@ -92,7 +97,7 @@ class ContentWalk:
 
     def _items(self, items: dict) -> bytes:
         pairs = (self.encode(key) + b"=" + self.encode(one) for key, one in items.items())
-        return b"d" + digest_of(*self._framed(sorted(pairs)))
+        return b"d" + digest_of(*self._framed(pairs))  # in their order, in which a task may go through them
 
     def _callable(self, value: Any) -> bytes | None:
         """Encode a module, function, class or wrapper; None for any other object."""
@@ -141,6 +146,7 @@ class ContentWalk:
         if isinstance(parts, str):
             return self._text(b"g", f"{type(value).__module__}:{parts}".encode())
         made, args, state, elements, pairs, *_ = (*parts, None, None, None, None)
+        state = _by_name(state) if type(state) is dict else state
         return self._all(b"r", (made, args, state, list(elements or ()), dict(pairs or ())))  # pyrefly: ignore
 
     def _opaque(self, value: Any, error: Exception) -> bytes:
@@ -167,6 +173,11 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
         return None
     name = f"numpy {value.dtype.str if value.dtype.names is None else value.dtype.descr}"
     return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
+
+
+def _by_name(attributes: dict[Any, Any]) -> dict[Any, Any]:
+    """Return attributes in the order of their names: when each was set is no matter."""
+    return dict(sorted(attributes.items(), key=lambda item: str(item[0])))
 
 
 def cells_of(fn: types.FunctionType) -> list[Any]:

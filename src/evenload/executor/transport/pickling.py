@@ -82,7 +82,9 @@ def _pickler_by_value() -> Any:
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             reduced = super().reducer_override(obj)
-            if isinstance(obj, type) and "__slots__" in vars(obj) and type(reduced) is tuple:
+            # A tuple has none that hold anything, and NamedTuple refuses to be given any.
+            has_slots = isinstance(obj, type) and bool(vars(obj).get("__slots__"))
+            if has_slots and type(reduced) is tuple:
                 make, arguments, *rest = reduced
                 if make.__name__ == "_make_skeleton_class" and type(arguments[3]) is dict:
                     with_slots = {**arguments[3], "__slots__": vars(obj)["__slots__"]}
