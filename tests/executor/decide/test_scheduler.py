@@ -329,6 +329,23 @@ def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() ->
     assert world.scheduler.retries == {"raised": 2}
 
 
+def test_an_item_that_is_tried_again_elsewhere_is_not_copied_to_where_it_failed() -> None:
+    """However long the second try takes: another failure of the first device would be the end."""
+    world = make("measured", n=1, most_retries=1)
+    (first,) = world.scheduler.handle(DeviceFree("a", world.now))
+    event = ChunkAnswered(first.chunk, world.now, 1e-3, raised=(0,))
+    world.note(world.scheduler.handle(event), [0])
+    world.now = 1.0
+    (second,) = world.scheduler.handle(DeviceFree("b", world.now))
+    assert isinstance(second, Send)
+    for seconds in (1.0, 100.0, 10_000.0):
+        for device in ("a", "c"):
+            (answer,) = world.scheduler.handle(DeviceFree(device, world.now + seconds))
+            assert isinstance(answer, Rest)
+    world.note(world.scheduler.handle(ChunkAnswered(second.chunk, world.now, 1e-3)), [0])
+    assert world.scheduler.is_finished
+
+
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 2), st.data())
 @settings(max_examples=examples(80), deadline=None)
 def test_items_that_raise_now_and_then_all_meet_their_fate(n, batch, most_retries, data) -> None:

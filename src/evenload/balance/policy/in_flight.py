@@ -100,7 +100,13 @@ class ChunksInFlight:
             original.copies.append(chunk)
             original.family = chunk.family = original.family or [original]
             original.family.append(chunk)
-        chunk.is_struck = bool(self._struck) and any(index in chunk for index in self._struck)
+        if self._struck:  # by the shorter of the two
+            is_short = len(indices) < len(self._struck)
+            chunk.is_struck = (
+                any(one in self._struck for one in indices)
+                if is_short
+                else any(one in chunk for one in self._struck)
+            )
         self._chunks[chunk.number] = chunk
         return chunk
 

@@ -127,6 +127,7 @@ class Scheduler:
 
     def _on_free(self, event: ins.DeviceFree) -> list[ins.Instruction]:
         for unit, failed_on in self._later.due(event.now):
+            self.dealer.strike(unit)  # an idle device's copy of it may run just where it has failed
             self.dealer.requeue([unit], avoid=failed_on)
         most = None if event.most is None else max(1, event.most // self._batch)
         answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
