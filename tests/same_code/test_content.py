@@ -118,6 +118,18 @@ def test_tensors_count_by_content() -> None:
     assert len(fingerprint(torch.tensor(1.0))) == 16
 
 
+def test_a_memory_map_counts_by_its_file_and_is_not_read(tmp_path: Path) -> None:
+    """One whose file was cut short could not be read: the process would end."""
+    path = tmp_path / "numbers.bin"
+    np.arange(100_000, dtype="i8").tofile(path)
+    one, two = (np.memmap(path, "i8", "r") for _ in range(2))
+    assert fingerprint(one) == fingerprint(two) != fingerprint(two[5:])
+    assert fingerprint(one[5:]) == fingerprint(two[5:]) != fingerprint(two[6:])
+    before = fingerprint(one)
+    os.truncate(path, 4096)
+    assert fingerprint(one) != before
+
+
 def test_what_contains_itself() -> None:
     loop: list = [1]
     loop.append(loop)

@@ -7,6 +7,7 @@ Functions and classes count by name.
 
 import copyreg
 import functools
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -83,6 +84,9 @@ class ContentWalk:
             return self._all(b"E", (kind, _by_name(getattr(value, "__dict__", {})))) + digest_of(
                 *self._framed(elements)
             )
+        place = _place_in_file(value)
+        if place is not None:
+            return self._text(b"M", repr(place).encode("utf-8", "surrogatepass"))
         array = _as_array(value)
         if array is not None:
             name, shape, raw = array
@@ -154,6 +158,26 @@ class ContentWalk:
             f"a {type(value).__qualname__} has no content to compare: {error}",
             hint="make items of plain values or arrays, and open files or handles inside the function",
         ) from error
+
+
+def _place_in_file(value: Any) -> tuple[Any, ...] | None:
+    """Return what tells a memory map of a file from others, without reading it; None for anything else.
+
+    A map may be larger than memory, and one whose file was cut ends the process that reads it.
+    """
+    memmap = getattr(sys.modules.get("numpy"), "memmap", None)
+    if memmap is None or not isinstance(value, memmap) or value.filename is None:
+        return None
+    base: Any = value
+    while isinstance(base.base, memmap):
+        base = base.base
+    at = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    shown = value.offset, at, value.shape, value.strides, value.dtype.str, str(value.dtype.descr)
+    try:
+        status = os.stat(value.filename)
+    except OSError:  # its name is gone, or another's
+        return os.path.basename(value.filename), None, *shown
+    return os.path.basename(value.filename), (status.st_size, status.st_mtime_ns), *shown
 
 
 def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
