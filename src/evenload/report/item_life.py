@@ -78,7 +78,7 @@ def _names(events: Iterable[Event], item: str) -> dict[int, str]:
 
 def _steps(event: Event, names: dict[int, str], exits: dict[str, str]) -> Iterator[LifeStep]:
     if isinstance(event, Span):
-        for index in names.keys() & set(_indices(event)):
+        for index in _in(event, names):
             place = (event.stage, names[index])
             where = (event.device, event.worker)
             what = "a copy runs" if event.duplicate else "runs"
@@ -87,7 +87,7 @@ def _steps(event: Event, names: dict[int, str], exits: dict[str, str]) -> Iterat
             state, text = _ended(event, exits)
             yield LifeStep(event.stop_s, *place, state, *where, text)
     elif isinstance(event, Restored):
-        for index in names.keys() & set(_indices(event)):
+        for index in _in(event, names):
             yield LifeStep(event.t, event.stage, names[index], "done", "", "", "restored from the journal")
     elif isinstance(event, ItemFinished) and event.index in names:
         yield LifeStep(event.t, event.stage, names[event.index], "done", "", "", "its result is kept")
@@ -110,5 +110,7 @@ def _ended(span: Span, exits: dict[str, str]) -> tuple[str, str]:
     return "waiting", f"an error {after}"
 
 
-def _indices(event: Span | Restored) -> range | list[int]:
-    return range(event.index, event.index + event.n_items) if event.items is None else list(event.items)
+def _in(event: Span | Restored, names: dict[int, str]) -> list[int]:
+    """Return those of the items that the event is of; its range may be of any length."""
+    of = range(event.index, event.index + event.n_items) if event.items is None else event.items
+    return [index for index in names if index in of]

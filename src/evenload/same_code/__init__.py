@@ -10,6 +10,9 @@ from evenload.same_code.code_facts import CodeFacts, ItemFingerprints
 __all__ = ["CodeFacts", "ItemFingerprints", "fingerprint_code"]
 
 
-def fingerprint_code(fn: object) -> str:
-    """Return 32 hexadecimal digits for the code of a function, a class or any other callable."""
-    return CodeFacts(fn).digest
+def fingerprint_code(fn: object, *, reads_maps: bool = True) -> str:
+    """Return 32 hexadecimal digits for the code of a function, a class or any other callable.
+
+    reads_maps  False: memory maps that it uses are told by their files, and not read
+    """
+    return CodeFacts(fn, reads_maps=reads_maps).digest

@@ -26,8 +26,9 @@ class CodeFacts:
              "version numpy": of a package; others in words, such as "the default of `y` in f"
     """
 
-    def __init__(self, fn: Any):
+    def __init__(self, fn: Any, *, reads_maps: bool = True):
         walk = CodeWalk()
+        walk.reads_maps = reads_maps
         whole = blake2b(walk.encode(fn), digest_size=16).hexdigest()
         self._reach = ModuleReach(sys.path, sys.modules)
         home = _home_of(fn)

@@ -32,7 +32,13 @@ def digest_of(*pieces: bytes | memoryview) -> bytes:
 
 
 class ContentWalk:
-    """An encoder of objects by content."""
+    """An encoder of objects by content.
+
+    reads_maps  memory maps of files count by content, too; False: by file, size and time, which does not do
+                for results that are kept, as what was written to a map shows in its file's time only later
+    """
+
+    reads_maps = True
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # the object is kept, so that no other gets its id
@@ -84,7 +90,7 @@ class ContentWalk:
             return self._all(b"E", (kind, _by_name(getattr(value, "__dict__", {})))) + digest_of(
                 *self._framed(elements)
             )
-        place = _place_in_file(value)
+        place = _place_in_file(value, must_read=self.reads_maps)
         if place is not None:
             return self._text(b"M", repr(place).encode("utf-8", "surrogatepass"))
         array = _as_array(value)
@@ -160,10 +166,10 @@ class ContentWalk:
         ) from error
 
 
-def _place_in_file(value: Any) -> tuple[Any, ...] | None:
+def _place_in_file(value: Any, *, must_read: bool) -> tuple[Any, ...] | None:
     """Return what tells a memory map of a file from others, without reading it; None for anything else.
 
-    A map may be larger than memory, and one whose file was cut ends the process that reads it.
+    Also None for a map that ``must_read``, unless its file was cut short: reading it would end the process.
     """
     memmap = getattr(sys.modules.get("numpy"), "memmap", None)
     if memmap is None or not isinstance(value, memmap) or value.filename is None:
@@ -175,8 +181,10 @@ def _place_in_file(value: Any) -> tuple[Any, ...] | None:
     shown = value.offset, at, value.shape, value.strides, value.dtype.str, str(value.dtype.descr)
     try:
         status = os.stat(value.filename)
-    except OSError:  # its name is gone, or another's
-        return os.path.basename(value.filename), None, *shown
+    except OSError:  # its name is gone; what is mapped is still there
+        return None if must_read else (os.path.basename(value.filename), None, *shown)
+    if must_read and status.st_size >= base.offset + base.nbytes:
+        return None
     return os.path.basename(value.filename), (status.st_size, status.st_mtime_ns), *shown
 
 

@@ -97,5 +97,5 @@ class CostHistory:
         if task.id not in self._prints:
             from evenload.same_code import fingerprint_code
 
-            self._prints[task.id] = fingerprint_code(task.fn)
+            self._prints[task.id] = fingerprint_code(task.fn, reads_maps=False)
         return self._prints[task.id]
