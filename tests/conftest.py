@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 from compiled_once import compile_tests
+from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
 from hypothesis import HealthCheck, settings
 from longest_first import longest_first, needs_cluster
 
@@ -77,6 +78,19 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(Path(package.origin).parent, quiet=2)
         if getattr(config.option, "numprocesses", None):
             compile_tests(config)
+    else:
+        start_servers_anew()
+
+
+FORKED = ExitStack()
+"""The process that workers of this runner are forked from."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    if sys.platform == "linux" and len(specs) > 1:
+        python = python_that_has_read(FORKED, [*map(str, config.invocation_params.args)])
+        specs[:] = [type(spec)(f"{spec}//python={python}") for spec in specs]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -205,6 +219,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if a process of a test is still there, and name it; the runner's workers have left."""
     if hasattr(session.config, "workerinput"):
         return
+    FORKED.close()
     until = time.monotonic() + LEAVING_S
     while any(True for _ in left_behind()) and time.monotonic() < until:
         time.sleep(0.1)

@@ -61,15 +61,15 @@ class Programs:
 
     def __enter__(self) -> "Programs":
         folder = Path(self._life.enter_context(tempfile.TemporaryDirectory(prefix="el", dir="/tmp")))
-        self._address = str(folder / "asked")
+        self.address = str(folder / "asked")
         for name, script in COMMANDS.items():
             self._write_command(folder / name, script)
         self.environment["PATH"] = os.pathsep.join((str(folder), self.environment["PATH"]))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(self._address)
+            listening.bind(self.address)
             listening.listen()
             server = subprocess.Popen(
-                [sys.executable, "-c", BOOT, __file__, str(listening.fileno()), self._address],
+                [sys.executable, "-c", BOOT, __file__, str(listening.fileno()), self.address],
                 env=self.environment,
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,  # it ends when this does
@@ -85,7 +85,7 @@ class Programs:
     def _write_command(self, path: Path, script: str) -> None:
         python = shlex.quote(sys.executable)
         client = shlex.quote(str(Path(__file__).with_name("asked_program.py")))
-        asks = f"{python} -I -S {client} {self._address}"
+        asks = f"{python} -I -S {client} {self.address}"
         folder = shlex.quote(str(Path(sys.executable).parent))
         path.write_text(f"#!/bin/sh\n{script.format(asks=asks, python=python, folder=folder)}\n")
         path.chmod(0o755)
@@ -102,7 +102,7 @@ class Programs:
             "environment": self.environment,
             "imports": self._to_load,
         }
-        return AskedProgram(self._address, request, {0: stdin, 1: stdout, 2: stderr})
+        return AskedProgram(self.address, request, {0: stdin, 1: stdout, 2: stderr})
 
 
 class Server:

@@ -1,5 +1,6 @@
 """Small models of random weights in a ``Trainer`` of transformers, on two ranks and in one process."""
 
+import gc
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -183,6 +184,7 @@ def resumed(folder: Path, n_ranks: int) -> dict[str, Any]:
 
 def everything(rank: Any, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
+    gc.freeze()  # each training collects garbage, and would look through all that is imported
     found = {name: trained(case, rank.size) for name, case in CASES.items()}
     grouped = Case("texts", more={"train_sampling_strategy": "group_by_length"})
     return {**found, "grouped": trained(grouped, rank.size), "resumed": resumed(folder, rank.size)}

@@ -21,7 +21,7 @@ N_STEPS, BATCH, N = 8, 16, 50
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
+def ranks(forked_servers: None) -> list[dict[str, Any]]:
     """What three ranks found: they are started once for all tests."""
     return evenload.gang(training_ranks.everything, devices="cpu*3", timeout_s=500, echo=False)
 

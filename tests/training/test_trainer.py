@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and torch
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(forked_servers: None, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("checkpoints")
     return evenload.gang(
         lambda rank: trainer_ranks.everything(rank, folder), devices="cpu*2", timeout_s=500, echo=False
