@@ -153,8 +153,14 @@ def write_module(folder: Path, name: str, way: str, own: int) -> None:
 
 @contextmanager
 def running(folder: Path, main: str) -> Iterator[Any]:
-    """The f of a main part that is run with the modules of ``folder``; all is as it was afterwards."""
+    """The f of a main part that is run with the modules of ``folder``; all is as it was afterwards.
+
+    Meanwhile no test is loaded: of a program that reaches all that is loaded, each would be a part.
+    """
     modules, path, writes = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+    for name in modules:
+        if name.startswith("tests."):
+            del sys.modules[name]
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True
     importlib.invalidate_caches()
@@ -168,6 +174,6 @@ def running(folder: Path, main: str) -> Iterator[Any]:
             file = getattr(sys.modules[name], "__file__", None)
             if file is None or str(file).startswith(str(folder)):
                 del sys.modules[name]
-        sys.modules["__main__"] = modules["__main__"]
+        sys.modules.update(modules)
         sys.path[:] = path
         sys.dont_write_bytecode = writes

@@ -198,9 +198,12 @@ class ModuleReach:
             return
         self._has_all = True
         for name, module in list(self._loaded.items()):
-            place = _place_of(module)
             is_own = name != "__main__" and name.partition(".")[0] != "evenload"
-            if is_own and place.file is not None and not is_installed(str(place.file)):
+            file = getattr(module, "__dict__", {}).get(
+                "__file__"
+            )  # most are installed: no more is asked of those
+            place = _place_of(module) if is_own and isinstance(file, str) and not is_installed(file) else None
+            if place is not None and place.file is not None:
                 yield place.file, name, name if place.parts is not None else name.rpartition(".")[0]
         for file in _python_files(folder) if folder is not None else ():
             yield file, file.stem, ""
