@@ -47,10 +47,16 @@ def is_served(server: MetricsServer) -> bool:
         return b"evenload_" in answer.read()
 
 
-def test_half_open_connections_keep_nobody_out(server: MetricsServer, connect: Connect) -> None:
+def test_half_open_connections_keep_nobody_out(
+    server: MetricsServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_server, "REQUEST_S", 1000.0)  # they stay as long as they may
+    oldest = connect()
     for number in range(3 * MOST_WAITING):
         connect().sendall((b"", b"GET / HTTP/1.1\r\nHo")[number % 2])
     assert is_served(server)
+    with suppress(ConnectionError):
+        assert oldest.recv(1) == b""
 
 
 def test_who_says_nothing_is_sent_away(
