@@ -32,9 +32,8 @@ MOST_WARM_UPS = 20
 
 
 def measure_start(peer_name: str) -> dict[str, float]:
+    from cpu_clock import process_tree_cpu_s
     from tasks import same
-
-    from evenload.cli.bench.measure.timing import process_tree_cpu_s
 
     everybody = contenders()
     began, cpu = time.perf_counter(), process_tree_cpu_s()
@@ -61,12 +60,16 @@ def started(peer: "Peer") -> "Peer":
 
 
 def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
+    from cpu_clock import process_tree_cpu_s
     from tasks import same
 
-    from evenload.cli.bench.measure.executor import time_map
+    from evenload.cli.bench.measure.timing import least_time
 
-    peer = started(contenders()[peer_name]())
-    best = time_map(peer, same, range(N), 1 if mode == "one by one" else None, n_rounds)
+    peer, chunk = started(contenders()[peer_name]()), 1 if mode == "one by one" else None
+    n = min(n_rounds, peer.most_rounds)
+    best = least_time(
+        lambda: list(peer.imap(same, range(N), chunk)), n, cpu_clock=process_tree_cpu_s, warms_up=False
+    )
     assert best.result == list(range(N))
     peer.close()
     return {f"{mode}_us": best.wall_s / N * 1e6, f"{mode}_cpu_us": best.cpu_s / N * 1e6}

@@ -15,14 +15,14 @@ import functools
 import heapq
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cpu_clock import process_tree_cpu_s
+from executor_overhead import in_fresh_interpreter
 from unequal_devices import COLUMNS, SPEEDS, WORK, bound_s, costs
 
 HERE = Path(__file__).parent
@@ -142,20 +142,6 @@ def add_one(array: Any) -> Any:
     return array + 1
 
 
-def cpu_s() -> float:
-    """Of this process and all below it."""
-    import psutil
-
-    total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-            total += times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return total
-
-
 def overheads(peer: Peer) -> dict[str, float]:
     import numpy as np
 
@@ -164,18 +150,18 @@ def overheads(peer: Peer) -> dict[str, float]:
     assert list(peer.imap(nothing, [1])) == [1]
     row = {"first_s": time.monotonic() - began}
     assert list(peer.imap(nothing, range(200))) == list(range(200))
-    before, began = cpu_s(), time.monotonic()
+    before, began = process_tree_cpu_s(), time.monotonic()
     assert list(peer.imap(nothing, range(N_EMPTY))) == list(range(N_EMPTY))
     row["empty_us"] = (time.monotonic() - began) / N_EMPTY * 1e6
-    row["empty_cpu_us"] = (cpu_s() - before) / N_EMPTY * 1e6
+    row["empty_cpu_us"] = (process_tree_cpu_s() - before) / N_EMPTY * 1e6
     arrays = [np.full(ARRAY_MB * 125_000, float(x)) for x in range(N_ARRAYS)]
     for _ in peer.imap(add_one, arrays[:4]):
         pass
-    before, began = cpu_s(), time.monotonic()
+    before, began = process_tree_cpu_s(), time.monotonic()
     for x, got in enumerate(peer.imap(add_one, arrays)):
         assert got[0] == x + 1
     row["arrays_mb_s"] = 2 * ARRAY_MB * N_ARRAYS / (time.monotonic() - began)
-    row["array_cpu_ms"] = (cpu_s() - before) / N_ARRAYS * 1e3
+    row["array_cpu_ms"] = (process_tree_cpu_s() - before) / N_ARRAYS * 1e3
     peer.close()
     return row
 
@@ -210,21 +196,6 @@ def ratio(peer: Peer, column: str, draw: int, number: int, folder: str) -> float
     return bound_s(has_drift, max(items)) / (time.time() - began)
 
 
-def in_fresh_interpreter(*one: Any) -> Any:
-    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", json.dumps(one)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{one}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=3)
@@ -243,10 +214,11 @@ def main() -> None:
 
     names = given.peers.split(",") if given.peers else list(PEERS)
     columns = [column for column in given.columns.split(",") if column]
+    measured = functools.partial(in_fresh_interpreter, script=__file__, limit_s=LIMIT_S)
     rows = []
     for name in names:
-        row: dict[str, Any] = {"peer": name, **in_fresh_interpreter(name, [], 0)}
-        row |= in_fresh_interpreter(name, columns, given.draws) if columns else {}
+        row: dict[str, Any] = {"peer": name, **measured(name, [], 0)}
+        row |= measured(name, columns, given.draws) if columns else {}
         print_table([row])
         rows.append(row)
     if given.peers or given.columns != parser.get_default("columns"):

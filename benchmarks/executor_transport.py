@@ -16,10 +16,11 @@ from executor_overhead import in_fresh_interpreter, started
 
 def measure(peer_name: str, n_bytes: int, n_items: int, n_rounds: int, keeps: bool) -> dict[str, float]:
     import numpy as np
+    from cpu_clock import process_tree_cpu_s
     from peers import all_peers
     from tasks import add_one
 
-    from evenload.cli.bench.measure.timing import least_time, process_tree_cpu_s
+    from evenload.cli.bench.measure.timing import least_time
 
     peer = started(all_peers()[peer_name]())
     items = [np.full(n_bytes // 8, float(at)) for at in range(n_items)]

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markdown_table import markdown
 from result_files import ROOT
 
 if (SOURCE := str(ROOT / "src")) not in sys.path:
@@ -70,12 +71,8 @@ def tables(rows: Sequence[Row]) -> list[str]:
             single.append([cell(some[0]["what"]), listed({name: some[0][name] for name in names})])
         else:
             lines = [[cell(row["what"]), *(cell(row[name], name) for name in names)] for row in some]
-            made.append(table(["", *map(heading, names)], lines))
-    return [*made, table(["", "measured"], single)] if single else made
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+            made.append(markdown(["", *map(heading, names)], lines))
+    return [*made, markdown(["", "measured"], single, 2)] if single else made
 
 
 def heading(name: str) -> str:

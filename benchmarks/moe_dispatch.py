@@ -21,9 +21,9 @@ import math
 import numpy as np
 from moe_workloads import popularity, synthetic
 from record import record
+from router_program import least_peak
 
 from evenload.balance.flow import ReplicaGraph, Router
-from evenload.balance.flow.highs import least_peak
 from evenload.moe.routing.dispatch import Dispatcher
 
 TOP_K = 8

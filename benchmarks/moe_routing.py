@@ -15,9 +15,9 @@ import time
 import numpy as np
 from moe_workloads import real, synthetic, traces
 from record import print_table, record
+from router_program import least_peak
 
 from evenload.balance.flow import ReplicaGraph, Router
-from evenload.balance.flow.highs import least_peak
 from evenload.cli.bench.measure.timing import median_cpu_s
 
 SHAPES = [  # slots, GPUs

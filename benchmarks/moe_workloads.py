@@ -1,5 +1,6 @@
 """Batches and placements for the MoE benchmarks: drifting log-normal loads, and real routing traces."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.trace import count_ids
 
-TRACES = Path(__file__).parents[1] / "tests" / "data" / "routing"
+TESTS = Path(__file__).parents[1] / "tests"
+TRACES = TESTS / "data" / "routing"
+sys.path.append(str(TESTS / "reference"))  # for what benchmarks, too, hold our results against
 
 
 def popularity(n_layers: int, n_experts: int, sigma: float, seed: int) -> Iterator[NDArray[np.float64]]:

@@ -19,8 +19,9 @@ from typing import Any
 import psutil
 from result_files import MOST_OF_OTHERS, RESULTS
 
-from evenload.cli.bench.measure.machine import cpu_flags, cpu_model, package_versions
+from evenload.cli.bench.measure.machine import package_versions
 from evenload.cli.terminal.table import format_table
+from evenload.devices.probes.cpu import cpu_name
 from evenload.errors import EvenloadError
 
 
@@ -78,7 +79,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         "rows": list(rows),
         **extra,
         "machine": {
-            "cpu": cpu_model(),
+            "cpu": cpu_name(),
             "flags": cpu_flags(),
             "kernels": kernels_here(),
             "cores": os.cpu_count(),
@@ -104,6 +105,18 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         )
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def cpu_flags() -> str:
+    """Those instruction set extensions of the processor that kernels are chosen by, as Linux names them."""
+    known = ("avx2", "bmi2", "adx", "sha_ni", "avx512f", "avx512bw", "avx512ifma", "asimd", "sha2", "sve")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    here = set(next(named, ()))
+    return " ".join(flag for flag in known if flag in here)
 
 
 def kernels_here() -> str:

@@ -15,7 +15,6 @@ of all four together.
 import argparse
 import importlib.util
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import tempfile
 import venv
 from pathlib import Path
 
+from cpu_clock import ended_children_cpu_s
 from record import record
 
 CORE = ("evenload", "click", "psutil", "cloudpickle", "numpy", "numpy.libs")
@@ -101,10 +101,9 @@ def sources(package: str) -> list[Path]:
 def cpu_ms(command: list[str | Path], cache: Path) -> float:
     """CPU milliseconds that ``command`` and its children took."""
     variables = {"PATH": os.environ["PATH"], "HOME": str(cache), "XDG_CACHE_HOME": str(cache)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = ended_children_cpu_s()
     subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return 1000 * (ended_children_cpu_s() - before)
 
 
 def measure(folder: Path, n_runs: int) -> dict[str, list[float]]:
@@ -164,15 +163,13 @@ def first_answers(folder: Path, n_runs: int) -> list[dict[str, object]]:
 def answers_ms(command: list[str], cache: Path, n: int) -> tuple[float, float]:
     """CPU milliseconds of ``n`` processes together, and the most that one spent on its answer."""
     caches = {name: str(cache) for name in ("EVENLOAD_KERNEL_CACHE", "NUMBA_CACHE_DIR")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = ended_children_cpu_s()
     started = [
         subprocess.Popen(command, env=os.environ | caches, stdout=subprocess.PIPE, text=True)
         for _ in range(n)
     ]
     answers = [process.communicate()[0] for process in started]
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return 1000 * taken, max(map(float, answers))
+    return 1000 * (ended_children_cpu_s() - before), max(map(float, answers))
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import zk_levels
+from cpu_clock import ended_children_cpu_s
 from record import record
 
 CIRCUITS = {
@@ -76,13 +77,12 @@ def measure_one(key: Path, witness: Path, backend: str) -> dict[str, Any]:
 
 
 def child_seconds(command: list[str], environment: Mapping[str, str] = os.environ) -> float | None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = ended_children_cpu_s()
     # rapidsnark's threads would wait for each other at full speed, which is no work of theirs.
     environment = {**environment, "OMP_WAIT_POLICY": "passive"}
     if subprocess.run(command, capture_output=True, env=environment).returncode:
         return None
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return ended_children_cpu_s() - before
 
 
 def process_seconds(folder: Path) -> tuple[float, float]:

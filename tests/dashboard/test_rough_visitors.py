@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
 
-from evenload.dashboard import Address, connection_limits, stream
+from evenload.dashboard import Address, limited_server, stream
 
 N_REQUESTS = 400
 OURS = {100, 200, 303, 400, 401, 403, 404, 405, 409, 413, 414, 415, 421, 431, 501, 503}
@@ -214,7 +214,7 @@ def statuses_of(connection: socket.socket, request: bytes) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_is_sent_the_answer_is_one_of_ours(page, get, connect, capfd, seed, monkeypatch):
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.3)
+    monkeypatch.setattr(limited_server, "REQUEST_S", 0.3)
     fuzzer = Fuzzer(seed, urlsplit(page).port or 0)
     seen = set()
     for number in range(N_REQUESTS // 2):
@@ -224,7 +224,7 @@ def test_whatever_is_sent_the_answer_is_one_of_ours(page, get, connect, capfd, s
             assert status in OURS, (seed, number, request[:300], status)
             seen.add(status)
         connection.close()
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 100.0)
+    monkeypatch.setattr(limited_server, "REQUEST_S", 100.0)
     assert get(page)[0] == 200
     assert {400, 421} < seen, "the requests are of many kinds"
     assert capfd.readouterr().err == "", "no visitor writes into the terminal of the run"
@@ -234,7 +234,7 @@ def test_half_open_connections_keep_nobody_out(page, get, connect):
     """Many more than there may be, silent or in the middle of a request: each newer one is let in."""
     port = urlsplit(page).port
     head = f"POST /control HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9\r\n\r\n".encode()
-    for number in range(3 * connection_limits.MOST_WAITING):
+    for number in range(3 * limited_server.MOST_WAITING):
         one = connect()
         one.sendall((b"", b"GET / HT", head, head + b"{")[number % 4])
     assert get(page)[0] == 200
@@ -250,7 +250,7 @@ def test_half_open_connections_keep_nobody_out(page, get, connect):
     ],
 )
 def test_a_request_that_does_not_end_ends_its_connection(monkeypatch, page, connect, sent):
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.05)
+    monkeypatch.setattr(limited_server, "REQUEST_S", 0.05)
     one = connect()
     with suppress(ConnectionError):  # it may have ended by now
         one.sendall(sent)
@@ -259,7 +259,7 @@ def test_a_request_that_does_not_end_ends_its_connection(monkeypatch, page, conn
 
 def test_a_drop_now_and_then_is_no_request(monkeypatch, page, ask):
     """Also after an answer, where the time that a kept connection has would begin anew with each byte."""
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
+    monkeypatch.setattr(limited_server, "REQUEST_S", 0.2)
     one, answer = ask(b"GET /picture/7 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 404")
     over = threading.Event()
@@ -270,20 +270,20 @@ def test_a_drop_now_and_then_is_no_request(monkeypatch, page, ask):
 
 
 def test_who_does_not_read_is_let_go(monkeypatch, page, connect, get):
-    monkeypatch.setattr(connection_limits, "STALL_S", 0.05)
+    monkeypatch.setattr(limited_server, "STALL_S", 0.05)
     one = connect()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     request = b"GET /report.html HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with suppress(ConnectionError):  # it ends while there are more answers than anybody takes
         while True:
             one.sendall(request)
-    monkeypatch.setattr(connection_limits, "STALL_S", 100.0)
+    monkeypatch.setattr(limited_server, "STALL_S", 100.0)
     assert get(page)[0] == 200
 
 
 def test_a_viewer_that_only_reads_stays(monkeypatch, page, ask):
     """A stream has no end: the time that a request has does not count for its answer."""
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.05)
+    monkeypatch.setattr(limited_server, "REQUEST_S", 0.05)
     monkeypatch.setattr(stream, "HEARTBEAT_S", 1.0)
     one, seen = ask(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     while b": still here" not in seen:  # sent to who has every frame

@@ -122,7 +122,7 @@ def test_equal_columns_are_a_table_and_others_a_list(made, tmp_path, page):
     ]
     code, text = fill(made[0], tmp_path, page, **result(moe=rows))
     assert code == 0
-    assert "|  | p50, µs | weight bytes |\n| --- | --- | --- |\n| EP8 | 12.35 | 6.4 GB |\n" in text
+    assert "|  | p50, µs | weight bytes |\n| --- | --: | --: |\n| EP8 | 12.35 | 6.4 GB |\n" in text
     assert "| EP16 | 0.000123 | – |" in text
     assert "|  | measured |\n| --- | --- |\n| wrong | n 1,000; same yes |" in text
     assert "torch 2.11.0, triton 3.6.0, commit 0fccf97e65de: `python benchmarks/gpu.py --only moe`*" in text

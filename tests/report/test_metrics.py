@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from evenload.errors import ConfigError
 from evenload.events import Queued, RunStarted, Span
-from evenload.report.metrics import MOST_LABELS, MetricsServer, parse_address
+from evenload.report.metrics import MOST_LABELS
 
+pytest.importorskip("uvicorn", reason="needs evenload[metrics]")
 parser = pytest.importorskip("prometheus_client.parser", reason="needs evenload[metrics]")
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "evenload.json"
 
 
 @pytest.fixture
 def scrape():
+    from evenload.dashboard.metrics_server import MetricsServer
+
     with MetricsServer("127.0.0.1", 0) as server:
 
         def ask(events):
@@ -87,21 +89,3 @@ def test_hostile_and_endless_names_stay_labels(scrape):
     assert not [s for s in samples if s.name == "evenload_hacked"]
     assert total(samples, "evenload_items_total", stage=bad) == 1
     assert total(samples, "evenload_items_total", device="other") == 2 * MOST_LABELS + 1
-
-
-def test_addresses():
-    assert parse_address("9464") == ("127.0.0.1", 9464)
-    assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
-    assert parse_address("[::1]:80") == ("::1", 80)
-    for bad in ("", "x", "70000", "1.2.3.4", "-1"):
-        with pytest.raises(ConfigError, match="is no port"):
-            parse_address(bad)
-
-
-def test_a_taken_port_is_said():
-    with (
-        MetricsServer("127.0.0.1", 0) as first,
-        pytest.raises(ConfigError, match="cannot be served"),
-        MetricsServer("127.0.0.1", first.port),
-    ):
-        pass

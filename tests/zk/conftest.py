@@ -28,11 +28,13 @@ BLINDING = (123456789, 987654321)
 
 @cache
 def plain_proof(folder):
+    from reference import plain_prover
+
     from evenload.gpu.llvm import rows
-    from evenload.zk import plain_groth16, read_witness, read_zkey
+    from evenload.zk import read_witness, read_zkey
 
     values = rows.to_integers(read_witness(folder / "witness.wtns"))
-    return plain_groth16.prove(read_zkey(folder / "circuit.zkey"), values, BLINDING)
+    return plain_prover.prove(read_zkey(folder / "circuit.zkey"), values, BLINDING)
 
 
 @pytest.fixture

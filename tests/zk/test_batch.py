@@ -1,11 +1,11 @@
 """Batches over several devices: which kernels each runs, order, failures, priorities, time limits."""
 
 import pytest
+from reference import plain_prover as oracle
 
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice, TaskTimeout
 from evenload.gpu.wgsl.adapters import adapters_of
-from evenload.zk import plain_groth16 as oracle
 from evenload.zk.batch import TimedRequest, prove_batch
 from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices
 from evenload.zk.worker import ProvedStatement, ProveRequest

@@ -4,11 +4,11 @@ are."""
 import io
 
 import pytest
+from reference import plain_prover as oracle
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
 from evenload.zk import Prover, devsetup, read_witness, read_zkey, write_zkey
-from evenload.zk import plain_groth16 as oracle
 from evenload.zk.bn254.plain_curve import G1
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.formats.r1cs import read_r1cs

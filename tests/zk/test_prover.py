@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from reference import plain_prover as oracle
 
 from evenload.errors import ConfigError, FormatError, NoUsableDevice
 from evenload.gpu.field import FR
 from evenload.zk import Proof, Prover, ProveRequest, key, read_witness, read_zkey, worker
-from evenload.zk import plain_groth16 as oracle
 from evenload.zk.circuits import poseidon_inclusion, squaring_chain
 from evenload.zk.circuits.merkle import inclusion_inputs
 from evenload.zk.cpu import msm

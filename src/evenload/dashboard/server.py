@@ -16,13 +16,14 @@ from evenload._optional import require
 from evenload.dashboard.feed import Feed
 from evenload.dashboard.guard import is_loopback
 from evenload.dashboard.panel import Panel
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError
 from evenload.events import Event
 
 __all__ = ["Address", "serve", "serve_page"]
 
 DEFAULT_PORT = 8642
 TRIED_PORTS = 20
+HINT = "use --host 127.0.0.1, or choose another with --port"
 # After the run a page is served this much longer, so that every viewer has its end.
 LAST_S = 3.0
 
@@ -108,52 +109,23 @@ def _require() -> None:
 
 
 def _server(app: Any) -> Any:
-    import uvicorn
+    from evenload.dashboard.limited_server import limited_server
 
-    from evenload.dashboard.connection_limits import MOST_HEAD_BYTES, limited_protocol
-
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            http=limited_protocol(),
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-            server_header=False,
-            limit_concurrency=256,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    return limited_server(app, limit_concurrency=256, timeout_graceful_shutdown=1)
 
 
 def _bound(address: Address) -> socket.socket:
-    ports = (
-        [address.port] if address.port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + TRIED_PORTS), 0]
-    )
-    for port in ports:
+    from evenload.dashboard.limited_server import listen
+
+    if address.port is not None:
+        return listen(address.host, address.port, HINT)
+    for port in range(DEFAULT_PORT, DEFAULT_PORT + TRIED_PORTS):
         try:
-            family = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM)[0][0]
-            bound = socket.socket(family)
-        except OSError as error:
-            raise ConfigError(
-                f"there is no address {quoted(address.host)}: {error.strerror}", hint="use --host 127.0.0.1"
-            ) from error
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((address.host, port))
-            bound.listen(128)
-            return bound
-        except OSError as error:
-            bound.close()
-            if address.port is None and error.errno == errno.EADDRINUSE:
-                continue
-            raise ConfigError(
-                f"{address.host}:{port} cannot be used: {error.strerror}", hint="choose another with --port"
-            ) from error
-    raise AssertionError("port 0 is always free")
+            return listen(address.host, port, HINT)
+        except ConfigError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise
+    return listen(address.host, 0, HINT)
 
 
 def _end_with(server: Any, feed: Feed, pipe: TextIO) -> None:

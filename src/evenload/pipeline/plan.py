@@ -38,10 +38,6 @@ class Fit:
     device2bytes: tuple[int, ...] = ()
     host_bytes: int = 0
 
-    @property
-    def is_lossless(self) -> bool:
-        return self.name not in ("fp8", "nf4")
-
     def __str__(self) -> str:
         if self.name == "layer_split":
             blocks = "+".join(map(str, self.device2blocks))

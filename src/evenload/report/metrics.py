@@ -1,15 +1,11 @@
-"""A run's events as Prometheus metrics, through prometheus-client; ``docs/how-to/watch.md`` lists them.
-
-with MetricsServer("127.0.0.1", 9464) as server: EventLog(server.sink)
-"""
+"""A run's events as Prometheus metrics, through prometheus-client; ``docs/how-to/watch.md`` lists them."""
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from evenload._optional import require
 from evenload._version import __version__
-from evenload.errors import ConfigError, printable, quoted
 from evenload.events import (
     DeviceSample,
     Event,
@@ -25,7 +21,7 @@ from evenload.events import (
 )
 from evenload.report.tally import Tally
 
-__all__ = ["Metrics", "MetricsServer", "parse_address"]
+__all__ = ["Metrics"]
 
 # Stages, devices and errors are few; a run that makes up ever new names gets one label for the rest.
 MOST_LABELS = 200
@@ -218,49 +214,3 @@ class _Summary:
 
     def describe(self) -> list[Any]:
         return []
-
-
-class MetricsServer:
-    """A server of ``sink.registry`` under ``/metrics`` in a thread of its own until ``close()``.
-
-    ``port`` 0 takes any; ``self.port`` is the one that was taken. Raises ConfigError if it cannot be bound,
-    MissingExtra without prometheus-client.
-    """
-
-    def __init__(self, host: str, port: int) -> None:
-        self.sink = Metrics()
-        from prometheus_client import make_wsgi_app
-
-        from evenload.report.bounded_server import BoundedServer
-
-        try:
-            self._server = BoundedServer(host, port, make_wsgi_app(self.sink.registry))
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(
-                f"metrics cannot be served on {printable(host)}:{port}: {getattr(error, 'strerror', error)}",
-                hint="choose another --metrics-port",
-            ) from error
-        self.port: int = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="evenload-metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5.0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """``9464`` or ``0.0.0.0:9464`` as host and port; loopback if only a port is given. Raises ConfigError."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{quoted(text)} is no port", hint="write 9464, or 0.0.0.0:9464 for other machines")
-    return host.strip("[]") or "127.0.0.1", int(port)

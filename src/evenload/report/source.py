@@ -58,7 +58,7 @@ class Sieve:
 
 @dataclass
 class RunEvents:
-    """The events of one run, streamed; the counters are filled as they are read.
+    """The events of one run, streamed; counted as they are read.
 
     ``folder`` is where the run's pictures and configuration lie, None for events that came from elsewhere.
     """
@@ -66,15 +66,11 @@ class RunEvents:
     folder: Path | None
     path: Path
     is_missing: bool = False
-    n_sessions: int = 0
     sieve: Sieve = field(default_factory=Sieve)
 
     def __iter__(self) -> Iterator[Event]:
         self.sieve = Sieve()
-        self.n_sessions = 0
-        for event in one_clock(self._sane_events()):
-            self.n_sessions += isinstance(event, RunStarted)
-            yield event
+        yield from one_clock(self._sane_events())
 
     @property
     def n_events(self) -> int:

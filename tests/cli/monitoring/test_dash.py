@@ -88,7 +88,7 @@ def test_the_newest_job_is_found(run, served):
         (["no-such-run"], "there is no run"),
         (["{run}", "--live"], "exclude each other"),
         (["{run}", "--token", "short"], "shorter than 8"),
-        (["{run}", "--metrics-port", "x"], "is no port"),
+        (["{run}", "--metrics-port", "x"], "is no address"),
     ],
 )
 def test_what_cannot_be_served_is_said(run, capsys, arguments, said):

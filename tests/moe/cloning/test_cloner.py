@@ -10,13 +10,13 @@ from clone_plan_claims import check_plan
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.clone_program import best_plan
 
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 from evenload.moe import Cloner, Dispatcher, FetchCosts, clone_experts
 from evenload.moe.cloning.fetch_bound import most_groups_bound
 from evenload.moe.cloning.load_certificate import LoadCertificate
-from evenload.moe.cloning.milp import best_plan
 
 
 @st.composite

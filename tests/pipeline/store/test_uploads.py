@@ -15,9 +15,8 @@ from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import write_atomically
 from evenload.pipeline.run.ending.uploading import finish_uploads, upload_run
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.store.file_sender import SendLimits
 from evenload.pipeline.store.upload_record import NAME, Destination, last_destination
-from evenload.pipeline.store.uploads import Uploads
+from evenload.pipeline.store.uploads import SendLimits, Uploads
 
 TO = Destination("s3://bucket/run")
 ONCE = SendLimits(retries=0)
@@ -175,7 +174,7 @@ def test_only_the_stages_that_were_asked_for_and_no_links(run: Path, tmp_path: P
 def test_a_store_that_is_down_is_told_once_and_holds_nobody_up(run: Path, tmp_path: Path) -> None:
     store, told = FaultyStore(tmp_path / "far", lambda path: "before"), []
     with Uploads(store, run, TO, ONCE, clock=lambda: 0.0) as uploads:
-        uploads.sender.tell = told.append
+        uploads.tell = told.append
         for _ in range(5):
             outcome = uploads.finish()
             assert (outcome.n_files, outcome.n_left, outcome.why) == (0, 8, "ConnectionError: reset by peer")

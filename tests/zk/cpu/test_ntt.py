@@ -5,12 +5,12 @@ import random
 
 import numpy as np
 import pytest
+from reference.plain_prover import to_odd_coset
 
 from evenload.errors import ConfigError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
 from evenload.zk.cpu.ntt import Domain, bit_reversal
-from evenload.zk.plain_groth16 import to_odd_coset
 
 R = FR.modulus
 

@@ -14,10 +14,11 @@ from evenload.gpu.field import FR
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
+from reference import plain_prover as oracle
+
 from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.sums import MAX_RUN
 from evenload.zk import Prover, read_witness, read_zkey, worker
-from evenload.zk import plain_groth16 as oracle
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.cpu import msm, points

@@ -12,8 +12,7 @@ import click
 
 from evenload._optional import is_installed
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
-from evenload.cli.bench.merkle_bench import merkle_bench
-from evenload.cli.bench.prove_bench import prove_bench
+from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import FILE, json_option, passed_as

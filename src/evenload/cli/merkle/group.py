@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.bench.merkle_bench import merkle_bench
+from evenload.cli.bench.selections import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
 from evenload.cli.options import PATH, json_option

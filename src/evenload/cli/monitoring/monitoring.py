@@ -52,9 +52,14 @@ def reporting(monitors: Monitors) -> "Iterator[list[Callable[[Event], None]]]":
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Event], None]] = []
         if monitors.metrics_port is not None:
-            from evenload.report.metrics import MetricsServer, parse_address
+            from evenload._optional import require
 
-            server = stack.enter_context(MetricsServer(*parse_address(monitors.metrics_port)))
+            require("uvicorn", extra="metrics", why="serving metrics")
+            from evenload.dashboard.limited_server import parse_address
+            from evenload.dashboard.metrics_server import MetricsServer
+
+            hint = "write 9464, or 0.0.0.0:9464 for other machines"
+            server = stack.enter_context(MetricsServer(*parse_address(monitors.metrics_port, hint)))
             click.echo(f"metrics: port {server.port}", err=True)
             sinks.append(server.sink)
         if monitors.has_otel:

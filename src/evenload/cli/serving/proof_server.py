@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -49,6 +48,7 @@ def serve_proofs(request: ServeRequest) -> int:
         require(package, extra="dash", why="serving proofs")
     from evenload.cli.serving.proof_app import Rules, make_app
     from evenload.cli.serving.proof_metrics import ProofMetrics
+    from evenload.dashboard.limited_server import limited_server
     from evenload.executor.worker.memory import limit_from
     from evenload.zk.proof_service import ProofService
 
@@ -67,7 +67,8 @@ def serve_proofs(request: ServeRequest) -> int:
             sink=metrics.sink,
         )
         with service:
-            server = _server(make_app(service, Rules(token, most_bytes, folder), metrics, host), request)
+            app = make_app(service, Rules(token, most_bytes, folder), metrics, host)
+            server = limited_server(app, most_waiting=BURST + 4 * request.most_waiting)
             click.echo(f"proofs of {', '.join(service.keys)} at {where}")
             if token and not os.environ.get("EVENLOAD_TOKEN"):
                 click.echo(f"token {token}")
@@ -80,26 +81,6 @@ def serve_proofs(request: ServeRequest) -> int:
 
 def _token() -> str:
     return os.environ.get("EVENLOAD_TOKEN") or secrets.token_urlsafe(24)
-
-
-def _server(app: Any, request: ServeRequest) -> Any:
-    import uvicorn
-
-    from evenload.dashboard.connection_limits import MOST_HEAD_BYTES, limited_protocol
-
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            http=limited_protocol(BURST + 4 * request.most_waiting),
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-            server_header=False,
-            backlog=1024,
-        )
-    )
 
 
 @contextlib.contextmanager
@@ -119,25 +100,13 @@ def _bound(address: str) -> Iterator[tuple[socket.socket, str, str]]:
         with _socket_file(Path(address.removeprefix("unix:"))) as bound:
             yield bound, "localhost", address
         return
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
-        raise ConfigError(
-            f"{quoted(address)} is no address",
-            hint="--serve unix:PATH, --serve 127.0.0.1:8700, or --serve :0",
-        )
-    try:
-        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family)
-    except OSError as error:
-        raise ConfigError(f"there is no address {quoted(host)}: {error.strerror}") from error
-    with bound:
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((host, int(port)))
-            bound.listen(1024)
-        except OSError as error:
-            raise ConfigError(f"{quoted(address)} cannot be used: {error.strerror}") from error
+    from evenload.dashboard.limited_server import listen, parse_address
+
+    hint = "--serve unix:PATH, --serve 127.0.0.1:8700, or --serve :0"
+    if ":" not in address:
+        raise ConfigError(f"{quoted(address)} is no address", hint=hint)
+    host, port = parse_address(address, hint)
+    with listen(host, port, hint) as bound:
         name = f"[{host}]" if ":" in host else host
         if not is_loopback(host):
             click.echo("others than this machine can connect: see that the network is trusted", err=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from evenload.clients.algorithms.reduce import Mean, Reducer
@@ -15,7 +14,7 @@ from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 
-__all__ = ["Algorithm", "Orders", "Server", "State", "combine", "mean_of", "minus", "usable"]
+__all__ = ["Algorithm", "Orders", "Server", "State", "mean_of", "minus", "usable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,6 @@ def mean_of(results: Sequence[ClientResult], *, by_rows: bool = True) -> dict[st
 
 def minus(a: State, b: State, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: a[name] - b[name] for name in names}
-
-
-def combine(base: State, scale: float, step: State) -> dict[str, Tensor]:
-    """base + scale * step, for the names of ``step``."""
-    return {name: torch.add(base[name], step[name], alpha=scale) for name in step}
 
 
 def usable(results: Sequence[ClientResult]) -> list[ClientResult]:

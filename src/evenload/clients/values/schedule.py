@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
@@ -12,19 +12,10 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
-    "LearningRateSchedule",
     "ScheduleFunction",
     "StepDecay",
     "TorchSchedule",
 ]
-
-
-class LearningRateSchedule(Protocol):
-    """A rule for the learning rate over a client's steps."""
-
-    def factor(self, step: int, steps: int) -> float:
-        """The factor of the learning rate in step ``step`` (from 0) of ``steps``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

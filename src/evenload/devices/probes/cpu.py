@@ -31,7 +31,7 @@ def probe() -> ProbeReport:
         id="cpu:0",
         kind="cpu",
         backend="cpu",
-        name=_cpu_name(),
+        name=cpu_name(),
         memory_bytes=memory_bytes,
         compute_units=cores,
         driver=f"{platform.system()} {platform.machine()}",
@@ -107,7 +107,8 @@ class CpuSampler:
         return max((sensor.current for chip in chips for sensor in chip), default=None)
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's name, as the system has it."""
     if sys.platform.startswith("linux"):
         try:
             for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.log.keys import SigningKey, VerifierKey, base64_of, from_base64, is_key_name
 
-__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "open_note", "signed", "signers", "split_note"]
+__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "signed", "signers", "split_note"]
 
 MOST_NOTE_BYTES = 1_000_000
 MOST_SIGNATURES = 128
@@ -38,11 +38,6 @@ def as_keys(keys: Keys) -> list[VerifierKey]:
             f"{quoted(keys)} is no key", hint="give the log's verifier key, or a list of several"
         )
     return [key if isinstance(key, VerifierKey) else VerifierKey.parse(key) for key in given]
-
-
-def open_note(note: str | bytes, keys: Keys) -> str:
-    """The text of a note that one of ``keys`` has signed, and none of them wrongly. Raises as ``signers``."""
-    return signers(note, keys)[0]
 
 
 def signers(note: str | bytes, keys: Keys) -> tuple[str, list[VerifierKey]]:

@@ -139,7 +139,7 @@ class JobSession:
         """Try the store with a first file, so that it is known soon if it takes none."""
         uploads, log = self._context.uploads, self._log
         if uploads is not None:
-            uploads.sender.tell = lambda why: log.emit(
+            uploads.tell = lambda why: log.emit(
                 Note(log.now(), "warning", "upload", f"{why}; the run goes on, and copies results later")
             )
             uploads.offer("config.yaml")

@@ -4,31 +4,56 @@ uploads.offer("outputs/edit/r7.png")     returns at once; the store is never wai
 uploads.finish()                         puts what is missing, and says what the store has then
 
 What is offered is a hint: where the store is slow or down it is dropped, and found again in the end, as all
-that counts is on disk.
+that counts is on disk. A file is put whole or not at all, and noted in the run folder's record once it is
+there.
 """
 
 import contextlib
+import hashlib
 import os
 import queue
+import random
+import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from evenload.pipeline.store.file_sender import FileSender, SendLimits, Store
+from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
+from evenload.pipeline.stages.openai import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
 
-__all__ = ["UploadOutcome", "Uploads"]
+__all__ = ["SendLimits", "Store", "UploadOutcome", "Uploads"]
 
 DIGESTS = "SHA256SUMS"
 RECORDS = (
     *("config.yaml", "plan.json", "events.jsonl"),
     *("results.jsonl", "summary.json", "report.html", "trace.json"),
 )
-_MOST_WAITING = 10_000  # files that a thread knows of
+_MOST_WAITING = 40_000  # files
+_MOST_FAILED = 3  # in a row; then the store is taken to be down
+_REST_S = 300.0
 _LOOK_S = 0.1
+
+
+class Store(Protocol):
+    """A place that files are put to."""
+
+    @property
+    def n_at_once(self) -> int: ...
+    def put(self, source: Path, relative: str) -> None: ...
+    def sizes(self) -> dict[str, int] | None: ...
+    def error(self, fault: BaseException) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    """The patience with a store. ``timeout_s``: for one try of one file; ``retries``: further tries."""
+
+    timeout_s: float = 900.0
+    retries: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,11 @@ class UploadOutcome:
 
 
 class Uploads:
-    """The threads that put a run folder's files into a store. A context: leaving it ends them."""
+    """The threads that put a run folder's files into a store. A context: leaving it ends them.
+
+    tell   is called with a sentence when the store is taken to be down
+    clock  seconds
+    """
 
     def __init__(
         self,
@@ -57,14 +86,18 @@ class Uploads:
         clock: Callable[[], float] = time.monotonic,
     ):
         """Begin or go on with the record in ``folder``. Raises ConfigError, OSError as ``UploadRecord``."""
-        self._store, self._folder, self._to = store, folder, to
+        self.tell: Callable[[str], None] = lambda text: None
+        self._store, self._folder, self._to, self._limits, self._clock = store, folder, to, limits, clock
         self._record = UploadRecord(folder, to)
-        self.sender = FileSender(store, folder, self._record, limits, clock=clock)
-        self._todo = [queue.Queue[str | None](_MOST_WAITING) for _ in range(max(1, store.n_at_once))]
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._n_handled = 0
+        self._is_over = threading.Event()
+        self._changed = threading.Condition()  # of what follows
+        self._todo: dict[str, None] = {}  # in the order of their turn
+        self._busy: set[str] = set()
+        self._hanging: set[str] = set()
+        self._n_new = self._n_failed = 0
+        self._rests_until = float("-inf")
+        self._why = ""  # what the store said last
 
     def __enter__(self) -> "Uploads":
         return self
@@ -74,40 +107,34 @@ class Uploads:
 
     def offer(self, relative: str) -> None:
         """Have a file copied, if there is room to remember it and its stage is asked for."""
-        if self._is_wanted(relative) and not self._is_over:
-            self._begin()
-            with contextlib.suppress(queue.Full):
-                self._queue_of(relative).put_nowait(relative)
+        if self._is_wanted(relative) and len(self._todo) < _MOST_WAITING:
+            self._hand_over([relative])
 
     def finish(self, watch: Callable[[int, int], None] = lambda n_left, n_files: None) -> UploadOutcome:
         """Put what is missing, and return what the store has then.
 
         watch  is called now and then with how many files are left, of how many; may raise to end it
         """
-        self.sender.try_again()
+        with self._changed:  # it is taken to be there again
+            self._n_failed, self._rests_until = 0, float("-inf")
         files = list(self._files())
         listed = self._store.sizes()
         if listed is not None:
             self._record.believe(listed)
-        missing = [one for one in files if not self.sender.is_there(one)]
-        self._n_handled = 0
-        self._begin()
-        for relative in missing:
-            self._hand_over(self._queue_of(relative), relative)
-        for todo in self._todo:
-            self._hand_over(todo, None)
-        for thread in self._threads:
-            while thread.is_alive():
-                thread.join(_LOOK_S)
-                watch(max(0, len(missing) - self._n_handled), len(missing))
-        self._threads.clear()
+        missing = [one for one in files if not self._is_there(one)]
+        self._hand_over(missing)
+        while n_left := len(self._todo) + len(self._busy):
+            watch(min(n_left, len(missing)), len(missing))
+            with self._changed:
+                self._changed.wait_for(lambda: not (self._todo or self._busy), _LOOK_S)
+        watch(0, len(missing))
         outcome = self._outcome(files)
         if outcome.n_left:
             return outcome
         sums = (f"{digest}  {path}\n" for path, digest in self._record.digests(files).items())
-        if self.sender.send_text("".join(sums), DIGESTS):
+        if self._send_text("".join(sums), DIGESTS):
             return outcome
-        return UploadOutcome(self._to.url, outcome.n_files, outcome.n_new, 1, self.sender.why)
+        return UploadOutcome(self._to.url, outcome.n_files, outcome.n_new, 1, self._why)
 
     def outcome(self) -> UploadOutcome:
         """Return what the store has by now."""
@@ -115,48 +142,136 @@ class Uploads:
 
     def close(self) -> None:
         """End the threads. What is being put is not waited for: it is there whole, or not at all."""
-        self._is_over = True
-        self.sender.close()
-        for todo in self._todo:
-            with contextlib.suppress(queue.Full):  # then it sees soon that the sender is closed
-                todo.put_nowait(None)
+        self._is_over.set()
+        with self._changed:
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join()
         self._record.close()
 
     def _outcome(self, files: list[str]) -> UploadOutcome:
-        n_there = sum(map(self.sender.is_there, files))
+        n_there = sum(map(self._is_there, files))
         n_left = len(files) - n_there
-        why = self.sender.why if n_left else ""
-        return UploadOutcome(self._to.url, n_there, self.sender.n_new, n_left, why)
+        return UploadOutcome(self._to.url, n_there, self._n_new, n_left, self._why if n_left else "")
 
-    def _begin(self) -> None:
-        with self._lock:
-            if self._threads:
+    def _is_there(self, relative: str) -> bool:
+        """Return whether the store has this file as it is now; also if the file is gone."""
+        try:
+            return self._record.has(relative, (self._folder / relative).stat())
+        except OSError:
+            return True
+
+    def _hand_over(self, files: list[str]) -> None:
+        with self._changed:
+            if self._is_over.is_set():
                 return
-            self._threads = [
-                threading.Thread(target=self._work, args=(todo,), name="evenload-upload", daemon=True)
-                for todo in self._todo
-            ]
-            for thread in self._threads:
-                thread.start()
+            self._todo.update(dict.fromkeys(files))
+            while len(self._threads) < max(1, self._store.n_at_once):
+                self._threads.append(threading.Thread(target=self._work, name="evenload-upload", daemon=True))
+                self._threads[-1].start()
+            self._changed.notify_all()
 
-    def _work(self, todo: "queue.Queue[str | None]") -> None:
-        while (relative := todo.get()) is not None:
-            if self._is_over:
+    def _work(self) -> None:
+        while (relative := self._next()) is not None:
+            try:
+                self._send(relative)
+            finally:
+                with self._changed:
+                    self._busy.discard(relative)
+                    self._changed.notify_all()
+
+    def _next(self) -> str | None:
+        """The file whose turn it is, once there is one that no other thread puts; None at the end."""
+        with self._changed:
+            while not self._is_over.is_set():
+                found = next((one for one in self._todo if one not in self._busy), None)
+                if found is not None:
+                    del self._todo[found]
+                    self._busy.add(found)
+                    return found
+                self._changed.wait()
+        return None
+
+    def _send(self, relative: str) -> None:
+        """Put a file, unless it is there, or the store is down."""
+        source = self._folder / relative
+        with contextlib.suppress(OSError):  # it was taken away meanwhile
+            before = source.stat()
+            is_resting = self._is_over.is_set() or self._clock() < self._rests_until
+            if self._record.has(relative, before) or is_resting or relative in self._hanging:
                 return
-            self.sender.send(relative)
-            with self._lock:
-                self._n_handled += 1
+            with source.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if not self._record.has_content(relative, sha256):
+                if not self._put(source, relative):
+                    return
+                with self._changed:
+                    self._n_new += 1
+            if _facts(source.stat()) == _facts(before):
+                self._record.add(relative, before, sha256)
 
-    def _queue_of(self, relative: str) -> "queue.Queue[str | None]":
-        """The queue of the one thread that puts this file, so that its newest content is put last."""
-        return self._todo[zlib.crc32(relative.encode("utf-8", "surrogatepass")) % len(self._todo)]
+    def _send_text(self, text: str, relative: str) -> bool:
+        """Put a file with this content, which is not in the run folder; returns whether it is there."""
+        content = text.encode("utf-8", "surrogateescape")
+        sha256 = hashlib.sha256(content).hexdigest()
+        if self._record.has_content(relative, sha256):
+            return True
+        with tempfile.NamedTemporaryFile(prefix="evenload-upload-") as file:
+            file.write(content)
+            file.flush()
+            if not self._put(Path(file.name), relative):
+                return False
+            self._record.add(relative, os.fstat(file.fileno()), sha256)
+            return True
 
-    def _hand_over(self, todo: "queue.Queue[str | None]", relative: str | None) -> None:
-        while True:
-            with contextlib.suppress(queue.Full):
-                return todo.put(relative, timeout=_LOOK_S)  # in pieces, so that Ctrl-C is heard
+    def _put(self, source: Path, relative: str) -> bool:
+        self._record.forget(relative)
+        n_tries = 0
+        while (fault := self._attempt(source, relative)) is not None:
+            n_tries += 1
+            is_last = n_tries > self._limits.retries or relative in self._hanging
+            if is_last or not is_worth_another_try(fault):
+                break
+            if self._is_over.wait(pause_s(n_tries - 1, None, random.random())):
+                break
+        if fault is None:
+            with self._changed:
+                self._n_failed = 0
+        elif not self._is_over.is_set():
+            self._note(fault)
+        return fault is None
+
+    def _attempt(self, source: Path, relative: str) -> BaseException | None:
+        """Try once; returns what was raised. One that hangs is left behind, and its file alone."""
+        found: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def put() -> None:
+            try:
+                self._store.put(source, relative)
+            except BaseException as error:
+                found.put(error)
+            else:
+                found.put(None)
+
+        end_s = self._clock() + self._limits.timeout_s
+        threading.Thread(target=put, daemon=True, name="evenload-put").start()
+        while not self._is_over.is_set() and self._clock() < end_s:
+            with contextlib.suppress(queue.Empty):
+                return found.get(timeout=_LOOK_S)
+        self._hanging.add(relative)
+        return TimeoutError(f"a file took longer than {self._limits.timeout_s:g} s")
+
+    def _note(self, fault: BaseException) -> None:
+        """A file failed for good; after some in a row the store is left alone for a while."""
+        with self._changed:
+            self._why = self._store.error(fault)
+            self._n_failed += 1
+            is_down = self._n_failed == _MOST_FAILED
+            if is_down:
+                self._rests_until = self._clock() + _REST_S
+                self._n_failed = 0
+        if is_down:
+            self.tell(self._why)
 
     def _is_wanted(self, relative: str) -> bool:
         stages = self._to.stages
@@ -176,3 +291,7 @@ class Uploads:
                 relative = path.relative_to(self._folder).as_posix()
                 if not name.endswith(".tmp") and self._is_wanted(relative) and not path.is_symlink():
                     yield relative
+
+
+def _facts(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

@@ -3,7 +3,6 @@
 A point is None (infinity) or (x, y). Coordinates are integers for G1 and pairs (c0, c1) = c0 + c1*u for G2.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,22 +79,6 @@ class CurveGroup:
             total = self.add(total, total)
             if bit == "1":
                 total = self.add(total, point)
-        return total
-
-    def sum_of_multiples(self, points: Sequence[Any], scalars: Sequence[int]) -> Any:
-        """Pippenger's method with windows of four bits."""
-        total = None
-        for shift in range(252, -1, -4):
-            for _ in range(4):
-                total = self.add(total, total)
-            buckets: list[Any] = [None] * 16
-            for point, scalar in zip(points, scalars, strict=True):
-                digit = scalar >> shift & 15
-                buckets[digit] = self.add(buckets[digit], point) if digit else None
-            running = None
-            for bucket in reversed(buckets[1:]):
-                running = self.add(running, bucket)
-                total = self.add(total, running)
         return total
 
 

@@ -1,7 +1,6 @@
 """The .r1cs format: constraints (A w) * (B w) = C w over BN254's Fr, as circom writes it."""
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,20 +36,6 @@ class R1cs:
     def n_public(self) -> int:
         """Without the constant."""
         return self.n_outputs + self.n_public_inputs
-
-    def first_unsatisfied(self, witness: Sequence[int]) -> int | None:
-        """The first constraint that ``witness`` violates, or None. Plain Python: for circuits of moderate
-        size."""
-        sums = [[0] * self.n_constraints for _ in range(3)]
-        for matrix, row, wire, value in zip(
-            *(self.terms[name].tolist() for name in ("matrix", "row", "wire", "value")), strict=True
-        ):
-            coefficient = value[0] | value[1] << 64 | value[2] << 128 | value[3] << 192
-            sums[matrix][row] += coefficient * witness[wire]
-        for k, (a, b, c) in enumerate(zip(*sums, strict=True)):
-            if (a * b - c) % FR.modulus:
-                return k
-        return None
 
 
 def read_r1cs(source: Source, name: str | None = None) -> R1cs:

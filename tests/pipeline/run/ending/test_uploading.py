@@ -130,7 +130,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 def test_a_server_that_fails_now_and_then_has_all_in_the_end(job: Path, server: Server, monkeypatch) -> None:
-    monkeypatch.setattr("evenload.pipeline.store.file_sender.pause_s", lambda *args: 0.0)
+    monkeypatch.setattr("evenload.pipeline.store.uploads.pause_s", lambda *args: 0.0)
     server.most_failures = 4
     result = Pipeline.from_yaml(job, [f"upload={server.url}"]).run(backend="inline")
     run = job.parent / "runs/up"

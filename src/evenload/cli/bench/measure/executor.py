@@ -2,15 +2,15 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from evenload._optional import is_installed
-from evenload.cli.bench.measure.peers import PEERS, Peer, missing_peers
-from evenload.cli.bench.measure.timing import LeastTime, least_time, process_tree_cpu_s
+from evenload.cli.bench.measure.peers import PEERS, missing_peers
+from evenload.cli.bench.measure.timing import least_time
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["overhead", "time_map", "transport"]
+__all__ = ["overhead", "transport"]
 
 MIB = 1 << 20
 
@@ -23,13 +23,8 @@ def overhead(options: BenchOptions) -> TrialReport:
     """Microseconds per task, workers warm; every library with its own or a fair chunk size."""
     n = 20_000 if options.is_quick else 100_000
     rows = [
-        {
-            "executor": name,
-            "start_s": start_s,
-            "us_per_task": best.wall_s / n * 1e6,
-            "tasks_per_s": n / best.wall_s,
-        }
-        for name, start_s, best in _time_peers(options, range(n), 250, 2 if options.is_quick else 5)
+        {"executor": name, "start_s": start_s, "us_per_task": 1e6 * map_s / n, "tasks_per_s": n / map_s}
+        for name, start_s, map_s in _time_peers(options, range(n), 250, 2 if options.is_quick else 5)
     ]
     note = (
         f"{n:,} tasks that return their argument, {options.n_workers} workers, results in order; wall time, "
@@ -45,32 +40,16 @@ def transport(options: BenchOptions) -> TrialReport:
     n_mib = 64 if options.is_quick else 512
     arrays = [np.full(MIB // 8, i, dtype=np.float64) for i in range(n_mib)]
     rows = [
-        {
-            "executor": name,
-            "mib_per_s": 2 * n_mib / best.wall_s,
-            "ms_per_mib": best.wall_s / (2 * n_mib) * 1e3,
-        }
-        for name, _, best in _time_peers(options, arrays, 1, 1 if options.is_quick else 3)
+        {"executor": name, "mib_per_s": 2 * n_mib / map_s, "ms_per_mib": 500 * map_s / n_mib}
+        for name, _, map_s in _time_peers(options, arrays, 1, 1 if options.is_quick else 3)
     ]
     note = f"{n_mib} arrays of 1 MiB to {options.n_workers} workers and back again, one task each."
     return TrialReport("transport", "", rows, note, missing=missing_peers())
 
 
-def time_map(peer: Peer, fn: Callable, items: Sequence[Any], chunk: int | None, n_rounds: int) -> LeastTime:
-    """Seconds of a map over ``items`` by started workers, wall and (on Linux) CPU of all processes; with the
-    list of the last results.
-    """
-    return least_time(
-        lambda: list(peer.imap(fn, items, chunk)),
-        min(n_rounds, peer.most_rounds),
-        cpu_clock=process_tree_cpu_s,
-        warms_up=False,
-    )
-
-
 def _time_peers(
     options: BenchOptions, items: Sequence[Any], chunk: int, n_rounds: int
-) -> list[tuple[str, float, LeastTime]]:
+) -> list[tuple[str, float, float]]:
     """Name, seconds to the first result of new workers, least seconds for all items."""
     found = []
     for name, kind in PEERS.items():
@@ -84,8 +63,10 @@ def _time_peers(
             list(peer.imap(same, items[: options.n_workers], 1))
             start_s = time.perf_counter() - began
             own = None if kind.has_own_chunks else chunk
-            best = time_map(peer, same, items, own, n_rounds)
+            best = least_time(
+                lambda one=peer, own=own: list(one.imap(same, items, own)), n_rounds, warms_up=False
+            )
             if len(best.result) != len(items):
                 raise AssertionError(f"{name} lost results")
-            found.append((name, start_s, best))
+            found.append((name, start_s, best.wall_s))
     return found

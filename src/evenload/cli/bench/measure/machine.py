@@ -4,21 +4,21 @@ import datetime
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-__all__ = ["cpu_flags", "cpu_model", "device_specs", "machine_facts", "package_versions"]
+__all__ = ["device_specs", "machine_facts", "package_versions"]
 
 PACKAGES = ("evenload", "numpy", "numba", "llvmlite", "torch", "loky", "joblib")
 
 
 def machine_facts() -> dict[str, Any]:
     from evenload.devices import DevicePool
+    from evenload.devices.probes.cpu import cpu_name
 
     with DevicePool.discover() as pool:
         devices = [f"{device.id}: {device.name}" for device in pool]
     return {
-        "cpu": cpu_model(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -42,29 +42,6 @@ def device_specs() -> tuple[str, ...]:
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sizes = sorted({1, 2, 4, 8, 16, 32, 64, n_cores} & set(range(1, n_cores + 1)))
     return tuple(f"cpu*{n}" for n in sizes)
-
-
-def cpu_model() -> str:
-    """The processor's name, as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-
-
-def cpu_flags() -> str:
-    """Those instruction set extensions of the processor that kernels are chosen by, as Linux names them."""
-    known = ("avx2", "bmi2", "adx", "sha_ni", "avx512f", "avx512bw", "avx512ifma", "asimd", "sha2", "sve")
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-    here = set(next(named, ()))
-    return " ".join(flag for flag in known if flag in here)
 
 
 def package_versions(*packages: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from evenload.cli.bench.measure.timing import least_time
-from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,20 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["RootTime", "leaf_blocks", "merkle", "plain_root", "time_roots", "write_leaves"]
 
 BLOCK_ROWS = 1 << 18
-# scheme -> (hash of a leaf, hash of a pair). hashlib has SHA3-256 and not Keccak-256, which differs in one
-# byte of padding.
-HASHLIB = {
-    "rfc6962": (
-        lambda leaf: hashlib.sha256(b"\0" + leaf).digest(),
-        lambda pair: hashlib.sha256(b"\1" + pair).digest(),
-    ),
-    "bitcoin": (bytes, lambda pair: hashlib.sha256(hashlib.sha256(pair).digest()).digest()),
-    "blake2s": (lambda leaf: hashlib.blake2s(leaf).digest(), lambda pair: hashlib.blake2s(pair).digest()),
-    "openzeppelin": (
-        lambda leaf: hashlib.sha3_256(hashlib.sha3_256(leaf).digest()).digest(),
-        lambda pair: hashlib.sha3_256(pair).digest(),
-    ),
-}
+Hash = Callable[[bytes], bytes]
+
+
+def _rfc6962_leaf(leaf: bytes) -> bytes:
+    return hashlib.sha256(b"\0" + leaf).digest()
+
+
+def _rfc6962_node(pair: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + pair).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,10 @@ def merkle(options: BenchOptions) -> TrialReport:
         for spec in options.specs:
             pool = DevicePool.find(spec)
             times = time_roots(pool, path, "rfc6962", "measured", 1 if options.is_quick else 3)
-            rows.append(_row(spec, len(pool), n_leaves, min(times, key=lambda one: one.wall_s)))
+            best = min(times, key=lambda one: one.wall_s)
+            wall_s, spread = best.wall_s, best.utilisation_std
+            row = device_row(spec, len(pool), wall_s, best.ratio_to_bound, spread, per_s=n_leaves / wall_s)
+            rows.append(row)
         rows = compare_with_first(rows)
         if options.has_peers:
             rows.append(_hashlib_row(rows[0], path.read_bytes()[: 32 * (n_leaves // 10)], n_leaves))
@@ -96,9 +94,8 @@ def write_leaves(path: Path, n_leaves: int) -> None:
             file.write(rows.data)
 
 
-def plain_root(scheme: str, content: bytes) -> bytes:
+def plain_root(content: bytes, leaf: Hash = _rfc6962_leaf, node: Hash = _rfc6962_node) -> bytes:
     """The root of leaves of 32 bytes by hashlib, a call for each hash: what a tree in plain Python costs."""
-    leaf, node = HASHLIB[scheme]
     level = [leaf(content[k : k + 32]) for k in range(0, len(content), 32)]
     while len(level) > 1:
         odd = level[len(level) // 2 * 2 :]
@@ -147,18 +144,7 @@ def _root_time(done: Any, wall_s: float, cpu_s: float, spent: list[float]) -> Ro
     )
 
 
-def _row(spec: str, n: int, n_leaves: int, best: RootTime) -> dict[str, Any]:
-    return {
-        "devices": spec,
-        "n": n,
-        "work_s": best.wall_s,
-        "per_s": n_leaves / best.wall_s,
-        "x_bound": best.ratio_to_bound,
-        "utilisation_std": best.utilisation_std,
-    }
-
-
 def _hashlib_row(first: dict[str, Any], leaves: bytes, n_leaves: int) -> dict[str, Any]:
-    wall_s = 10 * least_time(lambda: plain_root("rfc6962", leaves), 1).wall_s
+    wall_s = 10 * least_time(lambda: plain_root(leaves), 1).wall_s
     row = dict.fromkeys(first) | {"devices": "hashlib, one core", "n": first["n"]}
     return row | {"work_s": wall_s, "per_s": n_leaves / wall_s}

@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
 
 __all__ = ["pipeline"]
 
@@ -56,15 +56,7 @@ def pipeline(options: BenchOptions) -> TrialReport:
             wall_s, summary = time.perf_counter() - began, result.summary
             if result.exit_code:
                 raise AssertionError(f"the pipeline ended as {result.status}")
-            rows.append(
-                {
-                    "devices": spec,
-                    "n": max(1, len(summary.devices)),
-                    "work_s": summary.work_s,
-                    "in_all_s": wall_s,
-                    "x_bound": summary.ratio,
-                    "utilisation_std": summary.utilisation_std,
-                }
-            )
+            n, spread = max(1, len(summary.devices)), summary.utilisation_std
+            rows.append(device_row(spec, n, summary.work_s, summary.ratio, spread, in_all_s=wall_s))
     note = f"{n_items} items through two stages; in all: with starting workers, plan, journal and results."
     return TrialReport("pipeline", "", compare_with_first(rows), note)

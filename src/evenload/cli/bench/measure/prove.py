@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.cli.bench.measure.trial_report import (
     BenchOptions,
+    Row,
     TrialReport,
     compare_selections,
     compare_with_first,
+    device_row,
 )
 
 if TYPE_CHECKING:
@@ -29,16 +31,8 @@ def prove(options: BenchOptions) -> TrialReport:
         key, witness = make_circuit(Path(folder), constraints)
         for spec in options.specs:
             row = time_proofs(DevicePool.find(spec), key, [str(witness)] * n_proofs, "measured")
-            rows.append(
-                {
-                    "devices": spec,
-                    "n": row["n_devices"],
-                    "work_s": row["work_s"],
-                    "per_s": row["proofs_per_s"],
-                    "x_bound": row["ratio_to_bound"],
-                    "utilisation_std": row["utilisation_std"],
-                }
-            )
+            names = ("n_devices", "work_s", "ratio_to_bound", "utilisation_std")
+            rows.append(device_row(spec, *(row[name] for name in names), per_s=row["proofs_per_s"]))
     note = f"{n_proofs} proofs of {constraints:,} constraints, workers warm; per_s: proofs, each verified."
     return TrialReport("prove", "", compare_with_first(rows), note)
 
@@ -85,9 +79,7 @@ def time_proofs(pool: "DevicePool", zkey: Path, witnesses: list[str], policy: st
     }
 
 
-def compare_batches(
-    specs: Sequence[str], zkey: Path, witnesses: list[str], policy: str
-) -> list[dict[str, Any]]:
+def compare_batches(specs: Sequence[str], zkey: Path, witnesses: list[str], policy: str) -> list[Row]:
     """For every selection a row for its first device and one for all of it, compared."""
     return compare_selections(specs, lambda pool: time_proofs(pool, zkey, witnesses, policy), _compare)
 

@@ -4,7 +4,7 @@ import hashlib
 import time
 
 from evenload.balance.metrics import utilisation_deviation
-from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
 from evenload.executor import Executor
 
 __all__ = ["HashTask", "scaling"]
@@ -55,16 +55,9 @@ def scaling(options: BenchOptions) -> TrialReport:
             raise AssertionError("a finished run has a summary")
         busy = [share.busy_s for share in summary.devices.values()]
         start_s = start_s or summary.startup_s
-        rows.append(
-            {
-                "devices": spec,
-                "n": n,
-                "work_s": wall_s - summary.startup_s,
-                "items_per_s": len(items) / wall_s,
-                "x_bound": summary.ratio_to_bound,
-                "utilisation_std": utilisation_deviation(busy, max(wall_s, max(busy, default=0.0))),
-            }
-        )
+        spread, work_s = utilisation_deviation(busy, max(wall_s, *busy)), wall_s - summary.startup_s
+        rate = len(items) / wall_s
+        rows.append(device_row(spec, n, work_s, summary.ratio_to_bound, spread, items_per_s=rate))
     note = (
         f"{n_items} items of 1 to 9 times the same length; bound: no plan could be faster at the speeds "
         "measured in the same run. A machine that does something else meanwhile is slower on all devices "

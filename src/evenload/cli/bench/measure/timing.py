@@ -1,16 +1,12 @@
-"""Clocks: the least and the median time of calls, and the CPU time of a process with its children."""
+"""Clocks: the least and the median time of calls."""
 
-import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
-__all__ = ["LeastTime", "least_in_turns", "least_time", "median_cpu_s", "process_tree_cpu_s"]
+__all__ = ["LeastTime", "least_in_turns", "least_time", "median_cpu_s"]
 
 T = TypeVar("T")
 
@@ -79,13 +75,3 @@ def median_cpu_s(
             answer = call(*given)
             spent.append(time.process_time() - began)
     return statistics.median(spent), answer
-
-
-def process_tree_cpu_s() -> float:
-    """CPU seconds of this process and its living children, to the nanosecond (Linux)."""
-    total_ns = 0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # it has just ended
-                total_ns += int(thread.read_text().split()[0])
-    return total_ns / 1e9

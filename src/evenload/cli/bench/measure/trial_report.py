@@ -9,7 +9,7 @@ from evenload.balance.metrics import amdahl, speed_up
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["BenchOptions", "Row", "TrialReport", "compare_selections", "compare_with_first"]
+__all__ = ["BenchOptions", "Row", "TrialReport", "compare_selections", "compare_with_first", "device_row"]
 
 Row = dict[str, Any]
 
@@ -44,6 +44,14 @@ class TrialReport:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def device_row(
+    spec: str, n: int, work_s: float, x_bound: float | None, utilisation_std: float, **more: float
+) -> Row:
+    """A row of what ``n`` devices did, for ``compare_with_first``."""
+    row = {"devices": spec, "n": n, "work_s": work_s, **more}
+    return {**row, "x_bound": x_bound, "utilisation_std": utilisation_std}
 
 
 def compare_with_first(rows: Sequence[Row], start_s: float = 0.0) -> list[Row]:

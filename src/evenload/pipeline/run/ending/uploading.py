@@ -14,11 +14,10 @@ from evenload.errors import ConfigError, reason_of
 from evenload.pipeline.job.remote.remote_folder import RemoteFolder
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.store.file_sender import SendLimits
 from evenload.pipeline.store.full_disk import HINT
 from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.upload_record import Destination, last_destination
-from evenload.pipeline.store.uploads import UploadOutcome, Uploads
+from evenload.pipeline.store.uploads import SendLimits, UploadOutcome, Uploads
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec_settings import UploadSection

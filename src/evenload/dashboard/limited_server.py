@@ -1,15 +1,19 @@
-"""Limits on connections to the page, so that those that never ask or never read keep nobody else out.
+"""The one server, of live page, metrics and proofs: who never asks or never reads keeps nobody else out.
 
 uvicorn waits as long as it takes for the rest of a request, and for a reader of an answer.
 """
 
 import asyncio
+import socket
 from typing import Any, ClassVar
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["limited_protocol"]
+from evenload.errors import ConfigError, printable, quoted
+
+__all__ = ["limited_server", "listen", "parse_address"]
 
 # A request is here this long after its first byte, or the connection ends. Each piece of a body has as long.
 REQUEST_S = 10.0
@@ -24,7 +28,7 @@ _UNFINISHED = (h11.IDLE, h11.SEND_BODY)
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection to the page that ends if its request does not, or if nobody reads the answer.
+    """A connection that ends if its request does not, or if nobody reads the answer.
 
     ``waiting`` are the connections of one server on which a request is due, by age.
     """
@@ -88,10 +92,50 @@ class LimitedProtocol(H11Protocol):
             self._due = None
 
 
-def limited_protocol(most_waiting: int = MOST_WAITING) -> type[LimitedProtocol]:
-    """Return a protocol for one uvicorn server; its connections are counted together.
+def limited_server(app: Any, *, most_waiting: int = MOST_WAITING, **options: Any) -> uvicorn.Server:
+    """Return a server of ``app``; its connections are counted together.
 
     most_waiting  connections on which a request is due; of more, the oldest ends. A server takes up all that
                   connect at once before it reads of any: it must hold every client that may do so.
+    options       of uvicorn
     """
-    return type("ServersProtocol", (LimitedProtocol,), {"waiting": {}, "most_waiting": most_waiting})
+    protocol = type("ServersProtocol", (LimitedProtocol,), {"waiting": {}, "most_waiting": most_waiting})
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http=protocol,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+        server_header=False,
+        **options,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int, hint: str) -> socket.socket:
+    """A socket that listens at an address. Raises ConfigError, with ``hint``, if it cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.socket(family)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", error)
+        raise ConfigError(f"there is no address {quoted(host)}: {why}", hint=hint) from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(1024)
+        return bound
+    except OSError as error:
+        bound.close()
+        where = f"{printable(host)}:{port}"
+        raise ConfigError(f"{where} cannot be used: {error.strerror}", hint=hint) from error
+
+
+def parse_address(text: str, hint: str) -> tuple[str, int]:
+    """``9464`` or ``0.0.0.0:9464`` as host and port; loopback if only a port is given. Raises ConfigError."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise ConfigError(f"{quoted(text)} is no address", hint=hint)
+    return host.strip("[]") or "127.0.0.1", int(port)
