@@ -1,5 +1,6 @@
 """A stranger's trace file as bytes, in blocks: plain or gzip, cut or damaged, never more than asked for."""
 
+import codecs
 import contextlib
 import gzip
 import zlib
@@ -39,7 +40,11 @@ class TraceFile:
                 f"cannot read {quoted(str(path), 200)}: {error.strerror}", hint="name a trace file"
             ) from error
         self._file = gzip.GzipFile(fileobj=self._raw) if is_gzip else self._raw
+        self._decoder: codecs.IncrementalDecoder | None = None
         self.first = self._read(n_first)
+        if self.first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as PowerShell writes it
+            self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+            self.first = self._decoder.decode(self.first).encode()
         self._n_given = 0
 
     def read(self, n_bytes: int) -> bytes:
@@ -81,4 +86,6 @@ class TraceFile:
                 f"{quoted(str(self.path), 200)} is longer than any trace: {self._n_bytes >> 20} MiB so far",
                 hint="see that it is the file you mean; cut longer traces",
             )
+        if self._decoder is not None and piece:
+            return self._decoder.decode(piece).encode() or self._read(n_bytes)
         return piece
