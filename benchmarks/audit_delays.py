@@ -32,7 +32,9 @@ def run(folder: Path, world: int, n_steps: int, seed: int, *, is_even: bool) -> 
     most = (0, 0) if is_even else (LEAST_MS, MOST_MS)
     program = [sys.executable, delayed_ranks.PROGRAM, folder]
     ranks = [
-        subprocess.Popen([*map(str, (*program, rank, world, n_steps, seed, *most))], stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*map(str, (*program, rank, world, n_steps, seed, *most))], stderr=subprocess.DEVNULL
+        )
         for rank in range(world)
     ]
     if any(rank.wait() for rank in ranks):

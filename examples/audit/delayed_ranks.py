@@ -20,7 +20,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 PLACES = ("kernels", "input", "other code")
 
 
-def delays(n_steps: int, world: int, seed: int, least_ms: float, most_ms: float) -> list[tuple[int, str, float]]:
+def delays(
+    n_steps: int, world: int, seed: int, least_ms: float, most_ms: float
+) -> list[tuple[int, str, float]]:
     """One delay for each step: rank, place, seconds. The same in every process."""
     draw = random.Random(seed)
     return [
@@ -42,7 +44,9 @@ def delay(place: str, seconds: float, matrix: torch.Tensor) -> None:
         time.sleep(seconds)
 
 
-def main(folder: Path, rank: int, world: int, n_steps: int, seed: int, least_ms: float, most_ms: float) -> None:
+def main(
+    folder: Path, rank: int, world: int, n_steps: int, seed: int, least_ms: float, most_ms: float
+) -> None:
     """Run one rank to its end."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
