@@ -31,12 +31,8 @@ def run(folder: Path, world: int, n_steps: int, seed: int, *, is_even: bool) -> 
     """Run the ranks once, audit their traces, and compare both with what the ranks measured."""
     most = (0, 0) if is_even else (LEAST_MS, MOST_MS)
     program = [sys.executable, delayed_ranks.PROGRAM, folder]
-    ranks = [
-        subprocess.Popen(
-            [*map(str, (*program, rank, world, n_steps, seed, *most))], stderr=subprocess.DEVNULL
-        )
-        for rank in range(world)
-    ]
+    words = [[str(one) for one in (*program, rank, world, n_steps, seed, *most)] for rank in range(world)]
+    ranks = [subprocess.Popen(one, stderr=subprocess.DEVNULL) for one in words]
     if any(rank.wait() for rank in ranks):
         raise SystemExit("a rank failed")
     found = audit_traces([folder / f"rank{rank}.json.gz" for rank in range(world)])

@@ -1,4 +1,4 @@
-"""What ranks with planted delays measured themselves: who came last to each collective, and what that cost."""
+"""What ranks with planted delays measured: who came last to each collective, and what that cost others."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).parents[1] / "examples" / "audit" / "delayed_ranks.py"
 
 @dataclass(frozen=True)
 class Measured:
-    """Rank -> nanoseconds that others stood in collectives until it came; and the delays that were planted."""
+    """Rank -> nanoseconds that others stood in collectives until it came; and the planted delays."""
 
     cost_ns: Counter[int]
     planned: list[tuple[int, str, float]]

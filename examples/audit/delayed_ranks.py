@@ -1,4 +1,4 @@
-"""Ranks that are delayed at random before collectives, under torch's profiler, and what they measured themselves.
+"""Ranks that are delayed at random before collectives, under torch's profiler, and what they measured.
 
     python delayed_ranks.py FOLDER RANK WORLD STEPS SEED LEAST_MS MOST_MS
 
@@ -20,10 +20,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 PLACES = ("kernels", "input", "other code")
 
 
-def delays(
-    n_steps: int, world: int, seed: int, least_ms: float, most_ms: float
-) -> list[tuple[int, str, float]]:
-    """One delay for each step: rank, place, seconds. The same in every process."""
+Delay = tuple[int, str, float]  # rank, place, seconds
+
+
+def delays(n_steps: int, world: int, seed: int, least_ms: float, most_ms: float) -> list[Delay]:
+    """One delay for each step, the same in every process."""
     draw = random.Random(seed)
     return [
         (draw.randrange(world), draw.choice(PLACES), draw.uniform(least_ms, most_ms) / 1e3)
@@ -44,14 +45,12 @@ def delay(place: str, seconds: float, matrix: torch.Tensor) -> None:
         time.sleep(seconds)
 
 
-def main(
-    folder: Path, rank: int, world: int, n_steps: int, seed: int, least_ms: float, most_ms: float
-) -> None:
+def main(folder: Path, rank: int, world: int, n_steps: int, seed: int, *limits_ms: float) -> None:
     """Run one rank to its end."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     matrix, gradient = torch.ones(128, 128), torch.ones(1000)
-    planned = delays(n_steps, world, seed, least_ms, most_ms) if most_ms > 0 else []
+    planned = delays(n_steps, world, seed, *limits_ms) if max(limits_ms) > 0 else []
     came_ns = []
     distributed.all_reduce(gradient)
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ WORLD, STEPS = 2, 12
 def test_delays_of_real_ranks(tmp_path: Path) -> None:
     """Oracle: each rank notes when it comes to a collective, by a clock that both share.
 
-    Delays are long beside what a loaded machine adds; all of them are named, and the size is that of the clock.
+    Delays are long beside what a loaded machine adds: they are named, and their size is that of the clock.
     """
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available():

@@ -15,20 +15,16 @@ from evenload.audit.traces import AuditOptions, audit_traces
 from evenload.errors import FormatError
 
 MS = 1000.0  # in microseconds
-WINDOW = {
-    "ph": "X",
-    "cat": "Trace",
-    "name": "PyTorch Profiler (0)",
-    "pid": "Spans",
-    "tid": "x",
-    "ts": 0,
-    "dur": 1e6,
-}
+WINDOW = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "ts": 0, "dur": 1e6}
 
 
 def rows(name: str, busy_ms: float, n: int = 100, **row: Any) -> list[dict[str, Any]]:
     """One span of ``busy_ms`` in each of ``n`` tens of milliseconds."""
     return [{"ph": "X", "name": name, "ts": at * 10 * MS, "dur": busy_ms * MS, **row} for at in range(n)]
+
+
+def later(by_ms: float, spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**one, "ts": one["ts"] + by_ms * MS} for one in spans]
 
 
 def named(kind: str, name: str, pid: Any, tid: Any = 0) -> dict[str, Any]:
@@ -44,7 +40,7 @@ JAX = [
     named("thread_name", "XLA Ops", 1, 101),
     named("thread_name", "python", 701, 1),
     *rows("fusion.1", 3, pid=1, tid=14),
-    *[{**one, "ts": one["ts"] + 5 * MS} for one in rows("MemcpyH2D", 1, pid=1, tid=15)],
+    *later(5, rows("MemcpyH2D", 1, pid=1, tid=15)),
     *rows("jit_step", 9, pid=1, tid=100),
     *rows("fusion.1", 3, pid=1, tid=101),
     {"ph": "X", "pid": 701, "tid": 1, "ts": 0, "dur": 1e6, "name": "main"},
@@ -60,18 +56,16 @@ TPU = [
 ]
 MTIA = [
     WINDOW,
+    named("process_name", "MTIA 17", 17),
     *rows("aten::add", 9.9, cat="cpu_op", pid=1, tid=1),
     *rows("pe_exe", 2, cat="mtia_ccp_events", pid=17, tid=7),
-    *[
-        {**one, "ts": one["ts"] + 5 * MS}
-        for one in rows("dma_request", 1, cat="mtia_ccp_events", pid=17, tid=8)
-    ],
+    *later(5, rows("dma_request", 1, cat="mtia_ccp_events", pid=17, tid=8)),
     *rows("event_wait", 9, cat="mtia_ccp_events", pid=17, tid=9),
 ]
 OLD_TORCH = [
     WINDOW,
     *rows("gemm", 5, cat="Kernel", pid=0, tid=7),
-    *[{**one, "ts": one["ts"] + 6 * MS} for one in rows("Memcpy HtoD", 1, cat="Memcpy", pid=0, tid=7)],
+    *later(6, rows("Memcpy HtoD", 1, cat="Memcpy", pid=0, tid=7)),
     *rows("aten::mm", 0.1, cat="Operator", pid=1, tid=1),
 ]
 OLDEST_TORCH = [
@@ -102,11 +96,11 @@ CUDA = [
     [
         pytest.param(JAX, ["gpu:0"], 300, 100, id="jax on a gpu"),
         pytest.param(TPU, ["tpu:0"], 400, 0, id="jax on a tpu"),
-        pytest.param(MTIA, ["gpu:17"], 200, 100, id="mtia"),
+        pytest.param(MTIA, ["mtia:17"], 200, 100, id="mtia"),
         pytest.param(OLD_TORCH, ["gpu:0"], 500, 100, id="torch 1.8"),
         pytest.param(OLDEST_TORCH, ["gpu:0"], 200, 0, id="torch 1.4"),
         pytest.param(OLDEST_CPU, ["process CPU functions"], 700, 0, id="torch 1.4 on a cpu"),
-        pytest.param(ASCEND, ["gpu:5"], 600, 0, id="ascend"),
+        pytest.param(ASCEND, ["npu:5"], 600, 0, id="ascend"),
         pytest.param(CUDA, ["gpu:0"], 400, 0, id="cuda"),
     ],
 )

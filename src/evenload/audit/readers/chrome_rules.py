@@ -101,7 +101,9 @@ class RowRule:
         if pid == OLD_GPU:
             return f"gpu:{tid}"
         if self.by == "gpu":
-            return process.removeprefix("/device:").lower() if process[:1] == "/" else f"gpu:{pid}"
+            own = process.startswith("/device:")
+            kind = "mtia" if process.startswith("MTIA") else "npu" if "Ascend" in process else "gpu"
+            return process.removeprefix("/device:").lower() if own else f"{kind}:{pid}"
         if self.by == "process":
             return f"{process} {pid}" if process and process != str(pid) else f"process {pid}"
         if self.by == "worker":
