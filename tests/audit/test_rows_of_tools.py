@@ -4,7 +4,13 @@ The layouts are those of the tools' own files and documentation; the shared trac
 they are at hand, are looked at in ``test_real_accelerators``.
 """
 
+import bz2
+import gzip
 import json
+import lzma
+import subprocess
+import sys
+import zipfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -206,3 +212,50 @@ def test_gpus_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
     path.write_text("\n".join(["timestamp, name, utilization.gpu [%]", *lines]))
     with pytest.raises(FormatError, match="of several GPUs"):
         audit_traces([path])
+
+
+def packed(kind: str, content: bytes, folder: Path) -> Path:
+    """A file of one kind of compression, made by the tool itself where Python has none."""
+    path = folder / f"trace.json.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("folder/trace.json", content)
+        return path
+    if kind == "zst":
+        content = pytest.importorskip("zstandard").ZstdCompressor().compress(content)
+    else:
+        content = {"gz": gzip, "bz2": bz2, "xz": lzma}[kind].compress(content)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "zip"])
+def test_compressed_traces(kind: str, tmp_path: Path) -> None:
+    """Each is read as the plain file; where it is cut, what it has is read, or it is refused as no trace."""
+    plain = tmp_path / "trace.json"
+    plain.write_text(json.dumps({"traceEvents": rows("gemm", 4, n=5000, cat="kernel", pid=0, tid=7)}))
+    path = packed(kind, plain.read_bytes(), tmp_path)
+    assert audit_traces([path]) == audit_traces([plain])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    try:
+        found = audit_traces([path])
+    except FormatError:
+        return
+    assert any(" ends " in fault for fault in found.faults)
+
+
+def test_a_trace_from_a_pipe(tmp_path: Path) -> None:
+    plain = tmp_path / "trace.json"
+    plain.write_text(json.dumps({"traceEvents": rows("gemm", 4, n=5000, cat="kernel", pid=0, tid=7)}))
+    program = [sys.executable, "-m", "evenload", "audit", "-", "--json"]
+    for content in (plain.read_bytes(), gzip.compress(plain.read_bytes())):
+        done = subprocess.run(program, input=content, capture_output=True, timeout=400, check=True)
+        assert json.loads(done.stdout)["work_h"] * 3.6e12 == pytest.approx(audit_traces([plain]).work_ns)
+
+
+def test_an_archive_of_several_files_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "traces.zip", "w") as archive:
+        archive.writestr("a.json", "[]")
+        archive.writestr("b.json", "[]")
+    with pytest.raises(FormatError, match="one trace"):
+        audit_traces([tmp_path / "traces.zip"])
