@@ -78,7 +78,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSpans:
-    """What the program did that gave the devices their work: one span for each row of the columns.
+    """The spans of the program that gave the devices their work: one for each row of the columns.
 
     clock  the recording's file of each; ``name`` counts the recording's names
     kind   INPUT, SYNC, LAUNCH, OPERATE or STEP of ``audit.host``

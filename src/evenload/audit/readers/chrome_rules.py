@@ -47,7 +47,7 @@ HOST_CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a trace calls its processes and threads, and its devices' kind where it has one."""
+    """The names that a trace has for its processes and threads, and whether it lists accelerators."""
 
     processes: Mapping[Any, str] = field(default_factory=dict)
     threads: Mapping[Any, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A stranger's trace file as bytes, in blocks: plain or compressed, whole or cut, never more than asked for."""
+"""A stranger's trace file as bytes, in blocks: plain or compressed, whole or cut, of bounded length."""
 
 import bz2
 import codecs
