@@ -22,6 +22,7 @@ class AuditOptions:
     n_devices  how many devices there were, if the trace does not show those that did nothing; else 0
     gap_s      idle stretches below are launch gaps; None: 100 µs for kernels, 10 ms for tasks
     collectives  parts of the names of kernels that are collectives, beside those that are known
+    by_operator  kernels are called after the operators that launched them
     """
 
     rows: str = "auto"
@@ -29,6 +30,7 @@ class AuditOptions:
     n_devices: int = 0
     gap_s: float | None = None
     collectives: tuple[str, ...] = ()
+    by_operator: bool = False
 
 
 def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOptions()) -> Recording:
@@ -45,7 +47,15 @@ def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOption
             raise ConfigError(f"{quoted(str(path), 200)} is given twice", hint="name each trace once")
         seen.add(path.resolve())
     read = [
-        replace(read_trace(path, rows=options.rows, collectives=options.collectives), file=path.name)
+        replace(
+            read_trace(
+                path,
+                rows=options.rows,
+                collectives=options.collectives,
+                by_operator=options.by_operator,
+            ),
+            file=path.name,
+        )
         for path in map(Path, paths)
     ]
     recording = resolved(read, aligned=options.aligned)

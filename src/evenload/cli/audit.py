@@ -1,12 +1,17 @@
 """``evenload audit TRACE...``: where devices' time went in traces of others, and what would have helped."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evenload.audit.traces import AuditOptions
 
 __all__ = ["audit"]
 
@@ -23,6 +28,7 @@ class AuditRequest:
     n_devices: int
     gap_s: float | None
     collectives: tuple[str, ...]
+    before: tuple[Path, ...]
 
 
 @click.command()
@@ -57,6 +63,12 @@ class AuditRequest:
     metavar="PART",
     help="Kernels with PART in their name are collectives, beside those that are known.",
 )
+@click.option(
+    "--before",
+    type=PATH,
+    multiple=True,
+    help="Compare with this trace, of an earlier run or another kind of device; several: of its ranks.",
+)
 @passed_as(AuditRequest)
 def audit(request: AuditRequest) -> int:
     """Say where the devices' time went in TRACE, and what other dealing would have reached.
@@ -67,7 +79,8 @@ def audit(request: AuditRequest) -> int:
 
     \b
     evenload audit trace.json -o audit.html
-    evenload audit rank*.json.gz --align
+    evenload audit rank*.json.gz
+    evenload audit after.json --before before.json
     """
     from evenload.audit.audit import AuditParts, audit_of
     from evenload.audit.page import write_audit
@@ -77,6 +90,8 @@ def audit(request: AuditRequest) -> int:
     options = AuditOptions(
         request.rows, request.aligned, request.n_devices or 0, request.gap_s, request.collectives
     )
+    if request.before:
+        return _compare(request, options)
     parts = AuditParts(read_traces(request.traces, options))
     found = audit_of(parts)
     if request.output:
@@ -89,4 +104,22 @@ def audit(request: AuditRequest) -> int:
         click.echo("\n".join(audit_text(found)))
     if request.output:
         click.echo(f"report: {request.output}", err=True)
+    return 0
+
+
+def _compare(request: AuditRequest, options: "AuditOptions") -> int:
+    """Print what changed between two runs."""
+    from evenload.audit.compare import compare
+    from evenload.audit.traces import read_traces
+    from evenload.cli.audit_text import comparison_text
+
+    if request.output:
+        raise ConfigError("--before has no HTML report", hint="leave -o out, or use --json")
+    options = replace(options, by_operator=True)
+    found = compare(read_traces(request.before, options), read_traces(request.traces, options))
+    for fault in dict.fromkeys((*found.before.faults, *found.after.faults)):
+        click.echo(f"note: {fault}", err=True)
+    click.echo(
+        json.dumps(found.to_json(), indent=2) if request.as_json else "\n".join(comparison_text(found))
+    )
     return 0

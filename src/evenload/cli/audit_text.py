@@ -1,10 +1,13 @@
 """An audit as text for a terminal."""
 
+from collections.abc import Sequence
+
 from evenload.audit.audit import Audit, AuditedGap, hours_text, time_text
+from evenload.audit.compare import Change, Comparison, shares
 from evenload.audit.losses import CAUSES
 from evenload.cli.terminal.table import format_table
 
-__all__ = ["audit_text"]
+__all__ = ["audit_text", "comparison_text"]
 
 MOST_DEVICES_SHOWN = 16
 MOST_CULPRITS_SHOWN = 6
@@ -123,3 +126,37 @@ def _devices_text(found: Audit) -> str:
 
 def _gap(one: AuditedGap) -> list[str]:
     return [time_text(one.start_s), time_text(one.stop_s - one.start_s), one.device or "none", _cut(one.span)]
+
+
+def comparison_text(found: Comparison) -> list[str]:
+    """Two audits as lines: how long, which causes, which operators; and shares for a pair of devices."""
+    before, after = found.before, found.after
+    change = after.wall_s / before.wall_s - 1
+    lines = [
+        f"{time_text(before.wall_s)} before, {time_text(after.wall_s)} after: {change:+.1%}; "
+        f"{before.share:.1%} and {after.share:.1%} of the devices' time was work",
+        "",
+        *_changes("device time for", found.causes),
+        "",
+        *_changes("operator or kernel", found.operators),
+    ]
+    if len(before.devices) == len(after.devices) == 1 and before.work_ns and after.work_ns:
+        first, second = shares(before.work_ns / 1e9, after.work_ns / 1e9)
+        lines += [
+            "",
+            f"If both did the same work, a pair of these devices takes equally long with shares of {first:.1%}"
+            f" and {second:.1%}.",
+        ]
+    return lines
+
+
+def _changes(what: str, rows: Sequence[Change]) -> list[str]:
+    shown = [
+        [_cut(one.name), time_text(one.before_s), time_text(one.after_s), _difference(one)] for one in rows
+    ]
+    return format_table([what, "before", "after", "change"], shown, right=("before", "after", "change"))
+
+
+def _difference(one: Change) -> str:
+    more = one.after_s - one.before_s
+    return f"{'+' if more >= 0 else '−'}{time_text(abs(more))}"

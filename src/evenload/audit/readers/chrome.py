@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evenload.audit.collective_names import operation_of
 from evenload.audit.host import host_kind
 from evenload.audit.readers.chrome_event import ChromeEvent, event_shape, number_of
-from evenload.audit.readers.chrome_rules import Labels, RowRule, is_window, rule_of
+from evenload.audit.readers.chrome_rules import GPU_KINDS, OPERATORS, Labels, RowRule, is_window, rule_of
 from evenload.audit.readers.json_elements import JsonElements
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
@@ -51,11 +51,13 @@ class _Collector:
     collectives  row and start of a span that is one -> its group of ranks, operation, and number in the group
     """
 
-    def __init__(self, more: Sequence[str] = ()) -> None:
+    def __init__(self, more: Sequence[str] = (), *, by_operator: bool = False) -> None:
         self.columns = SpanColumns()
         self.collectives: dict[tuple[int, int], tuple[str, int]] = {}
         self._operations: dict[str, str] = {}
         self._more = more
+        self._operators: dict[Any, str] | None = {} if by_operator else None
+        self._launched: dict[tuple[int, int], Any] = {}
         self.tables = _Tables(Numbering(MOST_ROWS, -1), Numbering(MOST_NAMES, 0, [""]), {}, {}, {})
         self.open: dict[Any, list[ChromeEvent]] = {}
         self.n_spans = self.n_unpaired = 0
@@ -79,6 +81,8 @@ class _Collector:
         for one in spans:
             if self._operation(one.name):
                 self._note(one)
+            if self._operators is not None:
+                self._note_operator(one, self._operators)
         self.columns.add(
             np.fromiter((one.ts for one in spans), np.float64, n) * 1e3,
             np.fromiter((one.dur for one in spans), np.float64, n) * 1e3,
@@ -103,6 +107,27 @@ class _Collector:
         order = told.order if isinstance(told.order, int) and 0 <= told.order < 1 << 62 else -1
         key = f"{group[: 4 * MOST_NAME]} {self._operation(one.name)}".strip()
         self.collectives[self.tables.rows[one.pid, one.tid, one.cat], round(start)] = key, order
+
+    def _note_operator(self, one: ChromeEvent, operators: dict[Any, str]) -> None:
+        """Remember by which operator a kernel was launched."""
+        number, start = one.args.external, one.ts * 1e3
+        if not isinstance(number, int) or not math.isfinite(start):
+            return
+        if one.cat in OPERATORS:
+            operators[number] = one.name
+        elif one.cat in GPU_KINDS:
+            self._launched[self.tables.rows[one.pid, one.tid, one.cat], round(start)] = number
+
+    def names_of(self, row: NDArray, start: NDArray, name: NDArray) -> NDArray:
+        """The names of spans, those of kernels by operator if that was asked for and is known."""
+        if not self._operators:
+            return name
+        names, name = self.tables.names, name.copy()
+        for at, key in enumerate(zip(row.tolist(), start.tolist(), strict=True)):
+            operator = self._operators.get(self._launched.get(key))
+            if operator is not None:
+                name[at] = names[operator]
+        return name
 
     def _name(self, one: ChromeEvent) -> None:
         tables = self.tables
@@ -138,15 +163,18 @@ class _Collector:
             yield f"{self.tables.rows.n_others} spans were left out: of more than {MOST_ROWS} rows."
 
 
-def read_chrome(file: TraceFile, *, rows: str = "auto", collectives: Sequence[str] = ()) -> Recording:
+def read_chrome(
+    file: TraceFile, *, rows: str = "auto", collectives: Sequence[str] = (), by_operator: bool = False
+) -> Recording:
     """The recording of a Chrome trace.
 
     rows         auto, thread or process: what a device is where the trace shows no accelerator
     collectives  parts of the names of further collectives
+    by_operator  call kernels after the operators that launched them, where the trace tells these
     Raises FormatError for a file that is no trace.
     """
     elements = JsonElements(file, event_shape(), "traceEvents")
-    collector = _Collector(collectives)
+    collector = _Collector(collectives, by_operator=by_operator)
     for block in elements.blocks():
         collector.add(block)
     start, stop, row, _, name = collector.columns.take()
@@ -156,7 +184,7 @@ def read_chrome(file: TraceFile, *, rows: str = "auto", collectives: Sequence[st
     device_of, kind_of, devices = _devices(rule, tables, labels, _rank(elements.head))
     own, kind = device_of[row], kind_of[row]
     kind = rule.kind_by_name(kind, name, tables.names.known, collectives)
-    name = rule.name_by_frame(start, stop, own, kind, name)
+    name = rule.name_by_frame(start, stop, own, kind, collector.names_of(row, start, name))
     kept = (own >= 0) & (kind >= 0)
     base = _base_ns(elements.head)
     window = _window(collector, start, stop, row) if kept.any() else None

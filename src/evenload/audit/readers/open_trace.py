@@ -19,11 +19,14 @@ TENSORRT = (b'"averageMs"', b'"startComputeMs"')
 EVENT_LINE = b'{"event"'
 
 
-def read_trace(path: Path, *, rows: str = "auto", collectives: Sequence[str] = ()) -> Recording:
+def read_trace(
+    path: Path, *, rows: str = "auto", collectives: Sequence[str] = (), by_operator: bool = False
+) -> Recording:
     """The recording of a file or a run folder.
 
     rows         auto, process or thread: what a device is in a Chrome trace
     collectives  parts of the names of further collectives, in a Chrome trace
+    by_operator  call kernels after the operators that launched them, in a Chrome trace
     Raises ConfigError for a file that cannot be read, FormatError for one of no known format.
     """
     if path.is_dir():
@@ -42,7 +45,7 @@ def read_trace(path: Path, *, rows: str = "auto", collectives: Sequence[str] = (
                 hint="record with nsys profile, and audit nsys export --type sqlite",
             )
         if first.startswith((b"[", b"{")):
-            return read_chrome(file, rows=rows, collectives=collectives)
+            return read_chrome(file, rows=rows, collectives=collectives, by_operator=by_operator)
         if is_samples(first):
             return read_samples(file)
         if is_bare(first):
