@@ -144,8 +144,8 @@ def comparison_text(found: Comparison) -> list[str]:
         first, second = shares(before.work_ns / 1e9, after.work_ns / 1e9)
         lines += [
             "",
-            f"If both did the same work, a pair of these devices takes equally long with shares of {first:.1%}"
-            f" and {second:.1%}.",
+            "If both did the same work, a pair of these devices takes equally long with shares of "
+            f"{first:.1%} and {second:.1%}.",
         ]
     return lines
 
