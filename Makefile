@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
 	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower lint size docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower test-hta lint size docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -51,6 +51,12 @@ test-flower:  ## Flower's apps on our executor, in an environment of their own
 	.venv-flower/bin/pip install --quiet torch==2.13.0
 	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
+
+test-hta:  ## Audits beside HolisticTraceAnalysis's figures, in an environment of its own; TRACES=folder of traces
+	$(PYTHON) -m venv .venv-hta
+	.venv-hta/bin/pip install --quiet HolisticTraceAnalysis==0.5.0
+	.venv-hta/bin/pip install --quiet --editable '.[audit]' pytest pytest-timeout pytest-xdist hypothesis
+	TRACES=$(TRACES) .venv-hta/bin/pytest tests/audit/test_real_accelerators.py -m "slow or not slow"
 
 lint: $(STAMP)dev style layers types
 

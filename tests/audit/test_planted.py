@@ -146,9 +146,7 @@ def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> Non
     found = audit_traces([path], AuditOptions(n_devices=4))
     assert found.share == pytest.approx(0.5)
     assert found.lost_ns["not used"] == 2 * found.wall_ns
-    assert [one.wall_s for one in found.what_ifs] == pytest.approx(
-        [found.wall_s] * 3
-    )  # two pieces, as they were
+    assert not found.what_ifs  # operators stay in their process
 
 
 @given(

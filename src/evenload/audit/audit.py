@@ -1,23 +1,28 @@
 """``Audit``: where the time of a recording's devices went, its bound, and what would have helped."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload.audit.culprits import Culprit, culprits_of
+from evenload.audit.device_time import DeviceTime
+from evenload.audit.host import HOST_REMEDIES, steps_of
 from evenload.audit.losses import CAUSES, Activity, Gap, device_losses, narrow_stretches
 from evenload.audit.occupancy import occupancy_of, spans_by_device
 from evenload.audit.pieces import Pieces, bound_of, phases_of, pieces_of, speeds_of
 from evenload.audit.recording import WORK, Recording, shown_name
+from evenload.audit.steps import RankSteps, rank_steps
 from evenload.audit.what_if import MOST_SIMULATED_DEVICES, WhatIf, most_pieces, what_ifs
 from evenload.errors import ConfigError, FormatError
 
-__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording"]
+__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording", "hours_text", "time_text"]
 
 MOST_GAPS = 12
 CLEAR_IMBALANCE = 1.05
+LEAST_TOLD = 0.01  # of the devices' time
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Audit:
 
     bound_s   seconds below which no plan for this work on these devices could have come
     overhead  seconds of launch gaps, exchange and repeats beside each second of work
+    culprits  who came late to collectives, why, and what that cost others
+    gaps_ns   of the time in which nothing ran on a device, what the program did meanwhile
     """
 
     source: str
@@ -65,6 +72,9 @@ class Audit:
     gap_s: float
     findings: tuple[str, ...]
     faults: tuple[str, ...]
+    culprits: tuple[Culprit, ...] = ()
+    gaps_ns: dict[str, int] = field(default_factory=dict)
+    steps: tuple[RankSteps, ...] = ()
 
     @property
     def wall_s(self) -> float:
@@ -72,14 +82,40 @@ class Audit:
 
     @property
     def share(self) -> float:
-        """The share of the devices' time that was work."""
-        return self.work_ns / (self.wall_ns * len(self.devices))
+        """The share of the devices' time that was work; time of which nothing was recorded is left out."""
+        known_ns = self.wall_ns * len(self.devices) - self.lost_ns["not recorded"]
+        return self.work_ns / known_ns if known_ns else 0.0
 
     @property
     def largest(self) -> str | None:
         """The cause that took most; None if nothing was lost."""
-        cause = max(self.lost_ns, key=lambda one: self.lost_ns[one])
+        causes = [one for one in self.lost_ns if one != "not recorded"]
+        cause = max(causes, key=lambda one: self.lost_ns[one])
         return cause if self.lost_ns[cause] else None
+
+    @property
+    def sentence(self) -> str:
+        """Who or what cost most, how much of the devices' time, and what to do, for a person in a hurry."""
+        whole_ns = self.wall_ns * len(self.devices)
+        if self.largest is None or self.lost_ns[self.largest] <= LEAST_TOLD * whole_ns:
+            recorded = " that was recorded" if self.lost_ns["not recorded"] else ""
+            return f"Nothing to mend: {self.share:.1%} of the devices' time{recorded} was work."
+        lost_ns = self.lost_ns[self.largest]
+        cost = f"{hours_text(lost_ns)} of {hours_text(whole_ns)} of device time ({lost_ns / whole_ns:.0%})"
+        if self.largest != "late ranks":
+            remedy, meanwhile = CAUSES[self.largest].remedy, ""
+            if self.largest in ("no device works", "launch gaps") and self.gaps_ns:
+                doing = max(self.gaps_ns, key=lambda one: self.gaps_ns[one])
+                meanwhile = f"; the program was mostly in {doing}"
+                remedy = HOST_REMEDIES.get(doing, remedy)
+            return f"Most was lost to {self.largest}: {cost}{meanwhile}. {remedy}"
+        first = self.culprits[0]
+        why = f"{first.reason}{f' ({first.span})' if first.span else ''}"
+        return (
+            f"Ranks waited for late ones in collectives: {cost}. Most of it, {hours_text(first.cost_ns)}, "
+            f"was for {first.device}, which came last to {first.n_late} because of {why}. "
+            f"{CAUSES[self.largest].remedy}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A value of JSON; seconds but for ``_h``, which are device-hours."""
@@ -102,6 +138,10 @@ class Audit:
             "devices": [asdict(one) for one in self.devices],
             "gaps": [asdict(one) for one in self.gaps],
             "gap_s": self.gap_s,
+            "sentence": self.sentence,
+            "culprits": [asdict(one) for one in self.culprits],
+            "gaps_h": {cause: ns / 3.6e12 for cause, ns in self.gaps_ns.items()},
+            "steps": [asdict(one) for one in self.steps],
             "findings": list(self.findings),
             "faults": list(self.faults),
         }
@@ -122,6 +162,9 @@ class AuditParts:
             device_losses(one, self.window_ns, recording.gap_ns, self.activity) for one in self.occupancy
         ]
         self.narrow = narrow_stretches(self.activity, recording.gap_ns, MOST_GAPS)
+        self.time = (
+            DeviceTime(recording, self.rows, self.occupancy, self.window_ns) if recording.n_spans else None
+        )
 
 
 def audit_recording(recording: Recording, *, n_devices: int = 0) -> Audit:
@@ -142,7 +185,7 @@ def with_devices(recording: Recording, n_devices: int) -> Recording:
             hint="give --count at least that, or leave it out",
         )
     more = tuple(f"not in the trace ({at})" for at in range(1, n_devices - n_known + 1))
-    return replace(recording, devices=recording.devices + more)
+    return replace(recording, devices=recording.devices + more, clock=recording.clock + (-1,) * len(more))
 
 
 def audit_of(parts: AuditParts) -> Audit:
@@ -176,7 +219,21 @@ def audit_of(parts: AuditParts) -> Audit:
         recording.gap_ns / 1e9,
         tuple(_findings(devices)),
         (*recording.faults, *why_none),
+        *_told_by_program(parts),
     )
+
+
+def _told_by_program(
+    parts: AuditParts,
+) -> tuple[tuple[Culprit, ...], dict[str, int], tuple[RankSteps, ...]]:
+    """Who came late to collectives, what the program did in gaps, and its steps."""
+    recording, time = parts.recording, parts.time
+    if time is None:
+        return (), {}, ()
+    culprits = culprits_of(recording, parts.rows, parts.occupancy, time)
+    steps = rank_steps(recording, steps_of(recording.host, sorted(set(recording.clock))), time)
+    gaps = time.gaps_ns() if recording.host is not None else {}
+    return tuple(culprits), gaps, tuple(steps)
 
 
 def _window(recording: Recording) -> tuple[int, int]:
@@ -194,6 +251,20 @@ def _window(recording: Recording) -> tuple[int, int]:
     return times
 
 
+def hours_text(ns: int) -> str:
+    """Device time for a person: hours, or less where that is 0.1 h."""
+    return f"{ns / 3.6e12:.3g} h" if ns >= 3.6e11 else time_text(ns / 1e9)
+
+
+def time_text(seconds: float) -> str:
+    """Seconds for a person, in the unit that fits."""
+    if seconds >= 600:
+        return f"{seconds / 60:.4g} min"
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:.4g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
 def _seconds(lost: dict[str, int]) -> dict[str, float]:
     return {cause: ns / 1e9 for cause, ns in lost.items()}
 
@@ -205,6 +276,8 @@ def _what_ifs(
     n_devices = len(speeds)
     if not parts.recording.has_items or not len(pieces.start_ns):
         return [], ["Samples are no pieces of work: what other dealing would have reached is not known."]
+    if not parts.recording.is_movable:
+        return [], []  # kernels stay on the device that they were launched on
     if n_devices > MOST_SIMULATED_DEVICES:
         said = f"Other dealing is simulated for at most {MOST_SIMULATED_DEVICES} devices, not {n_devices}."
         return [], [said]

@@ -4,6 +4,7 @@
     not used         all of it, if nothing ever ran on the device                        balance
     start-up         before its first work; and spans that load                          start-up
     exchange         only copies, transfers and collectives ran                          overhead
+    late ranks       in a collective, until the last rank had come to it                 waiting
     repeats          only work ran that failed, or was done twice                        repeats
     launch gaps      between two spans, shorter than the recording's ``gap_ns``          overhead
     no device works  a longer gap, while no other device was busy either                 waiting
@@ -11,6 +12,7 @@
     waiting          a longer gap, while two or more others were busy                    waiting
     tail             after its last span, while others still worked                      balance
     within samples   of a sample with a share below 1, the rest                          overhead
+    not recorded     a hole between two samples: nobody knows                            none
 
 The factor is that of docs/explanation/bounds.md which the cause belongs to. In its launch gaps a device
 counts as busy for the others. In an excerpt of a run, the time before a device's first span and after its
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.audit.occupancy import Occupancy, Stretches, closed
-from evenload.audit.recording import EXCHANGE, LOADING, PARTLY, REPEAT, WORK
+from evenload.audit.recording import EXCHANGE, HOLE, LATE, LOADING, PARTLY, REPEAT, WORK
 
 __all__ = ["CAUSES", "Activity", "Cause", "Gap", "device_losses", "narrow_stretches"]
 
@@ -52,8 +54,12 @@ CAUSES = {
     "exchange": Cause(
         "only copies, transfers or collectives ran",
         "overhead",
-        "Overlap communication with work, send less, use pinned memory; a collective that takes long often "
-        "waits for the slowest device.",
+        "Overlap communication with work, send less, use pinned memory.",
+    ),
+    "late ranks": Cause(
+        "within a collective, until the last rank had come to it",
+        "waiting",
+        "Speed up the rank that comes late, or give it a smaller share of the batch.",
     ),
     "repeats": Cause(
         "only work ran that failed or was done twice",
@@ -89,6 +95,11 @@ CAUSES = {
         "samples say that the device was busy for a part of their time, not when",
         "overhead",
         "Record a trace: samples do not tell why.",
+    ),
+    "not recorded": Cause(
+        "no samples for much longer than usual: what the device did is not known",
+        "none",
+        "Record without holes, or audit what lies before and after them by itself.",
     ),
 }
 """The causes of lost device time, in the order in which they are shown."""
@@ -163,6 +174,7 @@ def device_losses(
         lost["not used"] = end - begin
         return lost
     lost["exchange"], lost["repeats"] = one.kind_ns[EXCHANGE], one.kind_ns[REPEAT]
+    lost["late ranks"], lost["not recorded"] = one.kind_ns[LATE], one.kind_ns[HOLE]
     lost["within samples"] = one.kind_ns[PARTLY]
     lost["start-up"] = one.kind_ns[LOADING]
     between = activity.gaps(busy)

@@ -9,11 +9,22 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.recording import PARTLY, WORK, Recording
+from evenload.audit.recording import HOLE, WORK, Recording
 
-__all__ = ["Occupancy", "Stretches", "closed", "minus", "occupancy_of", "spans_by_device", "union"]
+__all__ = [
+    "Occupancy",
+    "Stretches",
+    "both",
+    "closed",
+    "minus",
+    "occupancy_of",
+    "sorted_union",
+    "spans_by_device",
+    "union",
+    "within",
+]
 
-N_KINDS = PARTLY + 1
+N_KINDS = HOLE + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +37,10 @@ class Stretches:
     @property
     def total_ns(self) -> int:
         return int((self.stop_ns - self.start_ns).sum())
+
+    @staticmethod
+    def none() -> "Stretches":
+        return Stretches(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +93,27 @@ def minus(one: Stretches, other: Stretches) -> Stretches:
     level = np.cumsum(change[order])  # 1 where only ``one`` is
     is_left = (level[:-1] == 1) & (np.diff(times[order]) > 0)
     return union(times[order][:-1][is_left], times[order][1:][is_left])
+
+
+def both(one: Stretches, other: Stretches) -> Stretches:
+    """What of ``one`` lies within ``other``."""
+    return minus(one, minus(one, other))
+
+
+def sorted_union(start_ns: NDArray[np.int64], stop_ns: NDArray[np.int64]) -> Stretches:
+    """The union of spans in any order."""
+    order = np.argsort(start_ns, kind="stable")
+    return union(start_ns[order], stop_ns[order])
+
+
+def within(one: Stretches, t: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Nanoseconds of the stretches before each time: differences of it are those between two times."""
+    if not len(one.start_ns):
+        return np.zeros(len(t), np.int64)
+    before = np.concatenate([[0], np.cumsum(one.stop_ns - one.start_ns)])
+    at = np.searchsorted(one.start_ns, t, side="right")
+    last = np.maximum(at - 1, 0)
+    return before[at] - np.where(at > 0, np.maximum(one.stop_ns[last] - t, 0), 0)
 
 
 def spans_by_device(recording: Recording) -> list[NDArray[np.int64]]:

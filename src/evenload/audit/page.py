@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from evenload._version import __version__
 from evenload.audit.audit import Audit, AuditParts
-from evenload.audit.losses import CAUSES
 from evenload.audit.occupancy import Stretches, closed, minus, union
 from evenload.audit.recording import WORK, shown_name
 from evenload.events import Idle, RunStarted, Span, WorkerStarted
@@ -22,7 +21,7 @@ MOST_BARS = 40_000
 MOST_COLOURS = 6
 PIXELS = 4000
 LOAD_BINS = 480
-KINDS = ("work", "exchange", "repeats", "start-up", "busy in part")
+KINDS = ("work", "exchange", "late ranks", "repeats", "start-up", "busy in part", "not recorded")
 # Of a run's timeline, these are waiting; other idle stretches are balance.
 REASONS = {
     "no device works": "nothing was ready: no device works",
@@ -45,10 +44,9 @@ def write_audit(parts: AuditParts, audit: Audit, path: Path) -> None:
 
 def audit_view(parts: AuditParts, audit: Audit) -> dict[str, Any]:
     """What the page shows, as JSON."""
-    remedy = CAUSES[audit.largest].remedy if audit.largest else ""
     return {
         "version": __version__,
-        "audit": {**audit.to_json(), "largest": audit.largest, "remedy": remedy},
+        "audit": {**audit.to_json(), "largest": audit.largest},
         "timeline": _timeline(parts).to_json(),
         "load": _load(parts),
     }

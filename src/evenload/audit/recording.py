@@ -4,6 +4,7 @@ Whole numbers, so that the seconds of all causes sum to the lost time exactly, a
 span: ten million of them fit into a few hundred megabytes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,25 +16,79 @@ from evenload.errors import FormatError, quoted
 
 __all__ = [
     "EXCHANGE",
+    "HOLE",
+    "LATE",
     "LOADING",
     "MOST_DEVICES",
     "MOST_NAME",
     "PARTLY",
     "REPEAT",
     "WORK",
+    "Collectives",
+    "HostSpans",
     "Recording",
     "SpanColumns",
+    "Waits",
+    "apart",
+    "check_excerpts",
     "joined",
     "shown_name",
 ]
 
 # What a span's time went into. Where spans overlap on a device, the lowest number has the time.
-WORK, EXCHANGE, REPEAT, LOADING, PARTLY = range(5)
+# LATE is a collective's time until the last rank has come; HOLE is time of which nothing was recorded.
+WORK, EXCHANGE, LATE, REPEAT, LOADING, PARTLY, HOLE = range(7)
 
 MOST_DEVICES = 4096
 MOST_NAME = 120  # characters
 MOST_NS = 9_000_000_000_000_000_000  # years from the epoch to 2255
 MOST_WINDOW_NS = 366 * 86_400_000_000_000  # a recording is not longer than a year
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collectives:
+    """Which spans of a recording are collectives, in columns, and what all their ranks call them.
+
+    row    [collectives] rows of the recording
+    key    [collectives] counts ``keys``: the group of ranks and the operation
+    order  [collectives] the number that the group gave it; -1 where none is told
+    """
+
+    row: NDArray[np.int64]
+    key: NDArray[np.int32]
+    order: NDArray[np.int64]
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """Which devices waited within a collective for another to come, one row each, by device and start.
+
+    device, stop_ns  who waited, from ``start_ns`` until ``late`` had come
+    late             the device that came last
+    collective       counts the collectives that were matched over their ranks
+    """
+
+    device: NDArray[np.int32]
+    start_ns: NDArray[np.int64]
+    stop_ns: NDArray[np.int64]
+    late: NDArray[np.int32]
+    collective: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostSpans:
+    """The spans of the program that gave the devices their work: one for each row of the columns.
+
+    clock  the recording's file of each; ``name`` counts the recording's names
+    kind   INPUT, SYNC, LAUNCH, OPERATE or STEP of ``audit.host``
+    """
+
+    start_ns: NDArray[np.int64]
+    stop_ns: NDArray[np.int64]
+    clock: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +101,11 @@ class Recording:
     gap_ns     idle stretches between two spans that are shorter are launch gaps
     window_ns  when the run began and ended, where that is known; else its spans say so
     is_excerpt the window was cut out of a longer run: what is idle at its ends is neither start-up nor tail
-    has_items  whether spans are pieces of work that a plan could have placed elsewhere
+    has_items  whether spans are pieces of work
+    is_movable whether a plan could have placed them on other devices
     faults     sentences on what was left out
+    file       the name of the file that it came from
+    clock      the file of each device, by number: devices of one file have one clock
     """
 
     source: str
@@ -62,11 +120,28 @@ class Recording:
     window_ns: tuple[int, int] | None = None
     is_excerpt: bool = False
     has_items: bool = True
+    is_movable: bool = True
     faults: tuple[str, ...] = ()
+    file: str = ""
+    clock: tuple[int, ...] = ()
+    collectives: Collectives | None = None
+    host: HostSpans | None = None
+    waits: Waits | None = None
 
     @property
     def n_spans(self) -> int:
         return len(self.start_ns)
+
+    def moved(self, by_ns: int) -> "Recording":
+        """The recording as another clock would have told it: all times are ``by_ns`` later."""
+        window, host = self.window_ns, self.host
+        return replace(
+            self,
+            start_ns=self.start_ns + by_ns,
+            stop_ns=self.stop_ns + by_ns,
+            window_ns=None if window is None else (window[0] + by_ns, window[1] + by_ns),
+            host=host and replace(host, start_ns=host.start_ns + by_ns, stop_ns=host.stop_ns + by_ns),
+        )
 
 
 class SpanColumns:
@@ -136,28 +211,28 @@ def shown_name(text: object) -> str:
     return words if len(words) <= MOST_NAME else words[: MOST_NAME - 1] + "…"
 
 
-def joined(recordings: Sequence[Recording], *, aligned: bool = False) -> Recording:
-    """One recording of several files of a run; devices of the same name get the number of their file.
+def joined(recordings: Sequence[Recording]) -> Recording:
+    """One recording of several files of a run; devices of the same name get that of their file.
 
-    aligned  the files' clocks differ: each is moved so that its first span starts at 0
-    Raises FormatError without recordings, for more than MOST_DEVICES devices, or for excerpts of the same
-    devices at different times.
+    Raises FormatError without recordings, or for more than MOST_DEVICES devices.
     """
     if not recordings:
         raise FormatError("there is no trace to audit", hint="name at least one file")
-    if aligned:
-        recordings = [_moved_to_zero(one) for one in recordings]
-    _check_excerpts(recordings)
-    devices, names = _named(recordings), [name for one in recordings for name in one.names]
+    devices = _named(recordings)
     if len(devices) > MOST_DEVICES:
         raise FormatError(
             f"{len(devices)} devices are more than the {MOST_DEVICES} that are audited at once",
             hint="give fewer traces, or --rows process",
         )
+    clock = tuple(at for at, one in enumerate(recordings) for _ in one.devices)
     if len(recordings) == 1:
-        return replace(recordings[0], devices=devices)
+        return replace(recordings[0], devices=devices, clock=clock)
     at_device = np.cumsum([0, *(len(one.devices) for one in recordings)])
-    at_name = np.cumsum([0, *(len(one.names) for one in recordings)])
+    numbers: dict[str, int] = {}
+    number_of = [
+        np.array([numbers.setdefault(name, len(numbers)) for name in one.names], np.int32)
+        for one in recordings
+    ]
     windows = [one.window_ns for one in recordings if one.window_ns]
     return Recording(
         " + ".join(dict.fromkeys(one.source for one in recordings)),
@@ -166,40 +241,62 @@ def joined(recordings: Sequence[Recording], *, aligned: bool = False) -> Recordi
         np.concatenate([one.stop_ns for one in recordings]),
         np.concatenate([one.device + np.int32(at) for one, at in zip(recordings, at_device, strict=False)]),
         np.concatenate([one.kind for one in recordings]),
-        np.concatenate([one.name + np.int32(at) for one, at in zip(recordings, at_name, strict=False)]),
-        tuple(names),
+        np.concatenate([of[one.name] for one, of in zip(recordings, number_of, strict=True)]),
+        tuple(numbers),
         max(one.gap_ns for one in recordings),
         (min(a for a, _ in windows), max(b for _, b in windows)) if windows else None,
         all(one.is_excerpt for one in recordings),
         all(one.has_items for one in recordings),
-        (*_apart(recordings), *(fault for one in recordings for fault in one.faults)),
+        all(one.is_movable for one in recordings),
+        tuple(dict.fromkeys(fault for one in recordings for fault in one.faults)),
+        clock=clock,
+        collectives=_joined_collectives(recordings),
+        host=_joined_host(recordings, number_of),
     )
 
 
+def _joined_collectives(recordings: Sequence[Recording]) -> Collectives | None:
+    keys: dict[str, int] = {}
+    columns = []
+    at = 0
+    for one in recordings:
+        if (own := one.collectives) is not None and len(own.row):
+            number = np.array([keys.setdefault(key, len(keys)) for key in own.keys], np.int32)
+            columns.append((own.row + at, number[own.key], own.order))
+        at += one.n_spans
+    if not columns:
+        return None
+    row, key, order = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Collectives(row, key, order, tuple(keys))
+
+
+def _joined_host(recordings: Sequence[Recording], number_of: Sequence[NDArray]) -> HostSpans | None:
+    columns = [
+        (own.start_ns, own.stop_ns, np.full_like(own.clock, at), own.kind, of[own.name])
+        for at, (one, of) in enumerate(zip(recordings, number_of, strict=True))
+        if (own := one.host) is not None
+    ]
+    return HostSpans(*(np.concatenate(column) for column in zip(*columns, strict=True))) if columns else None
+
+
 def _named(recordings: Sequence[Recording]) -> tuple[str, ...]:
-    found = [(at, shown_name(name)) for at, one in enumerate(recordings, 1) for name in one.devices]
-    n_seen: dict[str, int] = {}
-    for _, name in found:
-        n_seen[name] = n_seen.get(name, 0) + 1
+    """The names of all devices; of those that several files have, with the file's."""
+    found = [(at, shown_name(name)) for at, one in enumerate(recordings) for name in one.devices]
+    n_seen = Counter(name for _, name in found)
+    files = Counter(one.file for one in recordings)
     names: dict[str, None] = {}
     for at, name in found:
-        own = name if n_seen[name] == 1 else f"{at}: {name}"
+        file = recordings[at].file
+        where = shown_name(file) if file and files[file] == 1 else str(at + 1)
+        own = name if n_seen[name] == 1 else f"{where}: {name}"
         n = 2
         while own in names:
-            own, n = f"{at}: {name} ({n})", n + 1
+            own, n = f"{where}: {name} ({n})", n + 1
         names[own] = None
     return tuple(names)
 
 
-def _moved_to_zero(one: Recording) -> Recording:
-    if not one.n_spans:
-        return one
-    first = int(one.start_ns.min())
-    window = None if one.window_ns is None else (one.window_ns[0] - first, one.window_ns[1] - first)
-    return replace(one, start_ns=one.start_ns - first, stop_ns=one.stop_ns - first, window_ns=window)
-
-
-def _check_excerpts(recordings: Sequence[Recording]) -> None:
+def check_excerpts(recordings: Sequence[Recording]) -> None:
     """Refuse excerpts of the same devices that do not overlap: nobody recorded what lies between."""
     last: dict[tuple[str, ...], int] = {}
     excerpts = [one for one in recordings if one.is_excerpt and one.window_ns]
@@ -214,7 +311,7 @@ def _check_excerpts(recordings: Sequence[Recording]) -> None:
         last[one.devices] = max(stop_ns, last.get(one.devices, stop_ns))
 
 
-def _apart(recordings: Iterable[Recording]) -> Iterator[str]:
+def apart(recordings: Iterable[Recording]) -> Iterator[str]:
     """Yield a sentence if a file ends before another begins."""
     ranges = [(int(one.start_ns.min()), int(one.stop_ns.max())) for one in recordings if one.n_spans]
     if ranges and max(start for start, _ in ranges) > min(stop for _, stop in ranges):

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evenload.audit.audit import Audit, AuditParts, audit_of, with_devices
+from evenload.audit.collectives import resolved
 from evenload.audit.readers.open_trace import read_trace
-from evenload.audit.recording import Recording, joined
+from evenload.audit.recording import Recording
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["AuditOptions", "audit_traces", "read_traces"]
@@ -20,12 +21,16 @@ class AuditOptions:
     aligned    the files' clocks differ: each begins at 0
     n_devices  how many devices there were, if the trace does not show those that did nothing; else 0
     gap_s      idle stretches below are launch gaps; None: 100 µs for kernels, 10 ms for tasks
+    collectives  parts of the names of kernels that are collectives, beside those that are known
+    by_operator  kernels are called after the operators that launched them
     """
 
     rows: str = "auto"
     aligned: bool = False
     n_devices: int = 0
     gap_s: float | None = None
+    collectives: tuple[str, ...] = ()
+    by_operator: bool = False
 
 
 def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOptions()) -> Recording:
@@ -41,7 +46,19 @@ def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOption
         if path.resolve() in seen:
             raise ConfigError(f"{quoted(str(path), 200)} is given twice", hint="name each trace once")
         seen.add(path.resolve())
-    recording = joined([read_trace(Path(path), rows=options.rows) for path in paths], aligned=options.aligned)
+    read = [
+        replace(
+            read_trace(
+                path,
+                rows=options.rows,
+                collectives=options.collectives,
+                by_operator=options.by_operator,
+            ),
+            file=path.name,
+        )
+        for path in map(Path, paths)
+    ]
+    recording = resolved(read, aligned=options.aligned)
     if options.gap_s is not None:
         recording = replace(recording, gap_ns=round(options.gap_s * 1e9))
     return with_devices(recording, options.n_devices)

@@ -1,21 +1,19 @@
 """``evenload audit TRACE...``: where devices' time went in traces of others, and what would have helped."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
-from evenload.cli.terminal.table import format_table
+from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from evenload.audit.audit import Audit
+    from evenload.audit.traces import AuditOptions
 
 __all__ = ["audit"]
-
-MOST_DEVICES_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,8 @@ class AuditRequest:
     aligned: bool
     n_devices: int
     gap_s: float | None
+    collectives: tuple[str, ...]
+    before: tuple[Path, ...]
 
 
 @click.command()
@@ -56,6 +56,19 @@ class AuditRequest:
     metavar="SECONDS",
     help="Shorter gaps between spans are launch gaps (default: 0.0001 for kernels, 0.01 for tasks).",
 )
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    metavar="PART",
+    help="Kernels with PART in their name are collectives, beside those that are known.",
+)
+@click.option(
+    "--before",
+    type=PATH,
+    multiple=True,
+    help="Compare with this trace, of an earlier run or another kind of device; several: of its ranks.",
+)
 @passed_as(AuditRequest)
 def audit(request: AuditRequest) -> int:
     """Say where the devices' time went in TRACE, and what other dealing would have reached.
@@ -66,13 +79,19 @@ def audit(request: AuditRequest) -> int:
 
     \b
     evenload audit trace.json -o audit.html
-    evenload audit rank*.json.gz --align
+    evenload audit rank*.json.gz
+    evenload audit after.json --before before.json
     """
     from evenload.audit.audit import AuditParts, audit_of
     from evenload.audit.page import write_audit
     from evenload.audit.traces import AuditOptions, read_traces
+    from evenload.cli.audit_text import audit_text
 
-    options = AuditOptions(request.rows, request.aligned, request.n_devices or 0, request.gap_s)
+    options = AuditOptions(
+        request.rows, request.aligned, request.n_devices or 0, request.gap_s, request.collectives
+    )
+    if request.before:
+        return _compare(request, options)
     parts = AuditParts(read_traces(request.traces, options))
     found = audit_of(parts)
     if request.output:
@@ -82,83 +101,25 @@ def audit(request: AuditRequest) -> int:
     if request.as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
-        click.echo("\n".join(_text(found)))
+        click.echo("\n".join(audit_text(found)))
     if request.output:
         click.echo(f"report: {request.output}", err=True)
     return 0
 
 
-def _text(found: "Audit") -> list[str]:
-    """The audit as lines: what was lost to which cause, the bound, and what would have helped."""
-    from evenload.audit.losses import CAUSES
+def _compare(request: AuditRequest, options: "AuditOptions") -> int:
+    """Print what changed between two runs."""
+    from evenload.audit.compare import compare
+    from evenload.audit.traces import read_traces
+    from evenload.cli.audit_text import comparison_text
 
-    whole_ns = found.wall_ns * len(found.devices)
-    lines = [
-        f"{found.source}: {found.n_spans:,} spans on {_devices_text(found)}, {_time(found.wall_s)}",
-        f"{found.share:.1%} of the devices' time was work; lost: {_hours(whole_ns - found.work_ns)}",
-        "",
-    ]
-    causes = [
-        [cause, _hours(ns), f"{ns / whole_ns:.1%}", CAUSES[cause].says]
-        for cause, ns in sorted(found.lost_ns.items(), key=lambda one: -one[1])
-        if ns
-    ]
-    head = ["lost to", "device time", "share", ""]
-    lines += format_table(head, causes, right=("device time", "share"))
-    lines += ["", *_others(found), "", *_devices(found)]
-    if found.gaps:
-        lines += ["", "longest stretches with at most one device at work:"]
-        lines += format_table(["from", "for", "device", "span"], [_gap(one) for one in found.gaps[:8]])
-    lines += [""] * bool(found.findings) + list(found.findings)
-    if found.largest and found.lost_ns[found.largest] > 0.01 * whole_ns:
-        lines += ["", f"Most was lost to {found.largest}. {CAUSES[found.largest].remedy}"]
-    return lines
-
-
-def _others(found: "Audit") -> list[str]:
-    rows = [["this run", _time(found.wall_s), "", ""]]
-    rows += [
-        [one.name, _time(one.wall_s), f"{one.wall_s / found.wall_s - 1:+.1%}", one.says]
-        for one in found.what_ifs
-    ]
-    rows.append(["bound", _time(found.bound_s), "", "no plan for this work on these devices is faster"])
-    return format_table(["", "takes", "change", ""], rows, right=("takes", "change"))
-
-
-def _devices(found: "Audit") -> list[str]:
-    shown = sorted(found.devices, key=lambda one: one.work_s)
-    if len(shown) > MOST_DEVICES_SHOWN:
-        shown = [*shown[: MOST_DEVICES_SHOWN // 2], *shown[-MOST_DEVICES_SHOWN // 2 :]]
-    rows = []
-    for one in shown:
-        cause = max(one.lost_s, key=lambda name: one.lost_s[name])
-        worst = f"{cause} {_time(one.lost_s[cause])}" if one.lost_s[cause] > 0 else ""
-        rows.append([one.name, f"{one.work_s / found.wall_s:.1%}", f"{one.speed:.2f}", worst])
-    left = len(found.devices) - len(shown)
-    lines = format_table(["device", "work", "speed", "lost most to"], rows, right=("work", "speed"))
-    return [*lines, f"... and {left} between them"] if left else lines
-
-
-def _devices_text(found: "Audit") -> str:
-    n = len(found.devices)
-    return f"{n} device{'s' * (n != 1)}"
-
-
-def _gap(one: object) -> list[str]:
-    from evenload.audit.audit import AuditedGap
-
-    assert isinstance(one, AuditedGap)
-    return [_time(one.start_s), _time(one.stop_s - one.start_s), one.device or "none", one.span]
-
-
-def _hours(ns: int) -> str:
-    hours = ns / 3.6e12
-    return f"{hours:.3g} h" if hours >= 0.1 else _time(ns / 1e9)
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 600:
-        return f"{seconds / 60:.4g} min"
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.4g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    if request.output:
+        raise ConfigError("--before has no HTML report", hint="leave -o out, or use --json")
+    options = replace(options, by_operator=True)
+    found = compare(read_traces(request.before, options), read_traces(request.traces, options))
+    for fault in dict.fromkeys((*found.before.faults, *found.after.faults)):
+        click.echo(f"note: {fault}", err=True)
+    click.echo(
+        json.dumps(found.to_json(), indent=2) if request.as_json else "\n".join(comparison_text(found))
+    )
+    return 0

@@ -2,130 +2,33 @@
 
     events ──► columns, one row for each (process, thread, category) ──► what is a device, by who wrote it
 
-Which rows are devices, and what their spans are:
-
-    GPUs       kernels, copies and sets of torch's profiler: a GPU's streams are one device
-    processes  operators of torch's profiler where no GPU was recorded: a process with its threads is one
-    workers    tasks of Ray's timeline
-    threads    spans of any other trace
+Which rows are devices, and what their spans are: ``chrome_rules``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload.audit.collective_names import operation_of
+from evenload.audit.host import host_kind
 from evenload.audit.readers.chrome_event import ChromeEvent, event_shape, number_of
+from evenload.audit.readers.chrome_rules import GPU_KINDS, OPERATORS, Labels, RowRule, is_window, rule_of
 from evenload.audit.readers.json_elements import JsonElements
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
-from evenload.audit.recording import EXCHANGE, MOST_DEVICES, MOST_NAME, WORK, Recording, SpanColumns
+from evenload.audit.recording import MOST_DEVICES, MOST_NAME, Collectives, HostSpans, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
 __all__ = ["MOST_NAMES", "MOST_ROWS", "read_chrome"]
 
-GPU_WORK = ("kernel", "concurrent_kernel", "gpu_memset")
-GPU_COPIES = ("gpu_memcpy",)
-COLLECTIVES = ("nccl", "rccl", "gloo:", "c10d::", "mscclpp")
-FRAME = 9  # a task with all of its parts: it gives its name to what ran in it
-TASK_PARTS = {"task:execute": WORK, "task:deserialize_arguments": EXCHANGE, "task:store_outputs": EXCHANGE}
-LAUNCH_GAP_NS = 100_000
-TASK_GAP_NS = 10_000_000
-
-
-@dataclass(frozen=True)
-class RowRule:
-    """A rule that says of a row's category whether its spans count, and which device the row belongs to.
-
-    by  gpu | process | thread | worker
-    """
-
-    source: str
-    by: str
-    kinds: Mapping[str, int] | None
-    gap_ns: int = LAUNCH_GAP_NS
-
-    def kind(self, category: str, tid: Any) -> int | None:
-        """What spans of a category are; None if they do not count."""
-        if self.by == "worker":
-            if not str(tid).startswith("worker:"):
-                return None
-            if category.startswith("task::"):
-                return FRAME
-        if self.kinds is None:
-            return WORK
-        return self.kinds.get(category)
-
-    def key(self, pid: Any, tid: Any) -> Any:
-        """What rows of one device have in common."""
-        return pid if self.by in ("gpu", "process") else (pid, tid)
-
-    def name(self, pid: Any, tid: Any, processes: Mapping[Any, str], threads: Mapping[Any, str]) -> str:
-        """A name for a row's device, from what the trace calls its process and thread."""
-        process = processes.get(pid, "")
-        if self.by == "gpu":
-            return f"gpu:{pid}"
-        if self.by == "process":
-            return f"{process} {pid}" if process and process != str(pid) else f"process {pid}"
-        if self.by == "worker":
-            return f"{pid} {str(tid)[:15]}"
-        thread = threads.get((pid, tid), "") or f"thread {tid}"
-        return f"{process or f'process {pid}'} / {thread}"
-
-    def kind_by_name(self, kind: NDArray, name: NDArray, names: Sequence[str]) -> NDArray:
-        """The kinds, with collectives told from other work by their names."""
-        if self.by not in ("gpu", "process"):
-            return kind
-        is_collective = np.array([one.lower().startswith(COLLECTIVES) for one in names], bool)
-        return np.where((kind == WORK) & is_collective[name], EXCHANGE, kind)
-
-    def name_by_frame(
-        self, start: NDArray, stop: NDArray, device: NDArray, kind: NDArray, name: NDArray
-    ) -> NDArray:
-        """The names, with that of the task for each span that ran in one; tasks turn into EXCHANGE.
-
-        So of a task's time, what is not its execution is exchange.
-        """
-        if self.by != "worker":
-            return name
-        frames, parts = np.flatnonzero(kind == FRAME), np.flatnonzero(kind == WORK)
-        frames = frames[np.lexsort((start[frames], device[frames]))]
-        parts = parts[np.lexsort((start[parts], device[parts]))]
-        name = name.copy()
-        for one in np.unique(device[parts]):
-            own, inside = frames[device[frames] == one], parts[device[parts] == one]
-            at = np.searchsorted(start[own], start[inside], side="right") - 1
-            known = at >= 0
-            known[known] = stop[own[at[known]]] >= start[inside[known]]
-            name[inside[known]] = name[own[at[known]]]
-        kind[frames] = EXCHANGE
-        return name
-
-
-def is_window(row: tuple[Any, Any, str]) -> bool:
-    """Whether a row's span is that from the start of torch's profiler to its end, which is no device's."""
-    pid, _, category = row
-    return (pid, category) == ("Spans", "Trace")
-
-
-def rule_of(rows: Sequence[tuple[Any, Any, str]], by: str) -> RowRule:
-    """The rule for a trace with these rows. ``by``: auto, thread or process."""
-    categories = {category for _, _, category in rows}
-    if categories & {*GPU_WORK, *GPU_COPIES}:
-        kinds = {**dict.fromkeys(GPU_WORK, WORK), **dict.fromkeys(GPU_COPIES, EXCHANGE)}
-        return RowRule("torch profiler", "gpu", kinds)
-    if "cpu_op" in categories or any(is_window(row) for row in rows):
-        return RowRule("torch profiler, CPU", "thread" if by == "thread" else "process", {"cpu_op": WORK})
-    if any(category.startswith("task:") and str(tid).startswith("worker:") for _, tid, category in rows):
-        return RowRule("Ray timeline", "worker", TASK_PARTS, TASK_GAP_NS)
-    return RowRule("Chrome trace", "process" if by == "process" else "thread", None)
-
-
 MOST_NAMES = 100_000  # distinct ones; the others are "other names"
 MOST_ROWS = 50_000
 MOST_SPANS = 200_000_000
+MOST_COLLECTIVES = 5_000_000
 MOST_OPEN = 1000  # begun spans of one row
 ENDS = {"B", "E"}
 
@@ -142,10 +45,19 @@ class _Tables:
 
 
 class _Collector:
-    """Columns of the spans of a trace, filled block by block."""
+    """Columns of the spans of a trace, filled block by block.
 
-    def __init__(self) -> None:
+    more         as ``operation_of``
+    collectives  row and start of a span that is one -> its group of ranks, operation, and number in the group
+    """
+
+    def __init__(self, more: Sequence[str] = (), *, by_operator: bool = False) -> None:
         self.columns = SpanColumns()
+        self.collectives: dict[tuple[int, int], tuple[str, int]] = {}
+        self._operations: dict[str, str] = {}
+        self._more = more
+        self._operators: dict[Any, str] | None = {} if by_operator else None
+        self._launched: dict[tuple[int, int], Any] = {}
         self.tables = _Tables(Numbering(MOST_ROWS, -1), Numbering(MOST_NAMES, 0, [""]), {}, {}, {})
         self.open: dict[Any, list[ChromeEvent]] = {}
         self.n_spans = self.n_unpaired = 0
@@ -166,6 +78,11 @@ class _Collector:
         if self.n_spans > MOST_SPANS:
             raise FormatError(f"more than {MOST_SPANS:,} spans", hint="cut the trace")
         rows, names = self.tables.rows, self.tables.names
+        for one in spans:
+            if self._operation(one.name):
+                self._note(one)
+            if self._operators is not None:
+                self._note_operator(one, self._operators)
         self.columns.add(
             np.fromiter((one.ts for one in spans), np.float64, n) * 1e3,
             np.fromiter((one.dur for one in spans), np.float64, n) * 1e3,
@@ -173,6 +90,44 @@ class _Collector:
             0,
             np.fromiter((names[one.name] for one in spans), np.int32, n),
         )
+
+    def _operation(self, name: str) -> str:
+        """The operation of a collective that ranks do together; "" of a call that only asks for one."""
+        if name not in self._operations and len(self._operations) < MOST_NAMES:
+            self._operations[name] = "" if name.startswith("c10d::") else operation_of(name, self._more)
+        return self._operations.get(name, "")
+
+    def _note(self, one: ChromeEvent) -> None:
+        """Remember what the trace says of a collective: its group, and which of the group's it is."""
+        start = one.ts * 1e3
+        if not math.isfinite(start) or len(self.collectives) >= MOST_COLLECTIVES:
+            return
+        told = one.args
+        group = f"{told.group} {told.ranks}" if isinstance(told.ranks, str) and told.ranks else ""
+        order = told.order if isinstance(told.order, int) and 0 <= told.order < 1 << 62 else -1
+        key = f"{group[: 4 * MOST_NAME]} {self._operation(one.name)}".strip()
+        self.collectives[self.tables.rows[one.pid, one.tid, one.cat], round(start)] = key, order
+
+    def _note_operator(self, one: ChromeEvent, operators: dict[Any, str]) -> None:
+        """Remember by which operator a kernel was launched."""
+        number, start = one.args.external, one.ts * 1e3
+        if not isinstance(number, int) or not math.isfinite(start):
+            return
+        if one.cat in OPERATORS:
+            operators[number] = one.name
+        elif one.cat in GPU_KINDS:
+            self._launched[self.tables.rows[one.pid, one.tid, one.cat], round(start)] = number
+
+    def names_of(self, row: NDArray, start: NDArray, name: NDArray) -> NDArray:
+        """The names of spans, those of kernels by operator if that was asked for and is known."""
+        if not self._operators:
+            return name
+        names, name = self.tables.names, name.copy()
+        for at, key in enumerate(zip(row.tolist(), start.tolist(), strict=True)):
+            operator = self._operators.get(self._launched.get(key))
+            if operator is not None:
+                name[at] = names[operator]
+        return name
 
     def _name(self, one: ChromeEvent) -> None:
         tables = self.tables
@@ -208,22 +163,28 @@ class _Collector:
             yield f"{self.tables.rows.n_others} spans were left out: of more than {MOST_ROWS} rows."
 
 
-def read_chrome(file: TraceFile, *, rows: str = "auto") -> Recording:
-    """The recording of a Chrome trace. ``rows``: auto, thread or process, what a device is where no GPU is.
+def read_chrome(
+    file: TraceFile, *, rows: str = "auto", collectives: Sequence[str] = (), by_operator: bool = False
+) -> Recording:
+    """The recording of a Chrome trace.
 
+    rows         auto, thread or process: what a device is where the trace shows no accelerator
+    collectives  parts of the names of further collectives
+    by_operator  call kernels after the operators that launched them, where the trace tells these
     Raises FormatError for a file that is no trace.
     """
     elements = JsonElements(file, event_shape(), "traceEvents")
-    collector = _Collector()
+    collector = _Collector(collectives, by_operator=by_operator)
     for block in elements.blocks():
         collector.add(block)
     start, stop, row, _, name = collector.columns.take()
     tables = collector.tables
-    rule = rule_of(tables.rows.known, rows)
-    device_of, kind_of, devices = _devices(rule, tables, _rank(elements.head))
+    labels = Labels(tables.processes, tables.threads, bool(elements.head.get("deviceProperties")))
+    rule = rule_of(tables.rows.known, rows, labels)
+    device_of, kind_of, devices = _devices(rule, tables, labels, _rank(elements.head))
     own, kind = device_of[row], kind_of[row]
-    kind = rule.kind_by_name(kind, name, tables.names.known)
-    name = rule.name_by_frame(start, stop, own, kind, name)
+    kind = rule.kind_by_name(kind, name, tables.names.known, collectives)
+    name = rule.name_by_frame(start, stop, own, kind, collector.names_of(row, start, name))
     kept = (own >= 0) & (kind >= 0)
     base = _base_ns(elements.head)
     window = _window(collector, start, stop, row) if kept.any() else None
@@ -240,8 +201,45 @@ def read_chrome(file: TraceFile, *, rows: str = "auto") -> Recording:
         rule.gap_ns,
         window_ns=window and (window[0] + base, window[1] + base),
         is_excerpt=window is not None,
+        is_movable=rule.is_movable,
         faults=tuple(faults),
+        collectives=_collectives(collector, row[kept], start[kept]),
+        host=_host(tables, row, start + base, stop + base, name) if rule.by in ("gpu", "process") else None,
     )
+
+
+def _collectives(collector: _Collector, row: NDArray, start: NDArray) -> Collectives | None:
+    """Which of the spans that are kept are collectives, and what the trace says of them."""
+    if not collector.collectives:
+        return None
+    rows = np.unique([one for one, _ in collector.collectives])
+    keys: dict[str, int] = {}
+    at_rows = np.flatnonzero(np.isin(row, rows)).tolist()
+    known = ((at, collector.collectives.get((int(row[at]), int(start[at])))) for at in at_rows)
+    found = [(at, keys.setdefault(told[0], len(keys)), told[1]) for at, told in known if told is not None]
+    if not found:
+        return None
+    columns = np.array(found, np.int64)
+    return Collectives(columns[:, 0], columns[:, 1].astype(np.int32), columns[:, 2], tuple(keys))
+
+
+def _host(tables: _Tables, row: NDArray, start: NDArray, stop: NDArray, name: NDArray) -> HostSpans | None:
+    """The spans of the program that say what it did while devices waited."""
+    categories: dict[str, int] = {}
+    of_row = np.array([categories.setdefault(one[2], len(categories)) for one in tables.rows.known] + [-1])
+    category = of_row[row]
+    known = list(categories)
+    pairs, which = np.unique(category * np.int64(len(tables.names.known)) + name, return_inverse=True)
+    n_names = len(tables.names.known)
+    kinds = [
+        host_kind(known[at // n_names], tables.names.known[at % n_names]) if at >= 0 else -1 for at in pairs
+    ]
+    kind = np.array(kinds, np.int8)[which] if len(kinds) else np.empty(0, np.int8)
+    kept = kind >= 0
+    if not kept.any():
+        return None
+    clock = np.zeros(int(kept.sum()), np.int32)
+    return HostSpans(start[kept], stop[kept], clock, kind[kept], name[kept])
 
 
 def _window(collector: _Collector, start: NDArray, stop: NDArray, row: NDArray) -> tuple[int, int] | None:
@@ -251,14 +249,14 @@ def _window(collector: _Collector, start: NDArray, stop: NDArray, row: NDArray) 
     return (int(start[chosen].min()), int(stop[chosen].max())) if chosen.any() else None
 
 
-def _devices(rule: RowRule, tables: _Tables, rank: str) -> tuple[NDArray, NDArray, list[str]]:
+def _devices(rule: RowRule, tables: _Tables, labels: Labels, rank: str) -> tuple[NDArray, NDArray, list[str]]:
     """The device and the kind of each row (-1 for none), and the devices' names."""
     device_of = np.full(len(tables.rows.known) + 1, -1, np.int64)  # the last is for rows that were left out
     kind_of = np.full(len(tables.rows.known) + 1, -1, np.int64)
     numbers: dict[Any, int] = {}
     names: list[str] = []
     for at, (pid, tid, category) in enumerate(tables.rows.known):
-        kind = rule.kind(category, tid)
+        kind = rule.kind((pid, tid, category), labels)
         if kind is None:
             continue
         key = rule.key(pid, tid)
@@ -266,7 +264,7 @@ def _devices(rule: RowRule, tables: _Tables, rank: str) -> tuple[NDArray, NDArra
             if len(numbers) >= MOST_DEVICES:
                 raise FormatError(f"more than {MOST_DEVICES} rows with spans", hint="use --rows process")
             numbers[key] = len(numbers)
-            names.append(rank + rule.name(pid, tid, tables.processes, tables.threads))
+            names.append(rank + rule.name(pid, tid, labels))
         device_of[at], kind_of[at] = numbers[key], kind
     order = sorted(range(len(names)), key=lambda at: _natural(names[at]))
     place = np.empty(len(names) + 1, np.int64)

@@ -1,7 +1,7 @@
 """One event of a Chrome trace, as far as an audit needs it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from evenload.audit.readers.json_elements import Shape
@@ -11,13 +11,20 @@ __all__ = ["ChromeEvent", "event_shape", "number_of"]
 
 @dataclass(frozen=True, slots=True)
 class EventArguments:
-    """The arguments of a metadata event: the name that it gives."""
+    """The arguments of an event that matter: the name that a metadata event gives, and of a collective its
+    group of ranks, these, and its number in the group; and what operators and their kernels have in common.
+    """
 
     name: Any = None
     labels: Any = None
+    group: Any = field(default=None, metadata={"name": "Process Group Name"})
+    ranks: Any = field(default=None, metadata={"name": "Process Group Ranks"})
+    order: Any = field(default=None, metadata={"name": "Seq"})
+    external: Any = field(default=None, metadata={"name": "External id"})
 
 
 NO_ARGUMENTS = EventArguments()
+ARGUMENT_NAMES = [one.metadata.get("name", one.name) for one in fields(EventArguments)]
 
 
 @dataclass(slots=True)
@@ -45,7 +52,7 @@ def _plain_event(event: dict[str, Any]) -> ChromeEvent | None:
     if not isinstance(phase, str):
         return None
     if isinstance(arguments, dict):
-        arguments = EventArguments(arguments.get("name"), arguments.get("labels"))
+        arguments = EventArguments(*map(arguments.get, ARGUMENT_NAMES))
     else:
         arguments = NO_ARGUMENTS
     name, category = (one if isinstance(one, str) else "" for one in (event.get("name"), event.get("cat")))

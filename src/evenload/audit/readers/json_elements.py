@@ -39,7 +39,8 @@ Element = TypeVar("Element")
 class Shape(Generic[Element]):
     """A kind of element: how to decode many at once, and how to make one from a plain dict.
 
-    kind   a dataclass with the fields that matter; a field with a dataclass is an object within
+    kind   a dataclass with the fields that matter; a field with a dataclass is an object within, one with
+           a ``name`` in its metadata is called so in the file
     plain  makes an element of a dict; None for one that is none
     """
 
@@ -59,12 +60,13 @@ def _struct_like(kind: type) -> type:
     import msgspec
 
     hints = get_type_hints(kind)
-    columns = []
+    columns, names = [], {}
     for one in fields(kind):  # pyrefly: ignore
+        names[one.name] = one.metadata.get("name", one.name)
         hint = hints[one.name]
         inner = _struct_like(hint) if is_dataclass(hint) and isinstance(hint, type) else hint
         columns.append((one.name, inner) if one.default is MISSING else (one.name, inner, one.default))
-    return msgspec.defstruct(kind.__name__, columns, gc=False)
+    return msgspec.defstruct(kind.__name__, columns, gc=False, rename=names)
 
 
 class JsonElements(Generic[Element]):

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from evenload.audit.collective_names import operation_of
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import EXCHANGE, MOST_DEVICES, MOST_NAME, WORK, Recording, SpanColumns
@@ -29,7 +30,6 @@ TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMSET": WORK,
     "CUPTI_ACTIVITY_KIND_MEMCPY": EXCHANGE,
 }
-COLLECTIVES = ("nccl", "rccl")
 MOST_NAMES = 100_000
 N_ROWS = 10_000
 N_INSTRUCTIONS = 20_000_000_000
@@ -96,6 +96,7 @@ def _read(database: sqlite3.Connection, path: Path) -> Recording:
         tuple(f"gpu:{one}" for one in devices.known),
         *(column[kept] for column in (start, stop, device, kind, name)),
         names=tuple(names.known),
+        is_movable=False,
         faults=tuple(faults),
     )
 
@@ -111,7 +112,7 @@ def _add(
     said = [
         texts.get(one[3], "") if isinstance(one[3], int) else str(one[3] or "")[:MOST_NAME] for one in rows
     ]
-    kinds = [EXCHANGE if kind == WORK and one.lower().startswith(COLLECTIVES) else kind for one in said]
+    kinds = [EXCHANGE if kind == WORK and operation_of(one) else kind for one in said]
     start = np.array([float(one[0]) for one in rows])
     length = np.array([float(one[1] - one[0]) for one in rows])
     columns.add(start, length, devices, kinds, [names[one] for one in said])

@@ -1,5 +1,6 @@
 """``read_trace``: the recording of a trace file, by what its content is, whatever its name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from evenload.audit.readers.chrome import read_chrome
@@ -14,12 +15,18 @@ from evenload.errors import FormatError, quoted
 __all__ = ["read_trace"]
 
 SQLITE = b"SQLite format 3\0"
+TENSORRT = (b'"averageMs"', b'"startComputeMs"')
 EVENT_LINE = b'{"event"'
 
 
-def read_trace(path: Path, *, rows: str = "auto") -> Recording:
-    """The recording of a file or a run folder. ``rows``: auto, process or thread, of Chrome traces.
+def read_trace(
+    path: Path, *, rows: str = "auto", collectives: Sequence[str] = (), by_operator: bool = False
+) -> Recording:
+    """The recording of a file or a run folder.
 
+    rows         auto, process or thread: what a device is in a Chrome trace
+    collectives  parts of the names of further collectives, in a Chrome trace
+    by_operator  call kernels after the operators that launched them, in a Chrome trace
     Raises ConfigError for a file that cannot be read, FormatError for one of no known format.
     """
     if path.is_dir():
@@ -32,8 +39,13 @@ def read_trace(path: Path, *, rows: str = "auto") -> Recording:
             return read_own_run(path)
         if first.startswith(b"[") and b'"startstops"' in first:
             return read_dask(file)
+        if any(word in first for word in TENSORRT):
+            raise FormatError(
+                f"{quoted(str(path), 200)} is a profile of TensorRT's trtexec: it has no times of start",
+                hint="record with nsys profile, and audit nsys export --type sqlite",
+            )
         if first.startswith((b"[", b"{")):
-            return read_chrome(file, rows=rows)
+            return read_chrome(file, rows=rows, collectives=collectives, by_operator=by_operator)
         if is_samples(first):
             return read_samples(file)
         if is_bare(first):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
-from evenload.audit.recording import MOST_DEVICES, PARTLY, WORK, Recording, SpanColumns
+from evenload.audit.recording import HOLE, MOST_DEVICES, PARTLY, WORK, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
 __all__ = ["is_bare", "is_samples", "read_samples"]
@@ -32,8 +32,10 @@ NUMBER = re.compile(r"[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?")
 MOST_LINE = 1 << 16
 MOST_SECONDS = 9e9  # from the epoch to 2255
 MOST_SAMPLES = 50_000_000
+ENTITIES = ("GPU", "GPU-I", "GPU-CI")  # GPUs, and their MIG instances
 DMON_S = 1.0
-LEAST_SAMPLES = 40
+LEAST_SAMPLES = 6
+HOLE_TIMES = 10  # the usual time between two samples: nobody knows what was in a longer one
 BARE_LINE = re.compile(rb"\s*\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 BLOCK = 1 << 20
 HINT = "record with: nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1"
@@ -84,7 +86,7 @@ def _recording(
     devices: Numbering, times: dict[int, list[float]], loads: dict[int, list[float]], faults: tuple[str, ...]
 ) -> Recording:
     columns = SpanColumns()
-    first_ns, last_ns = [], []
+    first_ns, last_ns, n_holes = [], [], 0
     for at in range(len(devices.known)):
         order = np.argsort(times[at], kind="stable")
         t_ns = np.rint(np.array(times[at])[order] * 1e9).astype(np.int64)
@@ -92,6 +94,10 @@ def _recording(
         load = np.array(loads[at])[order]
         usual_ns = int(np.median(np.diff(t_ns))) if len(t_ns) > 1 else 1_000_000_000
         begin = np.concatenate([[t_ns[0] - usual_ns], t_ns[:-1]])
+        hole = np.flatnonzero(t_ns - begin > HOLE_TIMES * max(usual_ns, 1))
+        columns.add(begin[hole], t_ns[hole] - usual_ns - begin[hole], np.full(len(hole), at), HOLE)
+        begin[hole] = t_ns[hole] - usual_ns
+        n_holes += len(hole)
         length = t_ns - begin
         busy = np.rint(length * load).astype(np.int64)
         columns.add(begin, busy, np.full(len(begin), at), WORK)
@@ -106,8 +112,16 @@ def _recording(
         *(start, stop, device, kind, name),
         window_ns=(min(first_ns), max(last_ns)),
         has_items=False,
-        faults=(*faults, *columns.faults()),
+        faults=(*faults, *columns.faults(), *_holes_told(n_holes)),
     )
+
+
+def _holes_told(n_holes: int) -> Iterator[str]:
+    if n_holes:
+        yield (
+            f"{n_holes} × more than {HOLE_TIMES} times the usual time between two samples: not recorded, so "
+            "neither work nor idle."
+        )
 
 
 def _check_one_gpu(t_ns: NDArray[np.int64], device: str) -> None:
@@ -181,12 +195,12 @@ def _dmon_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[st
     n_seen: dict[str, int] = {}
     for line in lines:
         words = line.split()
-        if len(words) < len(names) + 1 or words[0].upper() != "GPU":
+        if len(words) < len(names) + 1 or words[0].upper() not in ENTITIES:
             if line.strip() and not line.lstrip().startswith(("#", "ID", "Id", "Entity")):
                 yield None
             continue
         value = _number(words[at])
-        device = words[1][:40]
+        device = words[1][:40] if words[0].upper() == "GPU" else f"{words[0]} {words[1]}"[:40]
         n_seen[device] = n_seen.get(device, 0) + 1
         if value is not None and is_percent:
             value /= 100

@@ -9,7 +9,9 @@ function renderAudit(view) {
   const tools = timelineTools();
   const parts = [
     part("timeline", "Timeline", tools.nodes, timelineLegend(view, model), host),
-    auditOthers(audit),
+    auditCulprits(audit),
+    auditSteps(audit),
+    audit.what_ifs.length > 0 && auditOthers(audit),
     auditDevices(audit),
     auditGaps(audit),
     audit.findings.length > 0 && part("findings", "Stragglers", null, el("ul", {}, audit.findings.map((one) => el("li", {}, one)))),
@@ -18,7 +20,7 @@ function renderAudit(view) {
   const faults = audit.faults.length > 0 && el("div", { class: "faults", role: "note" }, "To know of this trace:", el("ul", {}, audit.faults.map((one) => el("li", {}, one))));
   const head = el("header", {}, el("div", { class: "head" }, el("div", {}, brand(), el("h1", {}, `Audit: ${audit.source}`)), el("div", { class: "tools" }, themeButton())), meta, faults);
   const hero = el("div", { class: "hero" }, auditVerdict(audit), auditCauses(audit));
-  const advice = audit.largest && el("p", { class: "advice" }, `Most was lost to ${audit.largest}: ${audit.causes[audit.largest].says}. ${audit.remedy}`);
+  const advice = el("p", { class: "advice" }, audit.sentence);
   document.getElementById("page").replaceChildren(...[head, hero, advice, jumps(parts), ...parts, footPart(view)].filter(Boolean));
   const drawn = new TimelineView(host, model, { view: (_, isWhole) => tools.see(isWhole), layout: () => {} });
   tools.act(drawn);
@@ -54,6 +56,35 @@ function auditCauses(audit) {
   const list = Object.entries(audit.causes).map(([name, cause]) => el("li", {}, el("b", {}, name), `: ${cause.says} (factor: ${cause.factor})`));
   const why = el("details", { class: "why" }, el("summary", {}, "What are these?"), el("p", {}, `Every nanosecond of every device belongs to work or to one cause. Gaps below ${time(audit.gap_s)} are launch gaps.`), el("ul", {}, list));
   return el("div", { class: "where" }, el("dl", { class: "factors" }, rows), why);
+}
+
+// Who came late to collectives: because of what, and what others waited for it.
+function auditCulprits(audit) {
+  if (!audit.culprits.length) return null;
+  const most = Math.max(...audit.culprits.map((one) => one.cost_ns));
+  const victims = (one) => Object.entries(one.victims).map(([name, ns]) => `${name} ${time(ns / 1e9)}`).join(", ");
+  const columns = [
+    { label: "Came late", name: true, value: (one) => [one.device, el("span", { class: "sub" }, `${one.reason}${one.span ? `: ${one.span}` : ""}`)] },
+    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.cost_ns) / most}%` } })) },
+    { label: "Times", num: true, value: (one) => whole(one.n_late) },
+    { label: "Cost others", num: true, value: (one) => time(one.cost_ns / 1e9) },
+    { label: "Who waited", value: victims },
+  ];
+  const note = el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "What a rank waited in collectives while nothing else ran on it, charged to the rank that came last, and to what that did more of since the collective before.");
+  return part("culprits", "Late to collectives", null, table(columns, audit.culprits), note);
+}
+
+function auditSteps(audit) {
+  if (!audit.steps.length) return null;
+  const slow = (one) => one.slow.map((step) => `${step.number}: ${time(step.took_s)}, ${time(step.more_s)} more ${step.use}`).join("; ");
+  const columns = [
+    { label: "Steps of", name: true, value: (one) => one.devices.join(", ") },
+    { label: "Number", num: true, value: (one) => whole(one.n_steps) },
+    { label: "Median", num: true, value: (one) => time(one.median_s) },
+    { label: "Longest", num: true, value: (one) => time(one.longest_s) },
+    { label: "Slow ones", value: (one) => slow(one) || "–" },
+  ];
+  return part("steps", "Steps", null, table(columns, audit.steps));
 }
 
 function auditOthers(audit) {

@@ -1,0 +1,175 @@
+"""Who came late to collectives, why, and what that cost whom: every nanosecond of waiting has one culprit.
+
+A rank that comes late did more, since the collective before, than the rank that waits for it. What it did
+more of is the reason: kernels, copies, or gaps, and these by what the program did in them (``audit.host``).
+The time that a rank waited while nothing else ran on it is charged to the rank that came last, and to that
+reason; waits that overlap are charged once, to the one that began first.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.audit.device_time import DeviceTime
+from evenload.audit.host import HOST_CAUSES, LAUNCH, OPERATE
+from evenload.audit.occupancy import Occupancy, minus, sorted_union, within
+from evenload.audit.recording import EXCHANGE, LATE, WORK, Recording, Waits, shown_name
+
+__all__ = ["Culprit", "culprits_of"]
+
+REASONS = ("kernels", "copies", *HOST_CAUSES)
+MOST_LOOKED_AT = 64  # waits whose spans are compared, of each culprit and reason
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A device that others waited for in collectives, and one reason why it came late.
+
+    reason   kernels | copies | input | synchronisation | launching | other code | not known
+    span     what it did more of than those that waited; "" if no span says it
+    n_late   collectives to which it came last for this reason
+    cost_ns  what others waited for it, each nanosecond of each
+    victims  device -> nanoseconds of that
+    """
+
+    device: str
+    reason: str
+    span: str
+    n_late: int
+    cost_ns: int
+    victims: dict[str, int]
+
+
+def culprits_of(
+    recording: Recording, rows: list[NDArray[np.int64]], occupancy: list[Occupancy], time: DeviceTime
+) -> list[Culprit]:
+    """Return who came late and why, what cost most first; what all of them cost is all waiting for ranks.
+
+    rows       each device's spans, by start
+    occupancy  each device's busy time
+    time       what it went into
+    """
+    waits = recording.waits
+    if waits is None or not len(waits.device):
+        return []
+    charged_ns = _charged(recording, waits, rows, occupancy)
+    begun_ns = _begun(waits, recording)
+    reason = _reasons(waits, begun_ns, time)
+    found = []
+    pairs = np.stack([waits.late.astype(np.int64), reason], axis=1)
+    for late, why in np.unique(pairs[charged_ns > 0], axis=0).tolist():
+        own = np.flatnonzero((pairs[:, 0] == late) & (pairs[:, 1] == why) & (charged_ns > 0))
+        victims: dict[str, int] = defaultdict(int)
+        for device, ns in zip(waits.device[own].tolist(), charged_ns[own].tolist(), strict=True):
+            victims[recording.devices[device]] += ns
+        longest = own[np.argsort(-charged_ns[own], kind="stable")][:MOST_LOOKED_AT]
+        span = _span(recording, rows, waits, begun_ns, longest, REASONS[why])
+        n_late = len(np.unique(waits.collective[own]))
+        name = recording.devices[late]
+        found.append(Culprit(name, REASONS[why], span, n_late, int(charged_ns[own].sum()), dict(victims)))
+    return sorted(found, key=lambda one: -one.cost_ns)
+
+
+def _charged(
+    recording: Recording, waits: Waits, rows: list[NDArray[np.int64]], occupancy: list[Occupancy]
+) -> NDArray[np.int64]:
+    """Nanoseconds of each wait in which its device did nothing else: they sum to its time of kind LATE."""
+    charged = np.zeros(len(waits.device), np.int64)
+    for device in np.unique(waits.device).tolist():
+        own = np.flatnonzero(waits.device == device)
+        spans, first_ns = rows[device], occupancy[device].first_ns
+        kind = recording.kind[spans]
+        start = np.maximum(recording.start_ns[spans], first_ns)
+        stop = np.maximum(recording.stop_ns[spans], first_ns)
+        more = (kind == WORK) | (kind == EXCHANGE)
+        late = sorted_union(start[kind == LATE], stop[kind == LATE])
+        alone = minus(late, sorted_union(start[more], stop[more]))
+        until = np.maximum.accumulate(waits.stop_ns[own])
+        begin = np.maximum(waits.start_ns[own], np.concatenate([until[:1] * 0, until[:-1]]))
+        begin[0] = waits.start_ns[own[0]]
+        end = np.maximum(waits.stop_ns[own], begin)
+        charged[own] = within(alone, end) - within(alone, begin)
+    return charged
+
+
+def _begun(waits: Waits, recording: Recording) -> NDArray[np.int64]:
+    """When the stretch began whose work decided who came late [waits, 2]: of the late device, of the other.
+
+    The end of the last matched collective before, on each; else the start of the trace.
+    """
+    found = recording.collectives
+    first = int(recording.start_ns.min())
+    begun = np.full((len(waits.device), 2), first, np.int64)
+    if found is None:
+        return begun
+    ends_of: dict[int, NDArray[np.int64]] = {}
+    for column, devices, until in ((0, waits.late, waits.stop_ns), (1, waits.device, waits.start_ns)):
+        for device in np.unique(devices).tolist():
+            if device not in ends_of:
+                own = found.row[recording.device[found.row] == device]
+                ends_of[device] = np.sort(recording.stop_ns[own])
+            here = np.flatnonzero(devices == device)
+            at = np.searchsorted(ends_of[device], until[here], side="right") - 1
+            begun[here[at >= 0], column] = ends_of[device][at[at >= 0]]
+    return begun
+
+
+def _reasons(waits: Waits, begun_ns: NDArray[np.int64], time: DeviceTime) -> NDArray[np.int64]:
+    """The reason of each wait: what the late device did most more of than the one that waited."""
+    more = np.zeros((len(waits.device), len(REASONS)), np.int64)
+    for column, devices, until, sign in (
+        (0, waits.late, waits.stop_ns, 1),
+        (1, waits.device, waits.start_ns, -1),
+    ):
+        for device in np.unique(devices).tolist():
+            here = np.flatnonzero(devices == device)
+            for at, reason in enumerate(REASONS):
+                begun = np.minimum(begun_ns[here, column], until[here])
+                more[here, at] += sign * time.between(device, reason, begun, until[here])
+    return more.argmax(axis=1)
+
+
+def _span(
+    recording: Recording,
+    rows: list[NDArray[np.int64]],
+    waits: Waits,
+    begun_ns: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+    reason: str,
+) -> str:
+    """The name of which the late device had most more in the chosen waits."""
+    more: Counter[str] = Counter()
+    for at in chosen.tolist():
+        sides = (
+            (1, int(waits.late[at]), int(begun_ns[at, 0]), int(waits.stop_ns[at])),
+            (-1, int(waits.device[at]), int(begun_ns[at, 1]), int(waits.start_ns[at])),
+        )
+        for sign, device, begin, end in sides:
+            for name, ns in _names(recording, rows[device], device, reason, begin, end):
+                more[recording.names[name]] += sign * ns
+    name, ns = max(more.items(), key=lambda one: one[1], default=("", 0))
+    return shown_name(name) if ns > 0 else ""
+
+
+def _names(
+    recording: Recording, own: NDArray[np.int64], device: int, reason: str, begin: int, end: int
+) -> list[tuple[int, int]]:
+    """Names and nanoseconds, between two times, of the spans that a reason is about."""
+    if reason in ("kernels", "copies"):
+        kind = WORK if reason == "kernels" else EXCHANGE
+        start = recording.start_ns[own]
+        chosen = own[: np.searchsorted(start, end)]
+        chosen = chosen[(recording.stop_ns[chosen] > begin) & (recording.kind[chosen] == kind)]
+        start, stop, name = recording.start_ns[chosen], recording.stop_ns[chosen], recording.name[chosen]
+    else:
+        host, clock = recording.host, recording.clock[device]
+        if host is None or reason not in HOST_CAUSES[:3]:
+            return []
+        of_reason = (LAUNCH, OPERATE) if reason == "launching" else (HOST_CAUSES.index(reason),)
+        is_own = (host.clock == clock) & np.isin(host.kind, of_reason)
+        chosen = np.flatnonzero(is_own & (host.stop_ns > begin) & (host.start_ns < end))
+        start, stop, name = host.start_ns[chosen], host.stop_ns[chosen], host.name[chosen]
+    took = np.minimum(stop, end) - np.maximum(start, begin)
+    return list(zip(name.tolist(), took.tolist(), strict=True))

@@ -1,0 +1,72 @@
+"""Two audits beside one another: traces whose operators and times are known beforehand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.audit.compare import compare, foretold_s, operator_s, shares
+from evenload.audit.traces import AuditOptions, read_traces
+
+BY_OPERATOR = AuditOptions(by_operator=True)
+
+
+def trace(path: Path, kernel: str, times_us: dict[str, float]) -> Path:
+    """Each operator launches a kernel that is called after the device; one kernel has no operator."""
+    events: list[dict[str, Any]] = []
+    for at, (operator, took) in enumerate(times_us.items()):
+        row = {"ph": "X", "ts": 1000.0 * at, "args": {"External id": at + 1}}
+        events.append({**row, "cat": "kernel", "name": f"{kernel}_{at}", "pid": 0, "tid": 7, "dur": took})
+        events.append({**row, "cat": "cpu_op", "name": operator, "pid": 9, "tid": 9, "dur": 3.0})
+    events.append({"ph": "X", "ts": 9e5, "cat": "kernel", "name": "own", "pid": 0, "tid": 7, "dur": 50.0})
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_kernels_of_two_devices_are_compared_by_operator(tmp_path: Path) -> None:
+    before = trace(tmp_path / "a.json", "sm90", {"aten::mm": 400, "aten::add": 100})
+    after = trace(tmp_path / "b.json", "Cijk", {"aten::mm": 200, "aten::add": 150})
+    found = compare(read_traces([before], BY_OPERATOR), read_traces([after], BY_OPERATOR))
+    assert {one.name: one.before_s * 1e6 for one in found.operators} == pytest.approx(
+        {"aten::mm": 400, "aten::add": 100, "own": 50}
+    )
+    assert {one.name: one.after_s * 1e6 for one in found.operators} == pytest.approx(
+        {"aten::mm": 200, "aten::add": 150, "own": 50}
+    )
+    assert found.operators[0].name == "aten::mm"
+    (work,) = [one for one in found.causes if one.name == "work"]
+    assert (work.before_s * 1e6, work.after_s * 1e6) == pytest.approx((550, 400))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    before = trace(tmp_path / "a.json", "sm90", {"aten::mm": 350})
+    after = trace(tmp_path / "b.json", "Cijk", {"aten::mm": 150})
+    program = [sys.executable, "-m", "evenload", "audit", str(after), "--before", str(before)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=400)
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("aten::mm")]
+    assert line.split()[1:] == ["350", "µs", "150", "µs", "−200", "µs"]
+    assert "shares of 33.3% and 66.7%" in done.stdout
+
+
+def test_shares_of_a_pair_take_equally_long() -> None:
+    first, second = shares(3.0, 1.0)
+    assert first + second == 1
+    assert first * 3.0 == second * 1.0
+
+
+def test_time_that_is_foretold() -> None:
+    """Of two devices that differ by operator: 1.5 times as long for one, half as long for the other."""
+    here, there = {"mm": 4.0, "add": 2.0}, {"mm": 6.0, "add": 1.0}
+    assert foretold_s({"mm": 10.0, "add": 4.0}, here, there) == (17.0, 1.0)
+    found, known = foretold_s({"mm": 10.0, "conv": 6.0}, here, there)
+    assert (found, known) == (15.0 + 6.0 * 7 / 6, 10 / 16)
+
+
+def test_operators_of_a_trace_without_them(tmp_path: Path) -> None:
+    path = trace(tmp_path / "a.json", "sm90", {"aten::mm": 400})
+    events = [one for one in json.loads(path.read_text())["traceEvents"] if one["cat"] == "kernel"]
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert operator_s(read_traces([path], BY_OPERATOR)) == pytest.approx({"sm90_0": 400e-6, "own": 50e-6})
