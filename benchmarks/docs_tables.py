@@ -270,6 +270,21 @@ TRAINING = {
 }  # fmt: skip
 PAGES: Mapping[str, Mapping[str, Table]] = {
     "clients-measured.md": CLIENTS,
+    "how-to/audit.md": {
+        "audit_traces": Table(
+            "accelerator | what ran = what | recorded by = source | time, ms = wall_ms :,.1f | work :.1%"
+            " | exchange :.1%"
+            " | launch gaps = launch_gaps :.1%"
+            " | longer gaps = longer_gaps :.1%"
+            " | the program was in = program", 3,
+        ),
+        "audit_delays": Table(
+            "ranks | delays | named, rank and place = named | waited, s, by the ranks' clocks = waited_s :,.3f"
+            " | by the audit = said_s :,.3f | mean error of a rank = mean_error :.1%"
+            " | worst = worst_error :.1%"
+            " | without delays, s = even_waited_s :,.3f | by the audit = even_said_s :,.3f", 1,
+        ),
+    },
     "explanation/executor-speed.md": EXECUTOR,
     "explanation/faults.md": {"executor_faults": Table(FAULTS, 8)},
     "explanation/pipelines.md": PIPELINES,
