@@ -279,7 +279,8 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
             " | the program was in = program", 3,
         ),
         "audit_delays": Table(
-            "ranks | delays | named, rank and place = named | waited, s, by the ranks' clocks = waited_s :,.3f"
+            "ranks | delays | named, rank and place = named"
+            " | waited, s, by the ranks' clocks = waited_s :,.3f"
             " | by the audit = said_s :,.3f | mean error of a rank = mean_error :.1%"
             " | worst = worst_error :.1%"
             " | without delays, s = even_waited_s :,.3f | by the audit = even_said_s :,.3f", 1,
