@@ -14,7 +14,7 @@ SEEDS = range(12)
 
 def seconds_of(costs, counts, noise=0.0, rng=None):
     return [
-        cost.of(n) * (1 + (rng.uniform(-noise, noise) if rng else 0.0))
+        cost.seconds(n) * (1 + (rng.uniform(-noise, noise) if rng else 0.0))
         for cost, n in zip(costs, counts, strict=True)
     ]
 
@@ -53,7 +53,7 @@ def test_a_rank_that_changes_is_followed_within_five_steps(seed, factor):
         drift.observe(drift.shares.counts, seconds_of(costs, drift.shares.counts, 0.02, rng))
     which = seed % len(costs)
     before = drift.shares.counts[which]
-    costs[which] = Cost(0.0, costs[which].per_sample_s * factor)
+    costs[which] = Cost(0.0, costs[which].per_item_s * factor)
     for _ in range(5):
         drift.observe(drift.shares.counts, seconds_of(costs, drift.shares.counts, 0.02, rng))
     assert (drift.shares.counts[which] < before) == (factor > 1)

@@ -17,9 +17,9 @@ SECONDS = st.floats(1e-4, 10.0)
 @given(st.floats(0, 5), SECONDS, st.integers(1, 400), st.integers(1, 400))
 def test_two_sizes_say_both_costs(fixed_s, sample_s, n, more):
     cost = Cost(fixed_s, sample_s)
-    found = cost_through([(size, cost.of(size)) for size in (n + more, n)])
-    assert math.isclose(found.of(n), cost.of(n), rel_tol=1e-6)
-    assert math.isclose(found.of(n + more), cost.of(n + more), rel_tol=1e-6)
+    found = cost_through([(size, cost.seconds(size)) for size in (n + more, n)])
+    assert math.isclose(found.seconds(n), cost.seconds(n), rel_tol=1e-6)
+    assert math.isclose(found.seconds(n + more), cost.seconds(n + more), rel_tol=1e-6)
 
 
 def test_one_size_and_times_that_fall_per_sample():

@@ -127,7 +127,7 @@ def _costs(
     rows = [_times(text, group_of, equal_share) for text in request.step_s]
     costs = [cost_through(times) for times in zip(*rows, strict=True)]
     return [
-        replace(cost, fixed_s=cost.fixed_s / one.speed, per_sample_s=cost.per_sample_s / one.speed)
+        replace(cost, launch_s=cost.launch_s / one.speed, per_item_s=cost.per_item_s / one.speed)
         for cost, one in zip(costs, devices, strict=True)
     ]
 

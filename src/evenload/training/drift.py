@@ -63,7 +63,7 @@ class Drift:
         for rank, n_samples, one_s in zip(self._ranks, counts, seconds, strict=True):
             rank.observe(n_samples, one_s)
         found = self._share(self._global_batch, self._unit)
-        now_s = max(cost.of(n) for cost, n in zip(found.costs, self.shares.counts, strict=True))
+        now_s = max(cost.seconds(n) for cost, n in zip(found.costs, self.shares.counts, strict=True))
         gain = min(MOST_GAIN, max(LEAST_GAIN, *(N_SPREADS * rank.spread for rank in self._ranks)))
         is_worth = now_s > found.step_s * (1 + gain)
         counts_now = self.shares.counts
@@ -76,7 +76,9 @@ class Drift:
 
     def _known(self) -> list[Cost]:
         """The cost of each rank; where nothing is known, the middle of the others."""
-        known = sorted((one.cost for one in self._ranks if one.cost), key=lambda cost: cost.of(self._usual))
+        known = sorted(
+            (one.cost for one in self._ranks if one.cost), key=lambda cost: cost.seconds(self._usual)
+        )
         usual = known[len(known) // 2] if known else UNKNOWN
         return [one.cost or usual for one in self._ranks]
 

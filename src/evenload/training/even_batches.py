@@ -373,7 +373,7 @@ class EvenBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training is, after its last step, and the ranks' speeds; JSON can hold it."""
-        costs = [None if one is None else [one.fixed_s, one.per_sample_s] for one in self._drift.costs]
+        costs = [None if one is None else [one.launch_s, one.per_item_s] for one in self._drift.costs]
         return {**self._at.to_json(), "costs": costs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ class TrainingPlan:
     @property
     def equal_step_s(self) -> float:
         """Seconds of a step with equal shares: the slowest card's."""
-        return max(card.cost.of(n) for card, n in zip(self.cards, self.equal_counts, strict=True))
+        return max(card.cost.seconds(n) for card, n in zip(self.cards, self.equal_counts, strict=True))
 
     @property
     def gain(self) -> float:
@@ -79,8 +79,8 @@ class TrainingPlan:
                     "seconds": seconds(one_s),
                     "busy": one_s / self.shares.step_s,
                     "most_samples": card.most,
-                    "fixed_s": seconds(card.cost.fixed_s),
-                    "per_sample_s": seconds(card.cost.per_sample_s),
+                    "fixed_s": seconds(card.cost.launch_s),
+                    "per_sample_s": seconds(card.cost.per_item_s),
                     "equal_samples": n_equal,
                 }
                 for card, n, one_s, n_equal in rows

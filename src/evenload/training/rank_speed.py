@@ -45,10 +45,10 @@ class RankSpeed:
         if self.cost is None or not self._seen:
             self._seen.append((n_samples, seconds))
             self.cost = _cost(
-                self._seen, 0.0 if self.cost is None else self.cost.fixed_s / self.cost.of(n_samples)
+                self._seen, 0.0 if self.cost is None else self.cost.launch_s / self.cost.seconds(n_samples)
             )
             return
-        off = seconds / self.cost.of(n_samples) - 1
+        off = seconds / self.cost.seconds(n_samples) - 1
         if abs(off) <= max(ODD, N_SPREADS * self.spread):
             self._odd.clear()
             self._seen.append((n_samples, seconds))
@@ -62,7 +62,7 @@ class RankSpeed:
 
     def _off(self, n_samples: int, seconds: float) -> float:
         """By which share a step differs from what was expected."""
-        return seconds / self.cost.of(n_samples) - 1 if self.cost else 0.0
+        return seconds / self.cost.seconds(n_samples) - 1 if self.cost else 0.0
 
     def _is_agreed(self) -> bool:
         """Whether the odd steps are off alike: pauses by chance are not."""
@@ -82,7 +82,7 @@ class RankSpeed:
         if fixed is None:
             self.n_changes += 1
             n_samples, _ = _middle(odd)
-            fixed = self.cost.fixed_s / self.cost.of(n_samples) if self.cost else 0.0
+            fixed = self.cost.launch_s / self.cost.seconds(n_samples) if self.cost else 0.0
             self._seen.clear()
         self._seen.extend(odd)
         self.cost = _cost(odd, fixed)
@@ -94,7 +94,7 @@ class RankSpeed:
         far = [one for one in self._seen if abs(one[0] - last) > LEAST_CHANGE * last]
         fixed = _fixed(_middle(far), _middle(near)) if far else None
         if fixed is None:
-            fixed = self.cost.fixed_s / self.cost.of(last) if self.cost else 0.0
+            fixed = self.cost.launch_s / self.cost.seconds(last) if self.cost else 0.0
         self.cost = _cost(near, fixed)
 
 

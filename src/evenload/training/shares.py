@@ -11,6 +11,7 @@ from typing import Any
 from evenload._arguments import MOST, number, sequence, whole
 from evenload.balance.claim import claim, exact
 from evenload.balance.partition import equal, water_filling, water_level
+from evenload.balance.policy.estimate import Cost
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["Cost", "Shares", "cost_of", "share"]
@@ -18,18 +19,6 @@ __all__ = ["Cost", "Shares", "cost_of", "share"]
 LEAST_S, MOST_S = 1e-9, 1e6
 MOST_UNITS = 150_000  # in a certificate
 NS = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a step on one rank: ``fixed_s + n * per_sample_s`` seconds for its n samples."""
-
-    fixed_s: float
-    per_sample_s: float
-
-    def of(self, n_samples: float) -> float:
-        """Return the seconds for so many samples; none take none."""
-        return self.fixed_s + n_samples * self.per_sample_s if n_samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +46,13 @@ class Shares:
     @property
     def seconds(self) -> tuple[float, ...]:
         """Seconds of each rank for its part."""
-        return tuple(cost.of(n) for cost, n in zip(self.costs, self.counts, strict=True))
+        return tuple(cost.seconds(n) for cost, n in zip(self.costs, self.counts, strict=True))
 
     @property
     def equal_step_s(self) -> float:
         """Seconds of a step with the same count on every rank, as without shares; memory not looked at."""
         counts = equal(sum(self.counts), len(self.costs))
-        return max(cost.of(n) for cost, n in zip(self.costs, counts, strict=True))
+        return max(cost.seconds(n) for cost, n in zip(self.costs, counts, strict=True))
 
     def certificate(self, name: str = "step") -> dict[str, Any]:
         """Return the plan of this step as a certificate, for ``json.dumps``.
@@ -107,12 +96,12 @@ def share(
     )
     limits = _limits(most, len(costs), unit)
     n_units = _units(global_batch, limits, unit, least)
-    launch_s = [cost.fixed_s + least * unit * cost.per_sample_s for cost in costs]
-    per_unit_s = [unit * cost.per_sample_s for cost in costs]
+    launch_s = [cost.launch_s + least * unit * cost.per_item_s for cost in costs]
+    per_unit_s = [unit * cost.per_item_s for cost in costs]
     room = [None if limit is None else limit - least for limit in limits]
     n_free = n_units - least * len(costs)
     counts = [unit * (least + n) for n in water_filling(n_free, launch_s, per_unit_s, room)]
-    step_s = max(cost.of(n) for cost, n in zip(costs, counts, strict=True))
+    step_s = max(cost.seconds(n) for cost, n in zip(costs, counts, strict=True))
     level_s = max([water_level(n_free, launch_s, per_unit_s, room), *(launch_s if least else ())])
     return Shares(tuple(counts), costs, step_s, min(step_s, level_s), unit)
 
@@ -120,7 +109,7 @@ def share(
 def cost_of(name: str, given: Any) -> Cost:
     """Return seconds of a sample, or of a step and a sample, as a ``Cost``. Raises ConfigError."""
     if isinstance(given, Cost):
-        fixed, per_sample = given.fixed_s, given.per_sample_s
+        fixed, per_sample = given.launch_s, given.per_item_s
     elif isinstance(given, tuple | list):
         if len(given) != 2:
             raise ConfigError(f"{name} is {quoted(given)}", hint="give seconds, or (fixed_s, per_sample_s)")
@@ -175,9 +164,9 @@ def _evidence(shares: Shares) -> tuple[int, int, dict[str, Any]]:
     """The step in nanoseconds, its bound, and what proves both: each unit a chunk, after the fixed cost."""
     ranks = range(len(shares.counts))
     n_units = sum(shares.counts) // shares.unit
-    load = [int(cost.fixed_s * NS) for cost in shares.costs]
+    load = [int(cost.launch_s * NS) for cost in shares.costs]
     # Rounded up, so that a unit takes at least as long as the written speed says.
-    unit_ns = [max(1, -int(-Fraction(cost.per_sample_s) * shares.unit * NS // 1)) for cost in shares.costs]
+    unit_ns = [max(1, -int(-Fraction(cost.per_item_s) * shares.unit * NS // 1)) for cost in shares.costs]
     speeds = [NS / ns * (1 + 1e-12) for ns in unit_ns]
     chunks, loads, first = [], [], 0
     for rank in ranks:

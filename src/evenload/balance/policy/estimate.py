@@ -7,7 +7,9 @@ __all__ = ["Cost", "CostEstimate"]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of chunks on a device: one of ``n`` items takes ``launch_s + n * per_item_s`` seconds."""
+    """The cost of work on a device: ``n`` items at once (a chunk; samples of a training step) take
+    ``launch_s + n * per_item_s`` seconds.
+    """
 
     launch_s: float
     per_item_s: float
@@ -18,8 +20,8 @@ class Cost:
         return 1.0 / self.per_item_s
 
     def seconds(self, n: float) -> float:
-        """Seconds that a chunk of ``n`` items takes."""
-        return self.launch_s + n * self.per_item_s
+        """Seconds that ``n`` items take together; none take none."""
+        return self.launch_s + n * self.per_item_s if n else 0.0
 
 
 class RunningLine:
