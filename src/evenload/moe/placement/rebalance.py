@@ -117,7 +117,7 @@ def rebalance_experts(
 def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int, n_gpus: int):
     """``phy2log``, ``log2phy`` and ``logcnt`` of EPLB's policy, without twins."""
     require("llvmlite.binding", extra="kernels", why="planning a placement")
-    from evenload.moe.placement.placement_kernels import plan_layers, write_maps
+    from evenload.moe.placement.kernels.eplb import plan_layers, write_maps
 
     n_layers, n_experts = loads.shape
     local2log = np.empty((n_layers, n_nodes, n_experts // n_nodes), np.int64)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.placement.twin_kernels import part_layers
+from evenload.moe.placement.kernels.part_twins import part_layers
 
 __all__ = ["part_twins"]
 
@@ -28,32 +28,17 @@ def part_twins(
     A node whose busiest GPU would do more than any GPU of its layer did keeps its twins, unless trying all
     placements of a tiny node finds one without.
     """
-    layers = np.flatnonzero(is_twinned.any(axis=1))
-    weight = np.take_along_axis(
-        loads[layers].astype(np.float64), local2log[layers].reshape(len(layers), -1), axis=1
-    ).reshape(local2log[layers].shape)
-    before = [plan[layers] for plan in (holds, ranks, count)]
-    most = _busiest(weight, before[0], before[2]).max(axis=1) * ENOUGH
     part_layers(loads, local2log, holds, ranks, count, limit, is_twinned)
-    busiest = _busiest(weight, holds[layers], count[layers])
-    for i, node in np.argwhere(busiest > most[:, None]):
-        layer = layers[i]
-        rows = _without_twins(weight[i, node], holds.shape[2], holds.shape[3], float(most[i]))
+    for layer, node in np.argwhere(is_twinned):
+        weight = loads[layer, local2log[layer, node]].astype(np.float64)
+        rows = _without_twins(weight, *holds.shape[2:], float(limit[layer]) * ENOUGH)
         if rows is None:
-            holds[layer, node], ranks[layer, node], count[layer, node] = (plan[i, node] for plan in before)
             continue
         holds[layer, node] = rows
         held = rows.reshape(-1)
         count[layer, node] = np.bincount(held, minlength=count.shape[2])
         earlier = np.tril(held[:, None] == held[None], -1)  # slots that hold the same expert
         ranks[layer, node] = earlier.sum(axis=1).reshape(rows.shape)
-
-
-def _busiest(weight: NDArray, holds: NDArray, count: NDArray) -> NDArray[np.float64]:
-    """[layers, nodes] load of the node's busiest GPU."""
-    share = weight / count
-    held = np.take_along_axis(share, holds.reshape(*share.shape[:2], -1), axis=2)
-    return held.reshape(holds.shape).sum(axis=3).max(axis=2)
 
 
 def _without_twins(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.kernels import greedy_search, random_search
+from evenload.moe.placement.kernels.start import fill_slots
+from evenload.moe.placement.kernels.state import LayerProblem, LayerState, Scratch
 from evenload.moe.placement.rebalance import rebalance_experts
-from evenload.moe.search.kernels import greedy_search, random_search
-from evenload.moe.search.kernels.start import fill_slots
-from evenload.moe.search.kernels.state import LayerProblem, LayerState, Scratch
 from evenload.moe.search.scenarios import as_demand, stress
 from evenload.moe.topology import spread_strides
 

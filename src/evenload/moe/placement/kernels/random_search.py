@@ -7,9 +7,9 @@ pay.
 
 import numpy as np
 
-from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
-from evenload.moe.search.kernels.cost import keep_costs, set_up, try_costs
-from evenload.moe.search.kernels.lower_bound import exchange_bound, relabel_bound
+from evenload.moe.placement.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
+from evenload.moe.placement.kernels.cost import keep_costs, set_up, try_costs
+from evenload.moe.placement.kernels.lower_bound import exchange_bound, relabel_bound
 from evenload.native.kernel import compiled, inlined
 
 __all__ = ["search"]
