@@ -8,10 +8,9 @@ ranks less groups, for the most groups with room enough that ranks can be put in
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.cloning.fetch_costs import FetchCosts
 from evenload.moe.cloning.kernels.partition import MOST_EXACT, most_groups
-from evenload.moe.cloning.load_certificate import needed_clones
+from evenload.moe.cloning.load_certificate import CloneLayer, needed_clones
 
 __all__ = ["least_fetches", "least_seconds", "most_groups_bound"]
 
