@@ -46,23 +46,27 @@ class EnginePlanner:
     effort: Any = "online"
 
     def plan(self, windows: NDArray, fleet: Fleet, n_groups: int | None, old: Map | None = None) -> Map:
-        """The expert in each slot [layers, slots], -1 on dead GPUs only; ``windows`` [windows, layers, experts].
+        """The expert in each slot [layers, slots], -1 on dead GPUs only.
 
+        windows   [windows, layers, experts] loads
         n_groups  of experts that keep to their nodes; None: none do
-        old       [layers, slots] the map in use. Experts that stay on a GPU keep their slots; a layer keeps all
-                  of them if it has no load, or the new map is no more even
+        old       [layers, slots] the map in use. Experts that stay on a GPU keep their slots; a layer keeps
+                  all of them if it has no load, or the new map is no more even
 
         The map is in no layer less even than that of the engine's own policy, but for what ``target`` allows
         with ``old``. Raises ConfigError as ``rebalance_experts`` does.
         """
-        own = self._own(windows, fleet, n_groups)
-        if self.policy == "eplb":  # its steps are the same on every processor
-            return self._settled(own, own, windows, fleet, old)
 
-        def searched() -> Map:
-            return self._settled(self._searched(own, windows, fleet, n_groups, old), own, windows, fleet, old)
+        def settled() -> Map:
+            own = new = self._own(windows, fleet, n_groups)
+            if self.policy == "search":
+                new = self._searched(own, windows, fleet, n_groups, old)
+            return self._settled(new, own, windows, fleet, old)
 
-        return searched() if self.group is None else _agreed(searched, *self.group)
+        # The steps of the engine's own policy are the same on every processor.
+        if self.policy == "eplb" or self.group is None:
+            return settled()
+        return _agreed(settled, *self.group)
 
     def _own(self, windows: NDArray, fleet: Fleet, n_groups: int | None) -> Map:
         living = [gpu for gpu in range(fleet.n_gpus) if gpu not in fleet.dead]
@@ -84,8 +88,8 @@ class EnginePlanner:
         )  # fmt: skip
         if plan.shortfall:
             self._tell(
-                f"evenload cannot bring the experts of all layers to {target} with {fleet.n_living_slots} slots"
-                f" on {fleet.n_gpus} GPUs; more redundant experts can (num_redundant_experts)"
+                f"evenload cannot bring the experts of all layers to {target} with {fleet.n_living_slots}"
+                f" slots on {fleet.n_gpus} GPUs; num_redundant_experts gives more"
             )
         found, theirs = (self._imbalance(one, windows, fleet) for one in (plan.phy2log, own))
         is_worse = found > np.maximum(theirs, target or 0.0) + 1e-9

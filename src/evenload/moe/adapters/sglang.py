@@ -78,7 +78,10 @@ def rebalance_experts(
         group if _all_plan.get() and not is_elastic else None,
     )  # fmt: skip
     fleet = Fleet.even(
-        n_gpus, n_gpus * width, n_nodes=1 if n_kept is None else num_nodes, dead=np.flatnonzero(~alive)
+        n_gpus,
+        n_gpus * width,
+        n_nodes=1 if n_kept is None else num_nodes,
+        dead=np.flatnonzero(~alive).tolist(),
     )
     phy2log = planner.plan(loads, fleet, n_kept)
     maps = np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, loads.shape[2])

@@ -44,7 +44,7 @@ class CloneDispatch(SlotDispatch):
         self.gpu2node = np.full(layer.n_ranks, -1, np.int32) if nodes is None else np.array(nodes, np.int32)
 
     def shares(self, counts: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
-        """``exact_shares`` of the plan's quotas, for the ``counts`` [ranks, experts] that it was made from."""
+        """``exact_shares`` of the quotas, for the ``counts`` [ranks, experts] that the plan was made from."""
         return self.exact_shares(self.quotas, counts, rank)
 
 

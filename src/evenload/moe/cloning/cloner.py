@@ -79,7 +79,8 @@ class Cloner:
             )
         peak, bound, n = summary.tolist()
         by_rank = rows if rows.ndim == 2 else None
-        return ClonePlan(layer, totals, by_rank, *clones[:, :n].copy(), loads, peak, bound, self.costs)
+        experts, ranks, tokens = clones[:, :n].copy()
+        return ClonePlan(layer, totals, by_rank, experts, ranks, tokens, loads, peak, bound, self.costs)
 
     def _checked(self, counts: Any) -> NDArray[np.int64]:
         n_experts, n_ranks = self.layer.n_experts, self.layer.n_ranks

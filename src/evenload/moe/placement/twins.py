@@ -31,7 +31,7 @@ def part_twins(
     part_layers(loads, local2log, holds, ranks, count, limit, is_twinned)
     for layer, node in np.argwhere(is_twinned):
         weight = loads[layer, local2log[layer, node]].astype(np.float64)
-        rows = _without_twins(weight, *holds.shape[2:], float(limit[layer]) * ENOUGH)
+        rows = _without_twins(weight, holds.shape[2], holds.shape[3], float(limit[layer]) * ENOUGH)
         if rows is None:
             continue
         holds[layer, node] = rows

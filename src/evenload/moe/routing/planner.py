@@ -108,7 +108,7 @@ class Planner:
         group, n_experts = _group_of(buffer), n_logical_routed_experts
         n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
 
-        def fill_in() -> tuple[Any, Any]:
+        def filled_in() -> tuple[Any, Any]:
             n_slots = n_experts + n_ranks * (n_ranks > 1) if n_routed_experts is None else n_routed_experts
             if redundant_to_original is not None:
                 return redundant_to_original, n_slots
@@ -117,8 +117,8 @@ class Planner:
             return create_redundant_mapping(n_experts, n_slots, ep_size=n_ranks), n_slots
 
         # What cannot be filled in is refused below, after the ranks have met.
-        mapping, n_slots = attempt(fill_in)[0] or (redundant_to_original, n_routed_experts)
-        return cls(mapping, n_slots, n_experts, group=group, **options)
+        sizes: tuple[Any, Any] = attempt(filled_in)[0] or (redundant_to_original, n_routed_experts)
+        return cls(*sizes, n_experts, group=group, **options)
 
     def init_from_deep_ep(self, buffer: Any) -> None:
         """Exchange counts over ``buffer.group`` from now on. A collective."""

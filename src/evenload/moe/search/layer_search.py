@@ -20,6 +20,7 @@ __all__ = ["Effort", "LayerPlacement", "LayerSearch", "LivingFleet"]
 PERFECT = 1.0 + 1e-6
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 WORST = 8  # one window of so many is among the worst
+PRIOR = 3  # the mean counts as one window for so many
 ENOUGH_WINDOWS = 4  # from which on a quarter of them is held out
 
 
@@ -173,30 +174,35 @@ class LayerSearch:
         n_held = len(self.windows) // 4 if len(self.windows) >= ENOUGH_WINDOWS else 0
         known, held = np.split(self.windows, [len(self.windows) - n_held])
         thorough = replace(effort, n_windows=len(known), n_made_up=2 * effort.n_made_up)
-        judges = [self.scenarios(known, thorough)]
+        judges = [self.scenarios(self._with_prior(known), thorough)]
         if n_held:
-            judges.append(as_demand(held, self.fleet.speed.sum()))
+            judges.append(as_demand(self._with_prior(held), self.fleet.speed.sum()))
 
         def verdict(slots: NDArray[np.int64]) -> float:
             costs = [self.costs(slots, judge) for judge in judges]
             mean, worst = np.mean([cost.mean() for cost in costs]), max(cost.max() for cost in costs)
             return float((1 - self.robust) * mean + self.robust * worst)
 
-        demand = self.scenarios(known, effort)
+        demand = self.scenarios(self._with_prior(known), effort)
         begun = {name: self.search(slots, demand, effort.n_tries // 3)[0] for name, slots in self.starts()}
         begun |= others or {}
         origin = min(begun, key=lambda name: verdict(begun[name]))
         found = [begun[origin]]
         for _ in range(effort.n_rounds - 1):
             found.append(self.search(found[-1], demand, effort.n_tries)[0])
-            demand = self.scenarios(known, effort, found[-1])
+            demand = self.scenarios(self._with_prior(known), effort, found[-1])
         best = min(found, key=verdict)
-        held_out = float(self.costs(best, judges[-1]).mean()) if n_held else None
-        return LayerPlacement(
-            self.search(best, self.scenarios(self.windows, effort, best), effort.n_tries)[0],
-            origin,
-            held_out,
-        )
+        held_out = self.costs(best, as_demand(held, self.fleet.speed.sum())).mean() if n_held else None
+        demand = self.scenarios(self._with_prior(self.windows), effort, best)
+        slots = self.search(best, demand, effort.n_tries)[0]
+        return LayerPlacement(slots, origin, None if held_out is None else float(held_out))
+
+    def _with_prior(self, windows: NDArray) -> NDArray:
+        """``windows``, and for an equal split their mean beside them: chance in them will not come again."""
+        if self.is_routed or len(windows) < 2 or self.robust:
+            return windows
+        scaled = as_demand(windows, 1.0)
+        return np.concatenate([scaled, *[scaled.mean(axis=0, keepdims=True)] * (-(-len(scaled) // PRIOR))])
 
     def complete(self, old: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make ``old`` a valid start: no expert twice on a GPU, each somewhere, and at its home node."""

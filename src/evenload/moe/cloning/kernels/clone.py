@@ -206,8 +206,8 @@ def clone_layer(counts, expert_start, experts, spare, cap, is_timed, nodes, cost
     nodes   [ranks] int64 and
     costs   [4] float64 seconds: of a token, of a fetch inside a node and between nodes, hidden for fetches
     Written, int64: clones [3, many] experts, ranks and tokens; loads [ranks]; summary [3]: peak, a bound of
-    it, clones. A plan has at most 2 x ranks + experts: each clone ends the need of a rank, the room of one, or
-    an expert's tokens.
+    it, clones. A plan has at most 2 x ranks + experts clones: each ends the need of a rank, the room of one,
+    or an expert's tokens.
     """
     n_ranks = len(spare)
     layer = Layer(n_ranks, expert_start, experts, spare, cap)
