@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples_count import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import EvenloadError
@@ -35,6 +35,7 @@ def peak(row, loads, gpus):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([vllm.EplbPolicy, vllm.SearchPolicy]))
+@example(370, vllm.SearchPolicy)  # empty slots, and filling them made a GPU busier
 def test_no_layer_is_less_even_than_by_eplb_and_nothing_moves_for_nothing(seed, policy):
     """Maps in use by chance, with twins; loads by chance, with idle layers; fleets that were scaled up."""
     rng = np.random.default_rng(seed)
@@ -99,7 +100,6 @@ def test_a_plan_that_breaks_the_contract_gives_way_to_the_engines_own(monkeypatc
     loads = np.array([[[9.0, 5.0, 3.0, 1.0]]])
     own = twin.rebalance_layer(loads[0, 0], 8, 1, 1, 4)[0]
     monkeypatch.setattr(EnginePlanner, "_searched", lambda *_: broken)
-    monkeypatch.setattr(engine_plan, "_without_empty_slots", lambda planned, *_: planned)
     planner = EnginePlanner("search", "equal", f"some.engine.{broken.sum()}")
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("error")

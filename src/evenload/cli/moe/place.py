@@ -94,7 +94,7 @@ class PlaceRequest:
     "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
 )
 @click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
-@click.option("-o", "--output", type=FILE, help="Write the plan: .json or .npz.")
+@click.option("-o", "--output", type=FILE, help="Write the plan: .json, .npz, or .yaml for TensorRT-LLM.")
 @click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
 @json_option
 @passed_as(PlaceRequest)

@@ -91,21 +91,22 @@ class EnginePlanner:
                 f"evenload cannot bring the experts of all layers to {target} with {fleet.n_living_slots}"
                 f" slots on {fleet.n_gpus} GPUs; num_redundant_experts gives more"
             )
-        found, theirs = (self._imbalance(one, windows, fleet) for one in (plan.phy2log, own))
+        new = _without_empty_slots(plan.phy2log, windows.sum(axis=0), fleet)
+        found, theirs = (self._imbalance(one, windows, fleet) for one in (new, own))
         is_worse = found > np.maximum(theirs, target or 0.0) + 1e-9
-        return np.where(is_worse[:, None], own, plan.phy2log)
+        return np.where(is_worse[:, None], own, new)
 
     def _settled(self, new: Map, own: Map, windows: NDArray, fleet: Fleet, old: Map | None) -> Map:
         """``new`` as the engine takes it, or ``own`` where it would break the engine's contract."""
         for planned in (new, own):
-            filled = settled = _without_empty_slots(planned, windows.sum(axis=0), fleet)
+            settled = planned
             if old is not None:
-                settled = keep_slots(old, filled, fleet.n_gpus)
+                settled = keep_slots(old, planned, fleet.n_gpus)
                 is_whole = np.array([fault_of(row[None], windows.shape[2], fleet) is None for row in old])
                 gain = self._imbalance(old, windows, fleet) - self._imbalance(settled, windows, fleet)
                 stays = is_whole & (gain <= 1e-9)
-                settled, filled = (np.where(stays[:, None], old, one) for one in (settled, filled))
-            fault = fault_of(settled, windows.shape[2], fleet, filled, old)
+                settled, planned = (np.where(stays[:, None], old, one) for one in (settled, planned))
+            fault = fault_of(settled, windows.shape[2], fleet, planned, old)
             if fault is None:
                 return settled
             self._tell(f"evenload leaves its plan aside and takes that of the engine's policy: {fault}")

@@ -77,12 +77,8 @@ def rebalance_experts(
         policy, "equal" if policy == "eplb" else "routed", "sglang.evenload",
         group if _all_plan.get() and not is_elastic else None,
     )  # fmt: skip
-    fleet = Fleet.even(
-        n_gpus,
-        n_gpus * width,
-        n_nodes=1 if n_kept is None else num_nodes,
-        dead=np.flatnonzero(~alive).tolist(),
-    )
+    n_nodes, dead = 1 if n_kept is None else num_nodes, np.flatnonzero(~alive).tolist()
+    fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead)
     phy2log = planner.plan(loads, fleet, n_kept)
     maps = np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, loads.shape[2])
     return torch.from_numpy(maps[0]), torch.from_numpy(maps[1]), torch.from_numpy(maps[2])
