@@ -180,8 +180,7 @@ def _place_layer(
 ):  # fmt: skip
     """Search one layer: ``phy2log`` [GPUs * width], imbalance, held out, origin, imbalance of ``before``."""
     from evenload.moe.search.layer_repair import repair
-    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet
-    from evenload.moe.search.scenarios import as_demand
+    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet, as_demand
 
     living = LivingFleet.of(fleet)
     search = LayerSearch(
@@ -235,8 +234,7 @@ def imbalance_of(
 
     A second copy of an expert on a GPU is left out. Layers without load have 1.
     """
-    from evenload.moe.search.layer_search import LayerSearch, LivingFleet
-    from evenload.moe.search.scenarios import as_demand
+    from evenload.moe.search.layer_search import LayerSearch, LivingFleet, as_demand
 
     living, found = LivingFleet.of(fleet), np.ones(windows.shape[:2])
     free = np.full(windows.shape[2], -1)

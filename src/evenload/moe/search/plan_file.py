@@ -108,7 +108,9 @@ def _read_yaml(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
     phy2log = np.array([layers[layer] for layer in sorted(layers)], dtype=np.int64)
     if phy2log.shape[1] != page["num_slots"]:
         raise ValueError(f"{phy2log.shape[1]} slots of {page['num_slots']}")
-    own = next((json.loads(line.removeprefix(FLEET)) for line in text.splitlines() if FLEET in line), None)
+    own: Any = next(
+        (json.loads(line.removeprefix(FLEET)) for line in text.splitlines() if FLEET in line), None
+    )
     if own is None:
         own = {"n_experts": int(phy2log.max()) + 1, "fleet": asdict(Fleet.even(1, phy2log.shape[1]))}
     return phy2log, own["n_experts"], own["fleet"]
