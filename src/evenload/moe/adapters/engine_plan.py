@@ -27,7 +27,7 @@ Map = NDArray[np.int64]  # [layers, slots]
 
 @dataclass(frozen=True, slots=True)
 class EnginePlanner:
-    """How an adapter plans for its engine.
+    """A planner of maps for one engine, as its adapter asks for them.
 
     policy     "eplb": the engine's own, compiled; "search": beyond it
     objective  as in ``place``: how the engine divides an expert's tokens over its copies

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
+from evenload.errors import ConfigError, FormatError, MissingExtra, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
@@ -83,7 +83,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
         fleet = Fleet(
             tuple(facts["slots"]), tuple(facts["speeds"]), tuple(facts["nodes"]), frozenset(facts["dead"])
         )
-    except EvenloadError:
+    except MissingExtra:
         raise
     except Exception as error:  # numpy, zipfile and zlib have many kinds; all mean that it is damaged
         raise FormatError(f"{path.name} is no plan: {reason_of(error)}") from error
