@@ -1,6 +1,7 @@
 """``Cloner`` and ``clone_experts``: which experts are cloned for a batch, where to, and with how many
 tokens."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -42,17 +43,24 @@ class Cloner:
     ):
         require("llvmlite.binding", extra="kernels", why="clones of experts")
         from evenload.moe.cloning.kernels.clone import clone_layer
+        from evenload.moe.cloning.kernels.memory import block_words
 
         self._kernel, self._given = clone_layer, (homes, spare_slots, cap, n_ranks, costs)
         self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
-        self._nodes, self._table = np.zeros(layer.n_ranks, np.int64), np.zeros(4)
+        self._links, self._table = np.zeros(2 * layer.n_ranks), np.zeros(4)
+        self._nodes = np.zeros(layer.n_ranks, np.int64)
         if costs is not None:
             costs = instance_of("costs", costs, FetchCosts, "FetchCosts(...), or None for the lowest peak")
             self._nodes, self._table = costs.nodes_of(layer.n_ranks), costs.table()
         self.costs = costs
+        self._block = np.zeros(block_words(layer.n_ranks, layer.n_experts), np.int64)
+        tables = np.concatenate([layer.expert_start, layer.experts, layer.spare])
+        self._block[: len(tables)] = tables
+        self._lock = threading.Lock()  # the kernel lets go of the GIL
+        self._at, self._many = len(tables), 2 * layer.n_ranks + layer.n_experts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, self._given  # a kernel is not copied
+        return _made, self._given  # a copy has kernels and memory of its own
 
     def plan(self, counts: ArrayLike) -> ClonePlan:
         """Plan the clones of one batch.
@@ -66,21 +74,30 @@ class Cloner:
         rows = self._checked(counts)
         totals = rows if rows.ndim == 1 else rows.sum(axis=0)
         layer = self.layer
-        clones = np.empty((3, 2 * layer.n_ranks + layer.n_experts), np.int64)
-        loads, summary = np.empty(layer.n_ranks, np.int64), np.empty(3, np.int64)
-        status = self._kernel(
-            totals, layer.expert_start, layer.experts, layer.spare, layer.cap, self.costs is not None,
-            self._nodes, self._table, clones, loads, summary,
-        )  # fmt: skip
+        with self._lock:
+            status = self._kernel(
+                totals, layer.n_ranks, layer.cap, self._block, self.costs is not None, self._nodes,
+                self._table, self._links,
+            )  # fmt: skip
+            answer = self._block[self._at : self._at + 3 * self._many + layer.n_ranks + 3].copy()
         if status:
             raise ConfigError(
                 f"counts from {totals.min()} to {totals.max()}",
                 hint=f"give whole numbers of 0 or more, together below {MOST_COUNT}",
             )
-        peak, bound, n = summary.tolist()
-        by_rank = rows if rows.ndim == 2 else None
-        experts, ranks, tokens = clones[:, :n].copy()
-        return ClonePlan(layer, totals, by_rank, experts, ranks, tokens, loads, peak, bound, self.costs)
+        return self._plan_of(answer, totals, rows if rows.ndim == 2 else None)
+
+    def _plan_of(
+        self, answer: NDArray[np.int64], totals: NDArray[np.int64], rows: NDArray[np.int64] | None
+    ) -> ClonePlan:
+        """What the kernel wrote (kernels/memory.py), as a plan."""
+        layer, many = self.layer, self._many
+        end = 3 * many + layer.n_ranks
+        peak, bound, n = answer[end:].tolist()
+        experts, ranks, tokens = (answer[at : at + n] for at in (0, many, 2 * many))
+        return ClonePlan(
+            layer, totals, rows, experts, ranks, tokens, answer[3 * many : end], peak, bound, self.costs
+        )
 
     def _checked(self, counts: Any) -> NDArray[np.int64]:
         n_experts, n_ranks = self.layer.n_experts, self.layer.n_ranks

@@ -7,23 +7,11 @@ fewer than it has ranks (chain.py). If experts or slots do not allow the target,
 All numbers are whole, ties go to the lower number: the same input gives the same plan on every rank.
 """
 
-import numpy as np
-
 from evenload.moe.cloning.kernels.chain import settle
 from evenload.moe.cloning.kernels.halves import HALF, match_many
-from evenload.moe.cloning.kernels.moves import (
-    EDGES,
-    FILLING,
-    LARGEST_FIRST,
-    LIVE,
-    MANY,
-    STYLE,
-    Layer,
-    Work,
-    open_target,
-)
+from evenload.moe.cloning.kernels.memory import cut_best, cut_layer, cut_work
+from evenload.moe.cloning.kernels.moves import EDGES, FILLING, LARGEST_FIRST, LIVE, MANY, STYLE, open_target
 from evenload.moe.cloning.kernels.pairs import BLOCK, match_block
-from evenload.moe.cloning.kernels.sums import LISTS, MOST_SUMS, WORDS
 from evenload.native.kernel import compiled, inlined, piece
 
 __all__ = ["NEGATIVE", "OVERFLOW", "PLANNED", "clone_layer"]
@@ -95,7 +83,7 @@ def _attempt(layer, work, counts, target, way):
 @piece
 def _keep_better(layer, work, target, peak, best):
     """Keep this plan if its peak is lower than the best one's, or as low with fewer clones."""
-    experts, ranks, tokens, loads, summary = best
+    experts, ranks, tokens, loads, summary, _ = best
     n_clones = work.n[EDGES]
     if peak > summary[0] or (peak == summary[0] and n_clones >= summary[2]):
         return
@@ -154,7 +142,7 @@ def _seconds(work, n_ranks, peak, nodes, costs, links):
 @inlined
 def _open_best(layer, work, best):
     """Put the ends of the best plan's clones where ``_seconds`` looks for them."""
-    experts, ranks, _, _, summary = best
+    experts, ranks, _, _, summary, _ = best
     for rank in range(layer.n_ranks):
         for i in range(layer.expert_start[rank], layer.expert_start[rank + 1]):
             work.made[layer.experts[i]] = rank
@@ -184,42 +172,29 @@ def _plan_in_time(layer, work, counts, least, nodes, costs, links, best):
                 _keep_better(layer, work, target, peak, best)
 
 
-@inlined
-def _working_memory(n_ranks, n_experts, many):
-    ints = np.int64
-    return Work(
-        np.empty(n_ranks, ints), np.empty(n_ranks, ints), np.empty(n_ranks, ints), np.empty(n_experts, ints),
-        np.empty(n_experts, ints), np.empty(many, ints), np.empty(many, ints), np.empty(many, ints),
-        np.empty(many, ints), np.empty(n_ranks + 4, ints), np.empty(n_ranks + 4, ints),
-        np.empty(n_ranks + 4, ints), np.empty(n_ranks + 4, ints), np.empty(BLOCK, ints),
-        np.empty(WORDS, ints), np.empty(LISTS, ints), np.empty(MOST_SUMS, ints), np.empty(MOST_SUMS, ints),
-        np.empty(MOST_SUMS, ints), np.empty(8, ints),
-    )  # fmt: skip
-
-
 @compiled
-def clone_layer(counts, expert_start, experts, spare, cap, is_timed, nodes, costs, clones, loads, summary):
+def clone_layer(counts, n_ranks, cap, block, is_timed, nodes, costs, links):
     """Plan one layer's clones. Returns PLANNED, NEGATIVE or OVERFLOW (of counts).
 
-    counts  [experts] int64;  expert_start, experts, spare, cap  of ``CloneLayer``
+    counts  [experts] int64
+    cap     most clones of an expert
+    block   int64 (memory.py): the layer's tables, then what is written: clones' experts, ranks and tokens,
+            loads [ranks], summary [3]: peak, a bound of it, clones
     is_timed  look for the plan of the fewest seconds, not of the lowest peak, by
     nodes   [ranks] int64 and
     costs   [4] float64 seconds: of a token, of a fetch inside a node and between nodes, hidden for fetches
-    Written, int64: clones [3, many] experts, ranks and tokens; loads [ranks]; summary [3]: peak, a bound of
-    it, clones. A plan has at most 2 x ranks + experts clones: each ends the need of a rank, the room of one,
-    or an expert's tokens.
+    links   [2 * ranks] float64 is scratch
     """
-    n_ranks = len(spare)
-    layer = Layer(n_ranks, expert_start, experts, spare, cap)
-    best = (clones[0], clones[1], clones[2], loads, summary)
-    work = _working_memory(n_ranks, len(counts), clones.shape[1])
+    layer, at = cut_layer(block, n_ranks, len(counts), cap)
+    best = cut_best(block, at, n_ranks, len(counts))
+    work = cut_work(block, best[5], n_ranks, len(counts))
     status = _sum_loads(layer, work, counts)
     if status != PLANNED:
         return status
     target = _least_peak(layer, work, counts)
-    summary[1] = target
+    best[4][1] = target
     if is_timed:
-        _plan_in_time(layer, work, counts, target, nodes, costs, np.empty(2 * n_ranks), best)
+        _plan_in_time(layer, work, counts, target, nodes, costs, links, best)
     else:
         _plan(layer, work, counts, target, best)
     return PLANNED

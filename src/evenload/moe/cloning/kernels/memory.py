@@ -1,0 +1,67 @@
+"""Pieces of the clone planner: its one block of memory, cut into arrays."""
+
+from evenload.moe.cloning.kernels.moves import Layer, Work
+from evenload.moe.cloning.kernels.pairs import BLOCK
+from evenload.moe.cloning.kernels.sums import LISTS, MOST_SUMS, WORDS
+from evenload.native.kernel import inlined
+
+__all__ = ["block_words", "cut_best", "cut_layer", "cut_work", "most_clones"]
+
+# Words of int64: the layer, then the best plan so far, then work.
+WORDS_OF_LAYER = 2  # ranks and experts, each (ranks + 1 twice, experts once)
+FIXED = BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8
+
+
+def most_clones(n_ranks: int, n_experts: int) -> int:
+    """The most clones of any plan: each ends the need of a rank, the room of one, or an expert's tokens."""
+    return 2 * n_ranks + n_experts
+
+
+def block_words(n_ranks: int, n_experts: int) -> int:
+    """The words that the planner's block needs for so many ranks and experts."""
+    return 12 * (n_ranks + 8) + 3 * n_experts + 7 * most_clones(n_ranks, n_experts) + FIXED
+
+
+@inlined
+def cut_layer(block, n_ranks, n_experts, cap):
+    """The layer's tables, at the start of the block, and where they end."""
+    starts, spare = n_ranks + 1, n_ranks + 1 + n_experts
+    layer = Layer(n_ranks, block[:starts], block[starts:spare], block[spare : spare + n_ranks], cap)
+    return layer, spare + n_ranks
+
+
+@inlined
+def cut_best(block, at, n_ranks, n_experts):
+    """The answer: clones' experts, ranks and tokens, loads [ranks], summary [3]; and where it ends."""
+    many = 2 * n_ranks + n_experts
+    loads = at + 3 * many
+    end = loads + n_ranks + 3
+    return (
+        block[at : at + many], block[at + many : at + 2 * many], block[at + 2 * many : loads],
+        block[loads : loads + n_ranks], block[loads + n_ranks : end], end,
+    )  # fmt: skip
+
+
+@inlined
+def cut_work(block, at, n_ranks, n_experts):
+    """The planner's own arrays, from ``at`` on."""
+    many = 2 * n_ranks + n_experts
+    edges = at + 3 * n_ranks + 2 * n_experts
+    lists = edges + 4 * many
+    row = n_ranks + 4
+    fixed = lists + 4 * row
+    newest = fixed + BLOCK + WORDS
+    sums = newest + LISTS
+    after = sums + MOST_SUMS
+    subset = after + MOST_SUMS
+    n = subset + MOST_SUMS
+    rest = at + 3 * n_ranks
+    return Work(
+        block[at : at + n_ranks], block[at + n_ranks : at + 2 * n_ranks], block[at + 2 * n_ranks : rest],
+        block[rest : rest + n_experts], block[rest + n_experts : edges], block[edges : edges + many],
+        block[edges + many : edges + 2 * many], block[edges + 2 * many : edges + 3 * many],
+        block[edges + 3 * many : lists], block[lists : lists + row], block[lists + row : lists + 2 * row],
+        block[lists + 2 * row : lists + 3 * row], block[lists + 3 * row : fixed],
+        block[fixed : fixed + BLOCK], block[fixed + BLOCK : newest], block[newest:sums], block[sums:after],
+        block[after:subset], block[subset:n], block[n : n + 8],
+    )  # fmt: skip
