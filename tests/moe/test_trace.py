@@ -104,6 +104,8 @@ class TestDumps:
             write(tmp_path / f"{rank}.pt", pack)
         windows = read_trace(tmp_path).windows(1)
         assert (windows == 2 * np.array([self.by_expert] * 3)).all()
+        assert read_trace(tmp_path).note is None
+        assert "one rank's counts; give the folder" in read_trace(tmp_path / "0.pt").note
 
     def test_vllms_window(self, tmp_path):
         pack = {

@@ -4,7 +4,7 @@ planner."""
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.cloning.clone_layer import CloneLayer
+from evenload.moe.cloning.load_certificate import CloneLayer
 
 __all__ = ["best_plan"]
 

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
     from evenload.moe.routing.agreement import agree_on
-    from evenload.moe.routing.batch_plan import BatchPlan
     from evenload.moe.routing.dispatch import Dispatcher
-    from evenload.moe.routing.planner import Planner
+    from evenload.moe.routing.planner import BatchPlan, Planner
     from evenload.moe.routing.weighted_copies import WeightedCopies
-    from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches
+    from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches, renumber
     from evenload.moe.search.payback import Payback, where_it_pays
     from evenload.moe.search.plan import Plan, place
-    from evenload.moe.search.renumber import renumber
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
     from evenload.moe.trace import Trace, read_trace
@@ -42,14 +40,12 @@ __getattr__, __dir__, __all__ = lazy_names(
         "placement.fleet": "Fleet",
         "placement.rebalance": "Placement rebalance_experts",
         "routing.agreement": "agree_on",
-        "routing.batch_plan": "BatchPlan",
         "routing.dispatch": "Dispatcher",
-        "routing.planner": "Planner",
+        "routing.planner": "BatchPlan Planner",
         "routing.weighted_copies": "WeightedCopies",
-        "search.engine_schedules": "layer_chunks migration_batches MigrationFlow",
+        "search.engine_schedules": "layer_chunks migration_batches MigrationFlow renumber",
         "search.payback": "Payback where_it_pays",
         "search.plan": "place Plan",
-        "search.renumber": "renumber",
         "search.transfers": "Schedule schedule_transfers Transfer",
         "topology": "create_redundant_mapping",
         "trace": "read_trace Trace",

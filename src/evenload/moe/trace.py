@@ -6,7 +6,7 @@ file or folder ──► read_trace ──► Trace ──► windows of loads [
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -35,12 +35,14 @@ class Trace:
 
     counts  [steps, layers, experts] int64 tokens that chose each expert in each step of the file
     ids     [layers, tokens, top-k] the experts that each token chose, if the file has them instead
+    note    what should be known before anything is planned by it
     """
 
     name: str
     n_experts: int
     counts: NDArray[np.int64] | None = None
     ids: NDArray[np.integer] | None = None
+    note: str | None = None
 
     @property
     def n_layers(self) -> int:
@@ -350,4 +352,7 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
     if len(traces) != 1:
         counts = np.concatenate([trace.windows(1) for trace in traces])
         return _of_counts(source, counts, n_experts)
+    if passes and len(paths) == 1:
+        note = f"{source.name} has one rank's counts; give the folder of all ranks' dumps to plan for all"
+        return replace(traces[0], note=note)
     return traces[0]

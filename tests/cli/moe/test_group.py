@@ -50,7 +50,7 @@ def test_certificates_hold_and_say_what_was_printed(plan, tmp_path):
     placed, routed = tmp_path / "placed.cert.json", tmp_path / "routed.cert.json"
     done = call("place", TRACE, *SIZE, "--policy", "eplb", "--objective", "equal", "--certificate", placed)
     assert done.stdout.splitlines()[-1] == str(placed)
-    assert call("route", plan, TRACE, "--layers", "0:26:13", "--certificate", routed).return_value == 0
+    assert call("route", TRACE, plan, "--layers", "0:26:13", "--certificate", routed).return_value == 0
     achieved, bound = check(load(placed))
     assert 1 < achieved / bound < 2
     achieved, bound = check(load(routed))
@@ -104,13 +104,13 @@ def test_a_plan_is_checked_on_what_comes_later(capsys):
 
 
 def test_routing_a_plan(plan):
-    shown = json.loads(call("route", plan, TRACE, "--layers", "0:26:13", "--json").stdout)
+    shown = json.loads(call("route", TRACE, plan, "--layers", "0:26:13", "--json").stdout)
     assert shown["n_batches"] == 16
     for equal, routed, worst, bound in zip(
         *(shown[key] for key in ("equal", "routed", "worst", "bound")), strict=True
     ):
         assert bound <= routed <= min(equal, worst)
-    assert "mean" in call("route", plan, TRACE, "--layers", "0:26:13").stdout
+    assert "mean" in call("route", TRACE, plan, "--layers", "0:26:13").stdout
 
 
 @pytest.mark.parametrize("n_tokens", [2, 24, 1500])
@@ -189,7 +189,7 @@ def test_measuring_this_machine():
         (["place", TRACE, *SIZE, "--target", "1.1"], "without old="),
         (["place", TRACE, *SIZE, "--old", "nowhere.json"], "no plan at"),
         (["place", TRACE, *SIZE, "-o", "plan.txt"], "unknown kind of plan"),
-        (["route", TRACE.parent / "NOTICE", TRACE], "is no plan"),
+        (["route", TRACE, TRACE.parent / "NOTICE"], "is no plan"),
         (["replay", TRACE, *SIZE, "--history", "99"], "99 of them to plan on"),
         (["replay", TRACE, *SIZE, "--html", "no/where/page.html"], "cannot write"),
     ],
@@ -201,6 +201,6 @@ def test_bad_input_ends_with_2_or_says_what_is_damaged(capsys, args, words):
 
 
 def test_a_plan_for_another_trace(plan, capsys):
-    code, err = refused(capsys, "route", plan, TRACE)
+    code, err = refused(capsys, "route", TRACE, plan)
     assert code == 2
     assert "the plan has 2 layers of 64 experts, the trace 26 of 64" in err

@@ -160,9 +160,30 @@ def test_plans_on_disk(tmp_path, name):
     assert (n_experts, same) == (3, fleet)
 
 
+def test_a_plan_as_tensorrt_llm_reads_it(tmp_path):
+    """Its configuration: every layer's experts by slot, as many as ``num_slots``, and nothing else."""
+    yaml = pytest.importorskip("yaml")
+    path, fleet = tmp_path / "plan.yaml", Fleet.even(2, 4)
+    phy2log = np.array([[0, 1, 2, 0], [2, 1, 0, 1]])
+    write_plan(path, phy2log, 3, fleet)
+    page = {
+        "num_slots": 4,
+        "layer_updates_per_iter": 0,
+        "initial_global_assignments": dict(enumerate(phy2log.tolist())),
+    }
+    assert yaml.safe_load(path.read_text()) == page
+    assert [np.array_equal(read_plan(path)[0], phy2log), *read_plan(path)[1:]] == [True, 3, fleet]
+    path.write_text(yaml.safe_dump(page))  # by somebody else
+    assert (read_plan(path)[0] == phy2log).all()
+    with pytest.raises(ConfigError, match="empty slot"):
+        write_plan(path, np.array([[0, 1, 2, -1]]), 3, fleet)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        ("a.yaml", "initial_global_assignments: {0: [0, 1]}", "is no plan"),
+        ("a.yaml", "num_slots: 3\ninitial_global_assignments: {0: [0, 1]}", "2 slots of 3"),
         ("a.json", "{}", "is no plan"),
         ("a.json", "[1", "is no plan"),
         ("a.npz", "no zip", "is no plan"),

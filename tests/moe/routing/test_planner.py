@@ -165,7 +165,7 @@ class Buffer:
 
 
 def test_a_buffer_without_a_group_is_refused():
-    for call in (small().init_from_deep_ep, Planner.init_from_deep_ep):
+    for call in (small().init_from_deep_ep, lambda buffer: Planner.from_deep_ep(buffer, 3)):
         for buffer in (object(), Buffer(None)):
             with pytest.raises(ConfigError, match="without a group"):
                 call(buffer)
@@ -181,9 +181,7 @@ def buffer(tmp_path):
 
 
 def test_a_planner_is_made_from_a_deep_ep_buffer_alone(buffer):
-    planner = Planner.init_from_deep_ep(buffer)
-    with pytest.raises(ConfigError, match="does not know its experts yet"):
-        planner.run(torch.tensor([0]))
+    planner = Planner.from_deep_ep(buffer, 3)
     plan = planner.run_with_stats(torch.tensor([5.0, 0.0, 3.0]))
     assert plan.loads.tolist() == [8]
     ids = torch.tensor([0] * 5 + [2] * 3)
@@ -192,7 +190,7 @@ def test_a_planner_is_made_from_a_deep_ep_buffer_alone(buffer):
 
 
 def test_a_deep_ep_buffer_with_sizes(buffer):
-    planner = Planner.init_from_deep_ep(buffer, [0, 1, 2, 0], 4, 3)
+    planner = Planner.from_deep_ep(buffer, 3, 4, [0, 1, 2, 0])
     assert planner.run_with_stats([1, 2, 3]).loads.tolist() == [6]
     planner.init_from_deep_ep(buffer)
     assert planner.run(torch.tensor([1])).tolist() == [1]

@@ -10,8 +10,7 @@ from evenload.balance.flow import route
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe import Fleet, place, rebalance_experts, where_it_pays
 from evenload.moe.placement.bound import placement_bound
-from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet
-from evenload.moe.search.scenarios import as_demand, stress
+from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet, as_demand, stress
 from evenload.moe.topology import lay_out, ring
 
 TRACES = Path(__file__).parents[2] / "data" / "routing"

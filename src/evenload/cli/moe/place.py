@@ -1,7 +1,6 @@
 """``evenload moe place``: a plan for batches like those in a trace."""
 
 import json
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +94,7 @@ class PlaceRequest:
     "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
 )
 @click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
-@click.option("-o", "--output", type=FILE, help="Write the plan: .json or .npz.")
+@click.option("-o", "--output", type=FILE, help="Write the plan: .json, .npz, or .yaml for TensorRT-LLM.")
 @click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
 @json_option
 @passed_as(PlaceRequest)
@@ -190,23 +189,13 @@ def _search(request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[n
     """The plan that the options ask for; what Python would warn of is said on stderr."""
     from evenload.moe.search.plan import place as search
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        plan = search(
-            windows,
-            request.fleet,
-            objective=request.objective,
-            old=old,
-            target=request.target,
-            node_limit=request.node_limit,
-            n_groups=request.groups,
-            robust=request.robust,
-            effort=request.effort,
-            seed=request.seed,
-            threads=request.threads,
-        )
-    for one in caught:
-        click.echo(f"evenload: {one.message}", err=True)
+    plan = search(
+        windows, request.fleet, objective=request.objective, old=old, target=request.target,
+        node_limit=request.node_limit, n_groups=request.groups, robust=request.robust, effort=request.effort,
+        seed=request.seed, threads=request.threads, warns=False,
+    )  # fmt: skip
+    if plan.shortfall:
+        click.echo(f"evenload: {plan.shortfall}", err=True)
     return plan
 
 

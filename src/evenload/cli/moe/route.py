@@ -22,8 +22,8 @@ __all__ = ["route"]
 
 
 @click.command()
-@click.argument("plan", type=PATH)
 @trace_options
+@click.argument("plan", type=PATH)
 @click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
 @click.option(
     "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."

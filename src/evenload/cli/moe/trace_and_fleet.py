@@ -38,6 +38,8 @@ class TraceFile:
         from evenload.moe.trace import read_trace
 
         trace = read_trace(self.path, n_experts=self.n_experts, kind=self.kind)
+        if trace.note:
+            _say_once(trace.note)
         has_tokens = trace.ids is not None
         windows = trace.windows(size if has_tokens else 1)
         try:
@@ -48,6 +50,11 @@ class TraceFile:
         if not windows.shape[1]:
             raise ConfigError(f"--layers {quoted(self.layers)} leaves no layer", hint="such as 0:26:5")
         return trace.name, windows, has_tokens
+
+
+@functools.cache
+def _say_once(note: str) -> None:
+    click.echo(f"evenload: {note}", err=True)
 
 
 def trace_options(command: Command) -> Command:

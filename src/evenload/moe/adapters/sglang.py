@@ -18,11 +18,9 @@ from evenload._optional import is_installed, require
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, MissingExtra
 from evenload.moe.adapters.after_import import after_import
-from evenload.moe.adapters.same_plan import agreed
+from evenload.moe.adapters.engine_plan import EnginePlanner
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
-from evenload.moe.placement.rebalance import rebalance_experts as rebalance_by_eplb
-from evenload.moe.search.plan import place
 
 __all__ = [
     "ALGORITHMS", "MANAGER_PLANS", "LPLBSolver", "by_one_or_all", "hook_registry", "install",
@@ -74,48 +72,16 @@ def rebalance_experts(
     alive = _alive(active_ranks, n_gpus) if is_elastic else np.ones(n_gpus, bool)
     n_kept = num_groups if name.endswith("hierarchical") and alive.all() else None
     # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
-    search = partial(_plan_by_search, is_agreed=_all_plan.get() and not is_elastic)
-    plan = _plan_by_eplb if policy == "eplb" else search
-    return tuple(map(torch.from_numpy, plan(loads, alive, width, n_kept, num_nodes)))
-
-
-def _plan_by_eplb(
-    loads: NDArray, alive: NDArray[np.bool_], width: int, n_groups: int | None, n_nodes: int
-) -> Sequence[NDArray]:
-    groups, nodes = (1, 1) if n_groups is None else (n_groups or 1, n_nodes)
-    n_living = int(alive.sum())
-    by_living = rebalance_by_eplb(loads.sum(axis=0), n_living * width, groups, nodes, n_living)
-    if n_living == len(alive):
-        return by_living
-    return _maps(_spread(by_living.phy2log, alive, width), loads.shape[2])
-
-
-def _plan_by_search(
-    loads: NDArray,
-    alive: NDArray[np.bool_],
-    width: int,
-    n_groups: int | None,
-    n_nodes: int,
-    *,
-    is_agreed: bool,
-) -> Sequence[NDArray]:
-    def plan() -> NDArray:
-        n_gpus, dead = len(alive), np.flatnonzero(~alive).tolist()
-        is_limited = n_groups is not None and n_nodes > 1
-        return place(
-            loads,
-            Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead),
-            node_limit="base" if is_limited else "none",
-            n_groups=n_groups if is_limited else None,
-        ).phy2log
-
     group = ("sglang.srt.distributed.parallel_state", "get_world_group")
-    return _maps(agreed(plan, *group) if is_agreed else plan(), loads.shape[2])
-
-
-def _maps(phy2log: NDArray[np.int64], n_experts: int) -> Sequence[NDArray]:
-    """The three maps as SGLang has them: an empty slot holds expert 0, and no map leads there."""
-    return np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, n_experts)
+    planner = EnginePlanner(
+        policy, "equal" if policy == "eplb" else "routed", "sglang.evenload",
+        group if _all_plan.get() and not is_elastic else None,
+    )  # fmt: skip
+    n_nodes, dead = 1 if n_kept is None else num_nodes, np.flatnonzero(~alive).tolist()
+    fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead)
+    phy2log = planner.plan(loads, fleet, n_kept)
+    maps = np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, loads.shape[2])
+    return torch.from_numpy(maps[0]), torch.from_numpy(maps[1]), torch.from_numpy(maps[2])
 
 
 def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
@@ -130,13 +96,6 @@ def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
             f"{len(ranks)} ranks, {sum(map(bool, ranks))} active, of {n_gpus}", hint="leave one alive"
         )
     return np.asarray(ranks, bool)
-
-
-def _spread(phy2log: NDArray[np.int64], alive: NDArray[np.bool_], width: int) -> NDArray[np.int64]:
-    """``phy2log`` of the living ranks as one of all ranks, with -1 on dead ones."""
-    all_slots = np.full((len(phy2log), len(alive), width), -1, np.int64)
-    all_slots[:, alive] = phy2log.reshape(len(phy2log), -1, width)
-    return all_slots.reshape(len(phy2log), -1)
 
 
 class LPLBSolver:

@@ -7,27 +7,26 @@ copies. So ``SearchPolicy`` plans for an equal split. To use one, before the eng
     vllm.install(vllm.SearchPolicy)
 """
 
-import functools
-import logging
-import warnings
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evenload._optional import is_installed, require
-from evenload.errors import ConfigError, MissingExtra
-from evenload.moe.adapters.engine_map import check_map, without_empty_slots
-from evenload.moe.adapters.same_plan import agreed
+from evenload.errors import MissingExtra
+from evenload.moe.adapters.engine_plan import EnginePlanner
 from evenload.moe.placement.fleet import Fleet
-from evenload.moe.placement.rebalance import rebalance_experts
-from evenload.moe.search.plan import place
-from evenload.moe.search.transfers import keep_slots
+from evenload.moe.placement.rebalance import check_division
 
 __all__ = ["EplbPolicy", "SearchPolicy", "install", "use_policy"]
 
 
 class EplbPolicy:
     """The default policy of vLLM, compiled: the same ids, without twins where that is as even."""
+
+    policy: ClassVar[str] = "eplb"
+    objective: ClassVar[Any] = "equal"
+    target: ClassVar[float | None] = None
+    effort: ClassVar[Any] = "online"
 
     @classmethod
     def rebalance_experts(
@@ -43,31 +42,22 @@ class EplbPolicy:
 
         weight                     tensor [layers, experts], loads of the logical experts
         old_global_expert_indices  tensor [layers, num_replicas], the map in use: experts that stay on their
-                                   GPU keep their slots, and a layer without load keeps all of them. Another
-                                   shape (the fleet was scaled) is left aside
+                                   GPU keep their slots; a layer without load, or gain, keeps all of them.
+                                   Another shape (the fleet was scaled) is left aside
 
         Each slot holds an expert, and each expert has a slot: vLLM scatters by the map, and a -1 in it would
-        be an index. Raises ConfigError as ``rebalance_experts`` does.
+        be an index (``EnginePlanner``). Raises ConfigError as ``rebalance_experts`` does.
         """
         torch = require("torch", extra="torch", why="a vLLM policy")
-        if num_replicas % num_ranks:
-            raise ConfigError(
-                f"{num_replicas} slots do not divide over {num_ranks} GPUs",
-                hint=f"use {-(-num_replicas // num_ranks) * num_ranks} slots",
-            )
         loads = weight.detach().float().cpu().numpy()
-        old = _old(old_global_expert_indices, (len(loads), num_replicas))
-        new = cls._plan(loads, num_replicas, num_groups, num_nodes, num_ranks, old)
-        new = without_empty_slots(new, loads, num_ranks)
-        if old is not None:
-            new = keep_slots(old, new, num_ranks)
-            new = np.where(_is_idle(loads, old)[:, None], old, new)
-        check_map(new, (len(loads), num_replicas), loads.shape[1])
-        return torch.from_numpy(new)
-
-    @classmethod
-    def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
-        return rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus).phy2log
+        check_division(loads.shape[1], num_replicas, 1, num_nodes, num_ranks)
+        fleet = Fleet.even(num_ranks, num_replicas, n_nodes=num_nodes)
+        planner = EnginePlanner(
+            cls.policy, cls.objective, "vllm.evenload", ("vllm.distributed.parallel_state", "get_eplb_group"),
+            cls.target, cls.effort,
+        )  # fmt: skip
+        old = _old(old_global_expert_indices, (len(loads), num_replicas), loads.shape[1])
+        return torch.from_numpy(planner.plan(loads[None], fleet, num_groups, old))
 
 
 class SearchPolicy(EplbPolicy):
@@ -81,34 +71,8 @@ class SearchPolicy(EplbPolicy):
     objective  as in ``place``: how vLLM divides an expert's tokens over its copies
     """
 
-    target: ClassVar[float | None] = 1.03
-    effort: ClassVar[Any] = "online"
-    objective: ClassVar[Any] = "equal"
-
-    @classmethod
-    def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
-        def plan() -> Any:
-            is_grouped = n_nodes > 1 and n_groups % n_nodes == 0
-            return place(
-                loads,
-                Fleet.even(n_gpus, n_slots, n_nodes=n_nodes),
-                objective=cls.objective,
-                old=old,
-                target=None if old is None else cls.target,
-                effort=cls.effort,
-                node_limit="base" if is_grouped else "none",
-                n_groups=n_groups if is_grouped else None,
-            ).phy2log
-
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            found = agreed(plan, "vllm.distributed.parallel_state", "get_eplb_group")
-        if said:
-            _tell_once(
-                f"evenload cannot bring the experts of all layers to {cls.target} with {n_slots} slots "
-                f"on {n_gpus} GPUs; num_redundant_experts gives more"
-            )
-        return found
+    policy = "search"
+    target = 1.03
 
 
 def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
@@ -129,19 +93,8 @@ def use_policy(policies: Any, policy: type[EplbPolicy]) -> type:
     return replaced
 
 
-def _is_idle(loads: Any, old: Any) -> Any:
-    """[layers] whether a layer has no load, so that nothing is to be gained, and a whole map in use."""
-    is_whole = [set(range(loads.shape[1])) == set(row) for row in old.tolist()]
-    return ~loads.any(axis=1) & np.array(is_whole, bool)
-
-
-@functools.cache
-def _tell_once(text: str) -> None:
-    """Log a warning where vLLM's operators look, once in each process."""
-    logging.getLogger("vllm.evenload").warning(text)
-
-
-def _old(indices: Any, shape: tuple[int, int]) -> Any:
+def _old(indices: Any, shape: tuple[int, int], n_experts: int) -> Any:
     if indices is None or tuple(indices.shape) != shape:
         return None
-    return np.ascontiguousarray(indices.cpu().numpy().astype(np.int64))
+    old = np.ascontiguousarray(indices.cpu().numpy().astype(np.int64))
+    return old if old.min() >= -1 and old.max() < n_experts else None

@@ -9,8 +9,6 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from evenload._optional import require
 from evenload.moe.adapters.after_import import after_import
 from evenload.moe.adapters.vllm import SearchPolicy, use_policy
@@ -30,46 +28,36 @@ class WeightedPolicy(SearchPolicy):
 
 
 class _Weights:
-    """The weights of every model in this process, found by the address of a layer's map."""
+    """The weights of every model in this process, found by the address of a layer's map: a model's is its
+    first layer's.
+    """
 
     def __init__(self) -> None:
-        self._by_map: dict[int, tuple[LayerWeights, bool]] = {}
-        self._by_model: dict[int, tuple[WeightedCopies, bool]] = {}
+        self._by_map: dict[int, tuple[LayerWeights, bool, WeightedCopies]] = {}
 
     def of_map(self, logical_to_physical_map: Any) -> tuple[LayerWeights, bool] | None:
         """The layer's weights, and whether each rank has all tokens of a batch."""
-        return self._by_map.get(logical_to_physical_map.data_ptr())
+        found = self._by_map.get(logical_to_physical_map.data_ptr())
+        return None if found is None else found[:2]
 
-    def add(self, model: Any, n_gpus: int, is_whole: bool) -> None:
+    def add(self, model: Any, n_gpus: int, is_whole: bool) -> WeightedCopies:
         """Make weights for ``model``, vLLM's ``EplbModelState``: equal ones, until its first window."""
         phy2log, log2phy = model.physical_to_logical_map, model.logical_to_physical_map
         copies = WeightedCopies(phy2log, log2phy.shape[1], n_gpus, device=log2phy.device)
-        self._by_model[log2phy.data_ptr()] = copies, is_whole
         for layer in range(len(log2phy)):
-            self._by_map[log2phy[layer].data_ptr()] = copies.layer(layer), is_whole
-
-    def has(self, model: Any) -> bool:
-        return model.logical_to_physical_map.data_ptr() in self._by_model
+            self._by_map[log2phy[layer].data_ptr()] = copies.layer(layer), is_whole, copies
+        return copies
 
     def refresh(self, model: Any, n_gpus: int, layer: int | None = None) -> None:
         """Set the weights of ``model`` (or of one layer) for its map and the loads of its last window."""
-        found = self._by_model.get(model.logical_to_physical_map.data_ptr())
+        found = self._by_map.get(model.logical_to_physical_map.data_ptr())
         if found is None:
             return
-        copies, is_whole = found
-        phy2log = model.physical_to_logical_map
-        if tuple(phy2log.shape) != copies.shape:  # ranks have joined or left
-            self.add(model, n_gpus, is_whole)
-            copies, _ = self._by_model[model.logical_to_physical_map.data_ptr()]
-        loads = model.last_expert_load
-        if layer is None:
-            copies.refresh(loads, phy2log)
-            return
-        rows = np.zeros(tuple(loads.shape))
-        rows[layer] = loads[layer].cpu().numpy()
-        placed = copies.phy2log
-        placed[layer] = phy2log[layer].cpu().numpy()
-        copies.refresh(rows, placed, layers=[layer])
+        _, is_whole, copies = found
+        if tuple(model.physical_to_logical_map.shape) != copies.shape:  # ranks have joined or left
+            copies = self.add(model, n_gpus, is_whole)
+        layers = None if layer is None else [layer]
+        copies.refresh(model.last_expert_load, model.physical_to_logical_map, layers)
 
 
 WEIGHTS = _Weights()
@@ -104,7 +92,7 @@ def hook_state(module: ModuleType) -> None:
         # Data-parallel ranks have tokens of their own; others compute every token's experts together.
         is_whole = self.parallel_config.data_parallel_size == 1
         for model in self.model_states.values():
-            if not WEIGHTS.has(model):
+            if WEIGHTS.of_map(model.logical_to_physical_map) is None:
                 WEIGHTS.add(model, n_gpus(), is_whole)
 
     def mapped(self: Any, model_config: Any, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""``ClonePlan``: one batch's clones, their tokens, and how close to the best possible that is."""
+"""``ClonePlan``: one batch's clones, their tokens, what sends ids there, and how near to the best it is."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,13 +8,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.errors import ConfigError
-from evenload.moe.cloning.clone_dispatch import CloneDispatch
-from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.cloning.fetch_bound import least_fetches, least_seconds
 from evenload.moe.cloning.fetch_costs import FetchCosts
-from evenload.moe.cloning.load_certificate import LoadCertificate, load_certificate
+from evenload.moe.cloning.load_certificate import CloneLayer, LoadCertificate, load_certificate
+from evenload.moe.routing.dispatch import SlotDispatch
 
-__all__ = ["ClonePlan"]
+__all__ = ["CloneDispatch", "ClonePlan"]
+
+
+class CloneDispatch(SlotDispatch):
+    """The slots of a clone plan, how many tokens each takes, and what sends ids there.
+
+    phy2log  [slots] int64: the expert in each slot, -1 for none; slot s is on rank ``s // layer.width``
+    quotas   [slots] int64: the tokens that go there
+    """
+
+    def __init__(self, plan: "ClonePlan"):
+        layer, order = plan.layer, np.argsort(plan.ranks, kind="stable")
+        by_rank = plan.ranks[order]
+        place = np.arange(len(order)) - np.searchsorted(by_rank, by_rank)
+        slot = by_rank * layer.width + layer.n_home[by_rank] + place
+        self.phy2log = np.full(layer.n_slots, -1, np.int64)
+        self.quotas = np.zeros(layer.n_slots, np.int64)
+        self.phy2log[layer.home_slot] = np.arange(layer.n_experts)
+        self.quotas[layer.home_slot] = plan.totals
+        self.phy2log[slot], self.quotas[slot] = plan.experts[order], plan.tokens[order]
+        np.subtract.at(self.quotas, layer.home_slot[plan.experts], plan.tokens)
+        used = np.flatnonzero(self.phy2log >= 0)
+        self.slots = used[np.argsort(self.phy2log[used], kind="stable")].astype(np.int32)
+        copies = np.bincount(self.phy2log[used], minlength=layer.n_experts)
+        self.slot_start = np.concatenate([[0], np.cumsum(copies)]).astype(np.int32)
+        self.slot2gpu = (np.arange(layer.n_slots) // layer.width).astype(np.int32)
+        self.rank2gpu = np.arange(layer.n_ranks, dtype=np.int32)
+        nodes = None if plan.costs is None else plan.costs.nodes
+        self.gpu2node = np.full(layer.n_ranks, -1, np.int32) if nodes is None else np.array(nodes, np.int32)
+
+    def shares(self, counts: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+        """``exact_shares`` of the quotas, for the ``counts`` [ranks, experts] that the plan was made from."""
+        return self.exact_shares(self.quotas, counts, rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +129,7 @@ class ClonePlan:
     @cached_property
     def dispatch(self) -> CloneDispatch:
         """The slots and quotas of this plan, and what sends ids there."""
-        nodes = None if self.costs is None else self.costs.nodes
-        return CloneDispatch(self.layer, self.totals, self.experts, self.ranks, self.tokens, nodes)
+        return CloneDispatch(self)
 
     def map(self, ids: Any, rank: int | None = None, *, mask: Any = None) -> Any:
         """The slot of each expert id of ``rank``, such that all ranks together fill the quotas; -1 stays -1.

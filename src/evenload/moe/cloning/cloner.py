@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._arguments import MOST, array_of, instance_of, whole
 from evenload._optional import require
 from evenload.errors import ConfigError, quoted
-from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.cloning.clone_plan import ClonePlan
 from evenload.moe.cloning.fetch_costs import FetchCosts
+from evenload.moe.cloning.load_certificate import CloneLayer
 
 __all__ = ["Cloner", "clone_experts", "layer_of"]
 

@@ -8,17 +8,48 @@ ranks less groups, for the most groups with room enough that ranks can be put in
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.cloning.fetch_costs import FetchCosts
-from evenload.moe.cloning.kernels.partition import MOST_EXACT, most_groups
-from evenload.moe.cloning.load_certificate import needed_clones
+from evenload.moe.cloning.load_certificate import CloneLayer, needed_clones
+from evenload.native.kernel import compiled
 
-__all__ = ["least_fetches", "least_seconds", "most_groups_bound"]
+__all__ = ["MOST_EXACT", "least_fetches", "least_seconds", "most_groups", "most_groups_bound"]
 
 NEVER = 1 << 61
 MOST_TABLE = 1 << 18  # sums of two pairs and a rank that are looked at
 MOST_PAIRED = 512  # ranks whose pairs are looked at
 TURNS = 8  # pairs that are passed over because they share ranks
+
+
+MOST_EXACT = 16
+
+
+@compiled
+def most_groups(slack, sums, groups):
+    """The most groups that all ranks can be put into, each with slacks of 0 or more together; 0 if there
+    are none.
+
+    slack [ranks] int64; sums [2**ranks] int64 and groups [2**ranks] int8 are scratch.
+    """
+    n_subsets = 1 << len(slack)
+    sums[0] = 0
+    groups[0] = 0
+    for subset in range(1, n_subsets):
+        lowest = subset & -subset
+        rank = 0
+        while 1 << rank != lowest:
+            rank += 1
+        others = subset ^ lowest
+        sums[subset] = sums[others] + slack[rank]
+        best, part = 0, others
+        while True:  # the group of the lowest rank: it and some of the others
+            rest = subset ^ part ^ lowest
+            if sums[part | lowest] >= 0 and (rest == 0 or groups[rest] > 0):
+                best = max(best, groups[rest] + 1)
+            if part == 0:
+                break
+            part = (part - 1) & others
+        groups[subset] = best
+    return groups[n_subsets - 1]
 
 
 def least_fetches(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> int:

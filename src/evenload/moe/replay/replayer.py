@@ -4,7 +4,6 @@ windows ──► history (plan) │ batches (serve) ──► a StrategyReplay 
 """
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,10 +194,8 @@ class _StrategyPlacements:
             total = windows.sum(axis=0)
             new = rebalance_experts(total, fleet.n_living_slots, 1, 1, fleet.n_gpus).phy2log
         elif self.strategy.startswith("few") and old is not None:
-            with warnings.catch_warnings():  # of a target that is not met: the replay shows what was reached
-                warnings.simplefilter("ignore", UserWarning)
-                plan = place(batches, fleet, old=old, target=self.target, effort=self.effort, seed=self.seed)
-            new = plan.phy2log
+            options = {"effort": self.effort, "seed": self.seed, "warns": False}
+            new = place(batches, fleet, old=old, target=self.target, **options).phy2log
         else:
             new = place(windows, fleet, effort=self.effort, seed=self.seed).phy2log
         planned_s = time.perf_counter() - started

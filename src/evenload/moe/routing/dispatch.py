@@ -10,59 +10,33 @@ from evenload._arguments import array_of, instance_of, places, whole
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError, quoted
+from evenload.moe.routing.dispatch_kernels import count_ids, map_ids, share_dithered, share_exactly
 from evenload.moe.routing.padding import without_padding
 
-__all__ = ["Dispatcher", "bad_id", "check_is_whole", "flat_ids", "like", "whole_counts"]
+__all__ = ["Dispatcher", "SlotDispatch", "bad_id", "flat_ids", "like", "whole_counts"]
 
 MOST_IDS = 1 << 40  # so that sums over ranks and experts stay in 64 bits
 
 
-class Dispatcher:
-    """The slots of one layer of ``graph``, with memory to assign expert ids to them.
+class SlotDispatch:
+    """The slots of each expert, and what sends expert ids there; threads may share one.
 
-    layer     of the graph
-    rank2gpu  [ranks] the GPU of each rank, -1 for none; by default rank r is GPU r
-    nodes     [gpus] the node of each GPU; by default unknown. A rank's ids go to its own GPU first, then to
-              its node, then anywhere: the loads are the same, less is sent
-
-    Raises ConfigError if a GPU is out of range.
+    slot_start, slots  [experts + 1] and [...] int32: expert e has slots[slot_start[e] : slot_start[e + 1]]
+    slot2gpu           [slots] int32
+    rank2gpu           [ranks] int32 the GPU of each rank, -1 for none
+    gpu2node           [gpus] int32, -1 where unknown. A rank's ids go to its own GPU first, then to its node,
+                       then anywhere: the loads are the same, less is sent
     """
 
-    def __init__(
-        self,
-        graph: ReplicaGraph,
-        *,
-        layer: int = 0,
-        rank2gpu: Sequence[int] | None = None,
-        nodes: Sequence[int] | None = None,
-    ):
-        require("llvmlite.binding", extra="kernels", why="dispatch")
-        from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
+    slot_start: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    slot2gpu: NDArray[np.int32]
+    rank2gpu: NDArray[np.int32]
+    gpu2node: NDArray[np.int32]
 
-        self._count_ids, self._map_ids = count_ids, map_ids
-        self._given = (graph, layer, rank2gpu, nodes)
-        self.graph = instance_of(
-            "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
-        )
-        if whole("layer", layer) >= graph.n_layers:
-            raise ConfigError(f"layer {layer} of {graph.n_layers}", hint=f"use 0 to {graph.n_layers - 1}")
-        self.rank2gpu = _in_range(
-            "rank2gpu", range(graph.n_gpus) if rank2gpu is None else rank2gpu, graph.n_gpus
-        )
-        self.gpu2node = np.full(graph.n_gpus, -1, np.int32) if nodes is None else places("nodes", nodes)
-        if self.gpu2node.shape != (graph.n_gpus,):
-            raise ConfigError(
-                f"nodes has shape {self.gpu2node.shape}", hint=f"give one for each of {graph.n_gpus} GPUs"
-            )
-        self.slot_start, self.slots = _expert_slots(graph, layer)
-        n_ranks = len(self.rank2gpu)
-        self._supply = np.zeros(n_ranks, np.int64)
-        self._room = np.zeros(max(len(self.slots), 1), np.int64)
-        self._at = np.zeros(graph.n_experts, np.int32)
-        self._left = np.zeros(graph.n_experts, np.int64)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _made, self._given  # a copy has kernels and memory of its own
+    @property
+    def n_experts(self) -> int:
+        return len(self.slot_start) - 1
 
     def count(
         self, ids: Any, counts: NDArray[np.int64] | None = None, *, mask: Any = None
@@ -75,18 +49,15 @@ class Dispatcher:
         Raises ConfigError for an id below -1 or from ``n_experts`` on.
         """
         if counts is None:
-            counts = np.empty(self.graph.n_experts, np.int64)
-        elif (
-            whole_counts("counts", counts, (self.graph.n_experts,)) is not counts
-            or not counts.flags.writeable
-        ):
+            counts = np.empty(self.n_experts, np.int64)
+        elif whole_counts("counts", counts, (self.n_experts,)) is not counts or not counts.flags.writeable:
             raise ConfigError(
-                f"counts to write to are {quoted(counts)}", hint=f"give [{self.graph.n_experts}] int64"
+                f"counts to write to are {quoted(counts)}", hint=f"give [{self.n_experts}] int64"
             )
         flat = flat_ids(without_padding(ids, mask))
         bad = self.count_flat(flat, counts)
         if bad:
-            raise bad_id(flat[bad - 1], self.graph.n_experts)
+            raise bad_id(flat[bad - 1], self.n_experts)
         return counts
 
     def count_flat(self, flat: NDArray[Any], counts: NDArray[np.int64]) -> int:
@@ -94,7 +65,7 @@ class Dispatcher:
 
         Returns 0, or 1 + the place of the first id that is out of range.
         """
-        return self._count_ids(flat, counts)
+        return count_ids(flat, counts)
 
     def exact_shares(
         self, quotas: NDArray[np.int64], counts: NDArray[np.int64], rank: int
@@ -106,14 +77,12 @@ class Dispatcher:
 
         Raises ConfigError if there are not as many rows as ranks, or the quotas do not sum to the counts.
         """
-        from evenload.moe.routing.dispatch_kernels import share_exactly
-
-        counts = whole_counts("counts", counts, (len(self.rank2gpu), self.graph.n_experts))
+        counts = whole_counts("counts", counts, (len(self.rank2gpu), self.n_experts))
         quotas = self._checked(quotas, counts.sum(axis=0), rank, len(counts))
-        shares = np.zeros(self.graph.n_slots, np.int64)
+        shares = np.zeros(len(self.slot2gpu), np.int64)
         share_exactly(
-            self.slot_start, self.slots, self.graph.slot2gpu, quotas, counts, rank, self.rank2gpu,
-            self.gpu2node, self._supply, self._room, shares,
+            self.slot_start, self.slots, self.slot2gpu, quotas, counts, rank, self.rank2gpu, self.gpu2node,
+            shares,
         )  # fmt: skip
         return shares
 
@@ -125,14 +94,12 @@ class Dispatcher:
         totals  [experts] that the quotas were made for, over all ranks
         own     [experts] of this rank; may be of another batch than the totals
         """
-        from evenload.moe.routing.dispatch_kernels import share_dithered
-
-        shape = (self.graph.n_experts,)
+        shape = (self.n_experts,)
         totals, own = whole_counts("totals", totals, shape), whole_counts("own", own, shape)
         quotas = self._checked(quotas, totals, rank, n_ranks)
         if 2 * n_ranks * int(own.max(initial=0)) * int(totals.max(initial=0)) >= 1 << 62:
             raise ConfigError("too many ids to scale in 64 bits", hint="use exact_shares, or smaller batches")
-        shares = np.zeros(self.graph.n_slots, np.int64)
+        shares = np.zeros(len(self.slot2gpu), np.int64)
         share_dithered(self.slot_start, self.slots, quotas, totals, own, rank, n_ranks, shares)
         return shares
 
@@ -146,11 +113,11 @@ class Dispatcher:
         """
         flat = flat_ids(without_padding(ids, mask))
         out = np.empty_like(flat)
-        shares = whole_counts("shares", shares, (self.graph.n_slots,))
+        shares = whole_counts("shares", shares, (len(self.slot2gpu),))
         bad = self.map_flat(flat, shares, out)
         if bad > 0:
-            raise bad_id(flat[bad - 1], self.graph.n_experts)
-        check_is_whole(out, shares, bad < 0)
+            raise bad_id(flat[bad - 1], self.n_experts)
+        _check_is_whole(out, shares, bad < 0)
         return like(ids, out)
 
     def map_flat(self, flat: NDArray[Any], shares: NDArray[np.int64], out: NDArray[Any]) -> int:
@@ -159,7 +126,59 @@ class Dispatcher:
         Returns 0, 1 + the place of the first id that is out of range, or ``dispatch_kernels.TOO_FEW`` if an
         expert has more ids than shares.
         """
-        return self._map_ids(flat, self.slot_start, self.slots, shares, self._at, self._left, out)
+        return map_ids(flat, self.slot_start, self.slots, shares, out)
+
+    def _checked(self, quotas: Any, totals: NDArray[np.int64], rank: int, n_ranks: int) -> NDArray[np.int64]:
+        if whole("rank", rank) >= whole("n_ranks", n_ranks):
+            raise ConfigError(f"rank {rank} of {n_ranks}", hint=f"use 0 to {n_ranks - 1}")
+        quotas = whole_counts("quotas", quotas, (len(self.slot2gpu),))
+        served = np.add.reduceat(np.append(quotas[self.slots], 0), self.slot_start[:-1])
+        served[self.slot_start[:-1] == self.slot_start[1:]] = 0
+        if not np.array_equal(served, totals):
+            raise ConfigError(
+                "quotas do not sum to the counts", hint="route the sum of all ranks' counts first"
+            )
+        return quotas
+
+
+class Dispatcher(SlotDispatch):
+    """The slots of one layer of ``graph``, which sends expert ids to them.
+
+    layer     of the graph
+    rank2gpu  [ranks] the GPU of each rank, -1 for none; by default rank r is GPU r
+    nodes     [gpus] the node of each GPU; by default unknown
+
+    Raises ConfigError if a GPU is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: ReplicaGraph,
+        *,
+        layer: int = 0,
+        rank2gpu: Sequence[int] | None = None,
+        nodes: Sequence[int] | None = None,
+    ):
+        require("llvmlite.binding", extra="kernels", why="dispatch")
+        self.graph = instance_of(
+            "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
+        )
+        if whole("layer", layer) >= graph.n_layers:
+            raise ConfigError(f"layer {layer} of {graph.n_layers}", hint=f"use 0 to {graph.n_layers - 1}")
+        self.rank2gpu = places("rank2gpu", range(graph.n_gpus) if rank2gpu is None else rank2gpu)
+        gpus = self.rank2gpu
+        if gpus.ndim != 1 or not len(gpus) or gpus.min() < -1 or gpus.max() >= graph.n_gpus:
+            raise ConfigError(
+                f"rank2gpu is {quoted(gpus.tolist())}",
+                hint=f"give GPUs from 0 to {graph.n_gpus - 1}, -1 for none",
+            )
+        self.gpu2node = np.full(graph.n_gpus, -1, np.int32) if nodes is None else places("nodes", nodes)
+        if self.gpu2node.shape != (graph.n_gpus,):
+            raise ConfigError(
+                f"nodes has shape {self.gpu2node.shape}", hint=f"give one for each of {graph.n_gpus} GPUs"
+            )
+        self.slot_start, self.slots = _expert_slots(graph, layer)
+        self.slot2gpu = graph.slot2gpu
 
     def padded_slots(self) -> NDArray[np.int64]:
         """``log2slot`` [experts, C] padded with -1: each expert's slots that can be given ids, by GPU.
@@ -172,18 +191,6 @@ class Dispatcher:
         expert = np.repeat(np.arange(self.graph.n_experts), n_copies)
         log2slot[expert, np.arange(len(self.slots)) - self.slot_start[expert]] = self.slots
         return log2slot
-
-    def _checked(self, quotas: Any, totals: NDArray[np.int64], rank: int, n_ranks: int) -> NDArray[np.int64]:
-        if whole("rank", rank) >= whole("n_ranks", n_ranks):
-            raise ConfigError(f"rank {rank} of {n_ranks}", hint=f"use 0 to {n_ranks - 1}")
-        quotas = whole_counts("quotas", quotas, (self.graph.n_slots,))
-        served = np.add.reduceat(np.append(quotas[self.slots], 0), self.slot_start[:-1])
-        served[self.slot_start[:-1] == self.slot_start[1:]] = 0
-        if not np.array_equal(served, totals):
-            raise ConfigError(
-                "quotas do not sum to the counts", hint="route the sum of all ranks' counts first"
-            )
-        return quotas
 
 
 def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -213,7 +220,7 @@ def whole_counts(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.i
     return np.ascontiguousarray(array, np.int64)
 
 
-def check_is_whole(out: NDArray[Any], shares: NDArray[np.int64], is_too_many: bool) -> None:
+def _check_is_whole(out: NDArray[Any], shares: NDArray[np.int64], is_too_many: bool) -> None:
     """Raise ConfigError unless the ids mapped to ``out`` are as many as their shares."""
     if is_too_many:
         raise ConfigError(
@@ -263,16 +270,3 @@ def bad_id(found: Any, n_experts: int) -> ConfigError:
     return ConfigError(
         f"expert id {int(found)} of {n_experts}", hint=f"use 0 to {n_experts - 1}, and -1 for no expert"
     )
-
-
-def _in_range(name: str, gpus: Sequence[int], n_gpus: int) -> NDArray[np.int32]:
-    array = places(name, gpus)
-    if array.ndim != 1 or not len(array) or array.min() < -1 or array.max() >= n_gpus:
-        raise ConfigError(
-            f"{name} is {quoted(array.tolist())}", hint=f"give GPUs from 0 to {n_gpus - 1}, -1 for none"
-        )
-    return array
-
-
-def _made(graph: ReplicaGraph, layer: int, rank2gpu: Any, nodes: Any) -> Dispatcher:
-    return Dispatcher(graph, layer=layer, rank2gpu=rank2gpu, nodes=nodes)

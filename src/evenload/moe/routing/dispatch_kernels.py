@@ -1,8 +1,6 @@
-"""Compiled dispatch: count ids, divide experts' quotas over ranks, map ids to slots; one pass each.
+"""Compiled dispatch: count ids, divide experts' quotas over ranks, map ids to slots; one pass each."""
 
-Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
-changes.
-"""
+import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
@@ -26,13 +24,13 @@ def count_ids(ids, counts):
 
 
 @compiled
-def map_ids(ids, slot_start, slots, shares, at, left, out):
+def map_ids(ids, slot_start, slots, shares, out):
     """Map each expert's ids to its slots in order, ``shares[slot]`` to each.
 
-    slot_start [experts + 1], slots [...] int32: expert e has slots[slot_start[e] : slot_start[e + 1]]. at
-    [experts] int32 and left [experts] int64 are scratch. Returns 0, 1 + the place of the first bad id, or
-    TOO_FEW.
+    slot_start [experts + 1], slots [...] int32: expert e has slots[slot_start[e] : slot_start[e + 1]].
+    Returns 0, 1 + the place of the first bad id, or TOO_FEW.
     """
+    at, left = np.empty(len(slot_start) - 1, np.int32), np.empty(len(slot_start) - 1, np.int64)
     for expert in range(len(at)):
         at[expert] = slot_start[expert]
         left[expert] = shares[slots[slot_start[expert]]] if slot_start[expert] < slot_start[expert + 1] else 0
@@ -64,19 +62,18 @@ def _assign(other, j, slot, rank, supply, room, shares):
 
 
 @compiled
-def share_exactly(
-    slot_start, slots, slot2gpu, quotas, counts, rank, rank2gpu, gpu2node, supply, room, shares,
-):  # fmt: skip
+def share_exactly(slot_start, slots, slot2gpu, quotas, counts, rank, rank2gpu, gpu2node, shares):
     """One rank's share of each slot, such that the shares of all ranks fill the quotas exactly.
 
     counts    [ranks, experts] int64 ids of each rank; quotas [slots] int64 sum to them
     rank2gpu  [ranks] and gpu2node [gpus] int32, -1 if unknown
-    supply    [ranks] and room [slots] int64 are scratch; shares [slots] int64 is written
+    shares    [slots] int64 is written
 
     Each rank first fills slots on its own GPU. The rest is assigned in order of slots and ranks, first inside
     each node, then anywhere. Every rank computes this for itself, with the same result.
     """
     n_ranks = len(rank2gpu)
+    supply, room = np.empty(n_ranks, np.int64), np.empty(len(slots), np.int64)
     for expert in range(len(slot_start) - 1):
         first, last = slot_start[expert], slot_start[expert + 1]
         if last - first == 1:

@@ -1,6 +1,6 @@
 """``Planner``: maps each batch's expert ids to physical slots such that the busiest GPU does least."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,18 +10,49 @@ from evenload._arguments import array_of, places
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError, quoted
-from evenload.moe.routing.batch_plan import BatchPlan
-from evenload.moe.routing.deep_ep import FromBuffer
 from evenload.moe.routing.device import DevicePlanner
 from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.layout import Layout
 from evenload.moe.routing.padding import without_padding
+from evenload.moe.topology import create_redundant_mapping
 
-__all__ = ["Planner"]
+__all__ = ["BatchPlan", "Planner"]
 
 MOST_SLOTS = 1 << 24
 MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
+
+
+class BatchPlan:
+    """The routing of counts that were known in advance.
+
+    quotas       [slots] int64 ids for each slot
+    loads        [ranks] int64
+    certificate  the proof that no routing has a lower peak
+    """
+
+    def __init__(
+        self, router: Router, dispatcher: Dispatcher, counts: NDArray[np.int64], rank: int, n_ranks: int
+    ):
+        routing = router.solve(counts if counts.ndim == 1 else counts.sum(axis=0)).copy()
+        self.quotas, self.loads = routing.quotas[0], routing.loads[0]
+        self.certificate = routing.certificate()
+        self.dispatcher, self._counts, self._rank, self._n_ranks = dispatcher, counts, rank, n_ranks
+
+    def apply(self, idx: Any, *, mask: Any = None) -> Any:
+        """Physical slot of each id, like ``Planner.run``; ``mask`` as there.
+
+        If the plan has the counts of every rank, ids must be the ones counted, and loads are exact. Otherwise
+        this rank's ids are cut in the quotas' proportions; that is exact, too, if they are the ones counted
+        and there is one rank.
+        """
+        dispatcher, idx = self.dispatcher, without_padding(idx, mask)
+        if self._counts.ndim == 2:
+            shares = dispatcher.exact_shares(self.quotas, self._counts, self._rank)
+        else:
+            own = dispatcher.count(idx)
+            shares = dispatcher.dithered_shares(self.quotas, self._counts, own, self._rank, self._n_ranks)
+        return dispatcher.map(idx, shares)
 
 
 class Planner:
@@ -50,9 +81,6 @@ class Planner:
 
     Raises ConfigError if sizes do not fit together, or ranks of the group were given different ones.
     """
-
-    init_from_deep_ep = FromBuffer()
-    _unmade: Callable[[Any], None] | None = None  # makes it for the first counts, where sizes were not given
 
     def __init__(
         self,
@@ -94,8 +122,48 @@ class Planner:
         self.ep_size, self.n_group = self._layout.n_ranks, self._layout.n_groups
         self.update_redundancy_mapping()
 
+    @classmethod
+    def from_deep_ep(
+        cls,
+        buffer: Any,
+        n_logical_routed_experts: int,
+        n_routed_experts: int | None = None,
+        redundant_to_original: Any = None,
+        **options: Any,
+    ) -> "Planner":
+        """A planner over ``buffer.group``, of a DeepEP ``Buffer`` or anything with a ``group``. A collective.
+
+        n_routed_experts       by default each rank has one redundant slot, where there are several
+        redundant_to_original  by default a circulant of these sizes, or the experts in order on one rank
+        """
+        group, n_experts = _group_of(buffer), n_logical_routed_experts
+        n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
+
+        def filled_in() -> tuple[Any, Any]:
+            n_slots = n_experts + n_ranks * (n_ranks > 1) if n_routed_experts is None else n_routed_experts
+            if redundant_to_original is not None:
+                return redundant_to_original, n_slots
+            if n_ranks == 1:
+                return np.arange(n_slots) % n_experts, n_slots
+            return create_redundant_mapping(n_experts, n_slots, ep_size=n_ranks), n_slots
+
+        # What cannot be filled in is refused below, after the ranks have met.
+        sizes: tuple[Any, Any] = attempt(filled_in)[0] or (redundant_to_original, n_routed_experts)
+        return cls(*sizes, n_experts, group=group, **options)
+
+    def init_from_deep_ep(self, buffer: Any) -> None:
+        """Exchange counts over ``buffer.group`` from now on. A collective."""
+        exchange = Exchange(_group_of(buffer), is_summed=self._sums)
+        exchange.open(None, self.n_logical_routed_experts, **self._facts | {"ranks": self.ep_size})
+        before, self._exchange = self._exchange, exchange
+        try:
+            self._install(self.graph.phy2log[0].astype(np.int64))
+        except ConfigError:
+            self._exchange = before
+            raise
+
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._unmade is not None or self._exchange is not None:
+        if self._exchange is not None:
             raise ConfigError(
                 "a planner of a group of ranks cannot be copied or saved",
                 hint="keep planner.phy2log; make a planner in each rank, then restore_mapping(phy2log)",
@@ -204,11 +272,6 @@ class Planner:
         Raises ConfigError for an id out of range, on every rank. Kernels on a device do not raise: an id out
         of range becomes -1 there, and ``check`` raises later.
         """
-        if self._unmade is not None:
-            raise ConfigError(
-                "this planner does not know its experts yet",
-                hint="call run_with_stats(counts) first, or give init_from_deep_ep the sizes",
-            )
         is_cuda = bool(getattr(idx, "is_cuda", False))
         # Once a batch went over the device, all do: the ranks' exchanges there have another size.
         is_begun = self._device is not None and self._exchange is not None
@@ -266,8 +329,6 @@ class Planner:
         counts  [experts] over all ranks, of this batch or a recent one; or [ranks, experts], of this batch
         Raises ConfigError if a count is negative, or not one of each expert is given.
         """
-        if self._unmade is not None:
-            self._unmade(counts)
         known = self._checked_counts(counts)
         rank, n_ranks = (0, 1) if self._exchange is None else (self._exchange.rank, self._exchange.n_ranks)
         return BatchPlan(self._router, self.dispatcher, known, rank, n_ranks)
@@ -320,16 +381,6 @@ class Planner:
         if self._device is not None:
             self._device.check()
 
-    def _use_group(self, group: Any) -> None:
-        exchange = Exchange(group, is_summed=self._sums)
-        exchange.open(None, self.n_logical_routed_experts, **self._facts | {"ranks": self.ep_size})
-        before, self._exchange = self._exchange, exchange
-        try:
-            self._install(self.graph.phy2log[0].astype(np.int64))
-        except ConfigError:
-            self._exchange = before
-            raise
-
     def _on_device(self, device: Any) -> DevicePlanner | None:
         plain = self._options["speeds"] is None and self._options["cost"] == "tokens"
         if self._backend == "auto" and not (plain and is_installed("triton")):
@@ -364,6 +415,15 @@ class Planner:
 
 def _on_device_of(counter: Any, quotas: NDArray[np.int64]) -> Any:
     return quotas if isinstance(counter, np.ndarray) else counter.new_tensor(quotas, dtype=counter.dtype)
+
+
+def _group_of(buffer: Any) -> Any:
+    group = getattr(buffer, "group", None)
+    if group is None:
+        raise ConfigError(
+            f"a {type(buffer).__name__} without a group", hint="give a DeepEP Buffer, or Planner(group=...)"
+        )
+    return group
 
 
 def _is(value: Any, *names: str) -> bool:

@@ -8,19 +8,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.kernels import greedy_search, random_search
+from evenload.moe.placement.kernels.start import fill_slots
+from evenload.moe.placement.kernels.state import LayerProblem, LayerState, Scratch
 from evenload.moe.placement.rebalance import rebalance_experts
-from evenload.moe.search.kernels import greedy_search, random_search
-from evenload.moe.search.kernels.start import fill_slots
-from evenload.moe.search.kernels.state import LayerProblem, LayerState, Scratch
-from evenload.moe.search.scenarios import as_demand, stress
 from evenload.moe.topology import spread_strides
 
-__all__ = ["Effort", "LayerPlacement", "LayerSearch", "LivingFleet"]
+__all__ = ["Effort", "LayerPlacement", "LayerSearch", "LivingFleet", "as_demand", "stress"]
 
 PERFECT = 1.0 + 1e-6
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 WORST = 8  # one window of so many is among the worst
+PRIOR = 3  # the mean counts as one window for so many
 ENOUGH_WINDOWS = 4  # from which on a quarter of them is held out
+
+
+def stress(
+    windows: NDArray[np.float64], n: int, random: np.random.Generator, lone_noise: float
+) -> NDArray[np.float64]:
+    """``n`` made-up windows [n, experts] from ``windows`` [windows, experts] of loads.
+
+    Each is a window drawn at random plus noise as large as the windows' own, with a variance in proportion to
+    the load, as counts have it. The factor is estimated as the median over experts of variance over mean. A
+    placement that is good for these is better for the next batches than one that fits the windows alone.
+    From one window no variance can be estimated: it is multiplied by log-normal noise of ``lone_noise``.
+    """
+    n_windows, n_experts = windows.shape
+    drawn = windows[random.integers(n_windows, size=n)]
+    noise = random.normal(0.0, 1.0, (n, n_experts))
+    if n_windows == 1:
+        return drawn * np.exp(lone_noise * noise)
+    mean, variance = windows.mean(axis=0), windows.var(axis=0, ddof=1)
+    ratio = np.median(variance[mean > 0] / mean[mean > 0]) if mean.any() else 0.0
+    return np.maximum(drawn + noise * np.sqrt(ratio * drawn), 0.0)
+
+
+def as_demand(windows: NDArray, speed: float) -> NDArray[np.float64]:
+    """Scale each of ``windows`` [windows, experts] to sum to ``speed``; windows without load are dropped.
+
+    Returns one window of equal loads if there is no load at all.
+    """
+    totals = windows.sum(axis=1)
+    kept = windows[totals > 0]
+    if not len(kept):
+        kept, totals = np.ones((1, windows.shape[1])), np.array([float(windows.shape[1])])
+    return np.ascontiguousarray(kept * (speed / totals[totals > 0][:, None]), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,30 +205,35 @@ class LayerSearch:
         n_held = len(self.windows) // 4 if len(self.windows) >= ENOUGH_WINDOWS else 0
         known, held = np.split(self.windows, [len(self.windows) - n_held])
         thorough = replace(effort, n_windows=len(known), n_made_up=2 * effort.n_made_up)
-        judges = [self.scenarios(known, thorough)]
+        judges = [self.scenarios(self._with_prior(known), thorough)]
         if n_held:
-            judges.append(as_demand(held, self.fleet.speed.sum()))
+            judges.append(as_demand(self._with_prior(held), self.fleet.speed.sum()))
 
         def verdict(slots: NDArray[np.int64]) -> float:
             costs = [self.costs(slots, judge) for judge in judges]
             mean, worst = np.mean([cost.mean() for cost in costs]), max(cost.max() for cost in costs)
             return float((1 - self.robust) * mean + self.robust * worst)
 
-        demand = self.scenarios(known, effort)
+        demand = self.scenarios(self._with_prior(known), effort)
         begun = {name: self.search(slots, demand, effort.n_tries // 3)[0] for name, slots in self.starts()}
         begun |= others or {}
         origin = min(begun, key=lambda name: verdict(begun[name]))
         found = [begun[origin]]
         for _ in range(effort.n_rounds - 1):
             found.append(self.search(found[-1], demand, effort.n_tries)[0])
-            demand = self.scenarios(known, effort, found[-1])
+            demand = self.scenarios(self._with_prior(known), effort, found[-1])
         best = min(found, key=verdict)
-        held_out = float(self.costs(best, judges[-1]).mean()) if n_held else None
-        return LayerPlacement(
-            self.search(best, self.scenarios(self.windows, effort, best), effort.n_tries)[0],
-            origin,
-            held_out,
-        )
+        held_out = self.costs(best, as_demand(held, self.fleet.speed.sum())).mean() if n_held else None
+        demand = self.scenarios(self._with_prior(self.windows), effort, best)
+        slots = self.search(best, demand, effort.n_tries)[0]
+        return LayerPlacement(slots, origin, None if held_out is None else float(held_out))
+
+    def _with_prior(self, windows: NDArray) -> NDArray:
+        """``windows``, and for an equal split their mean beside them: chance in them will not come again."""
+        if self.is_routed or len(windows) < 2 or self.robust:
+            return windows
+        scaled = as_demand(windows, 1.0)
+        return np.concatenate([scaled, *[scaled.mean(axis=0, keepdims=True)] * (-(-len(scaled) // PRIOR))])
 
     def complete(self, old: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make ``old`` a valid start: no expert twice on a GPU, each somewhere, and at its home node."""

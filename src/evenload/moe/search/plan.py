@@ -18,7 +18,7 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
 from evenload.moe.search.transfers import Schedule, schedule_transfers
 
-__all__ = ["EFFORTS", "Plan", "place"]
+__all__ = ["EFFORTS", "Plan", "imbalance_of", "place"]
 
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
@@ -56,6 +56,19 @@ class Plan:
         return self.target is None or bool((self.imbalance <= self.target + 1e-9).all())
 
     @property
+    def shortfall(self) -> str | None:
+        """What is to be said of a target that is not met; None if it is, or there is none."""
+        if self.target is None or self.target_met:
+            return None
+        worst = int(self.imbalance.argmax())
+        n_missed = np.count_nonzero(self.imbalance > self.target + 1e-9)
+        return (
+            f"target {self.target:g} is not met in {n_missed} of {len(self.imbalance)} layers: "
+            f"{self.imbalance[worst]:.4f} in layer {worst}, whose bound is {self.bound[worst]:.4f}; "
+            "give more slots, or plan anew without target="
+        )
+
+    @property
     def phy2log(self) -> NDArray[np.int64]:
         """[layers, GPUs * width] the expert in each slot, -1 for a slot that is empty or not there."""
         return self.placement.phy2log
@@ -65,25 +78,13 @@ class Plan:
 
         Raises ConfigError if their layers or experts are not the plan's.
         """
-        from evenload.moe.search.layer_search import LayerSearch, LivingFleet
-        from evenload.moe.search.scenarios import as_demand
-
         windows, expected = _windows(load_windows), self.placement.logcnt.shape
         if windows.shape[1:] != expected:
             raise ConfigError(
                 f"windows of {windows.shape[1:]} for a plan of {expected}",
                 hint="give [windows, layers, experts]",
             )
-        living, is_routed = LivingFleet.of(self.fleet), self.objective == "routed"
-        free = np.full(expected[1], -1)
-        found = np.ones(windows.shape[:2])
-        for layer, slots in enumerate(self.phy2log[:, living.slot_index]):
-            has_load = windows[:, layer].sum(axis=1) > 0
-            loads = windows[has_load, layer]
-            if len(loads):
-                search = LayerSearch(loads, living, home=free, is_strict=False, is_routed=is_routed, seed=0)
-                found[has_load, layer] = search.costs(slots, as_demand(loads, living.speed.sum()))
-        return found
+        return imbalance_of(self.phy2log, windows, self.fleet, is_routed=self.objective == "routed")
 
     def certificate(self, load_windows: ArrayLike, name: str = "placement") -> dict[str, Any]:
         """The load of the busiest GPU in these windows, summed over layers, with the proof of its bound.
@@ -117,6 +118,7 @@ def place(
     effort: str | Any = "online",
     seed: int = 0,
     threads: int = 1,
+    warns: bool = True,
 ) -> Plan:
     """Place copies of experts so that batches like the recent ones can be served evenly.
 
@@ -136,6 +138,7 @@ def place(
                   windows of all the past, or of each domain, the plan then holds for what is rare, too
     effort        "online" (tens of milliseconds a layer for 16 GPUs), "offline", or an ``Effort``
     threads       layers searched at the same time
+    warns         False: a target that is not met is told by ``plan.shortfall`` alone
 
     Raises ConfigError if loads are negative or not finite, there are fewer living slots than experts, or
     shapes or options do not fit; UnknownName for another objective, effort or limit. The same arguments give
@@ -166,8 +169,8 @@ def place(
     else:
         layers = [place_layer(layer) for layer in range(n_layers)]
     plan = _as_plan(windows, fleet, objective, layers, target)
-    if not plan.target_met:
-        _warn_of_target(plan)
+    if warns and plan.shortfall:
+        warnings.warn(plan.shortfall, stacklevel=2)
     return plan
 
 
@@ -177,8 +180,7 @@ def _place_layer(
 ):  # fmt: skip
     """Search one layer: ``phy2log`` [GPUs * width], imbalance, held out, origin, imbalance of ``before``."""
     from evenload.moe.search.layer_repair import repair
-    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet
-    from evenload.moe.search.scenarios import as_demand
+    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet, as_demand
 
     living = LivingFleet.of(fleet)
     search = LayerSearch(
@@ -225,16 +227,28 @@ def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list, targe
     )
 
 
-def _warn_of_target(plan: Plan) -> None:
-    assert plan.target is not None
-    worst = int(plan.imbalance.argmax())
-    missed = np.flatnonzero(plan.imbalance > plan.target + 1e-9)
-    warnings.warn(
-        f"target {plan.target:g} is not met in {len(missed)} of {len(plan.imbalance)} layers: "
-        f"{plan.imbalance[worst]:.4f} in layer {worst}, whose bound is {plan.bound[worst]:.4f}; "
-        "give more slots, or plan anew without target=",
-        stacklevel=3,
-    )
+def imbalance_of(
+    phy2log: NDArray[np.int64], windows: NDArray, fleet: Fleet, *, is_routed: bool
+) -> NDArray[np.float64]:
+    """[windows, layers] imbalance of a placement [layers, GPUs * width], in fractions of tokens.
+
+    A second copy of an expert on a GPU is left out. Layers without load have 1.
+    """
+    from evenload.moe.search.layer_search import LayerSearch, LivingFleet, as_demand
+
+    living, found = LivingFleet.of(fleet), np.ones(windows.shape[:2])
+    free = np.full(windows.shape[2], -1)
+    for layer, slots in enumerate(phy2log[:, living.slot_index]):
+        has_load = windows[:, layer].sum(axis=1) > 0
+        loads = windows[has_load, layer]
+        if len(loads):
+            keys = np.where(slots < 0, -1, living.slot2gpu * len(free) + slots)
+            firsts = np.full(len(slots), -1)
+            at = np.unique(keys, return_index=True)[1]
+            firsts[at] = slots[at]
+            search = LayerSearch(loads, living, home=free, is_strict=False, is_routed=is_routed, seed=0)
+            found[has_load, layer] = search.costs(firsts, as_demand(loads, living.speed.sum()))
+    return found
 
 
 def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:

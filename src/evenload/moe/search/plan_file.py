@@ -3,18 +3,22 @@
 import json
 import os
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, FormatError, quoted, reason_of
+from evenload.errors import ConfigError, FormatError, MissingExtra, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
 __all__ = ["read_plan", "write_plan"]
+
+FLEET = "# evenload: "  # a comment in TensorRT-LLM's file
 
 
 def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet) -> None:
@@ -22,12 +26,16 @@ def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fle
 
     .json  ``physical_to_logical_map`` [layers][slots], the key that SGLang's ``--init-expert-location`` reads
     .npz   ``phy2log``, ``log2phy`` and ``logcnt``
-    Both also hold the fleet. Raises ConfigError for another suffix, or if the place cannot be written to.
+    .yaml  TensorRT-LLM's ``moe_load_balancer``, which never changes the placement: layers count from 0 here
+    All hold the fleet, a .yaml in a comment. Raises ConfigError for another suffix, if the place cannot be
+    written to, and for a .yaml of a fleet with an empty slot, which TensorRT-LLM has no sign for.
     """
     path = Path(path)
     facts = {"slots": fleet.slots, "speeds": fleet.speeds, "nodes": fleet.nodes, "dead": sorted(fleet.dead)}
-    if path.suffix not in (".json", ".npz"):
-        raise ConfigError(f"{path.name}: unknown kind of plan", hint="end its name in .json or .npz")
+    if path.suffix not in (".json", ".npz", ".yaml"):
+        raise ConfigError(f"{path.name}: unknown kind of plan", hint="end its name in .json, .npz or .yaml")
+    if path.suffix == ".yaml" and phy2log.min() < 0:
+        raise ConfigError(f"{path.name}: a plan with an empty slot", hint="end its name in .json or .npz")
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
@@ -39,6 +47,13 @@ def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fle
                     "fleet": facts,
                 }
                 file.write(json.dumps(page).encode())
+            elif path.suffix == ".yaml":
+                page = {"n_experts": n_experts, "fleet": facts}
+                rows = "".join(f"  {layer}: {row}\n" for layer, row in enumerate(phy2log.tolist()))
+                head = (
+                    f"{FLEET}{json.dumps(page)}\nnum_slots: {phy2log.shape[1]}\nlayer_updates_per_iter: 0\n"
+                )
+                file.write(f"{head}initial_global_assignments:\n{rows}".encode())
             else:
                 log2phy, logcnt = logical_maps(phy2log, n_experts)
                 arrays = {"phy2log": phy2log, "log2phy": log2phy, "logcnt": logcnt}
@@ -63,10 +78,13 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
             f"no plan at {quoted(str(path), 200)}", hint="write one with 'evenload moe place -o'"
         )
     try:
-        phy2log, n_experts, facts = _read_json(path) if path.suffix == ".json" else _read_npz(path)
+        read = {".json": _read_json, ".yaml": _read_yaml}.get(path.suffix, _read_npz)
+        phy2log, n_experts, facts = read(path)
         fleet = Fleet(
             tuple(facts["slots"]), tuple(facts["speeds"]), tuple(facts["nodes"]), frozenset(facts["dead"])
         )
+    except MissingExtra:
+        raise
     except Exception as error:  # numpy, zipfile and zlib have many kinds; all mean that it is damaged
         raise FormatError(f"{path.name} is no plan: {reason_of(error)}") from error
     fits = phy2log.ndim == 2 and phy2log.shape[1] == fleet.n_gpus * fleet.width and phy2log.size > 0
@@ -80,6 +98,22 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
 def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
     page = json.loads(path.read_text(encoding="utf-8"))
     return np.array(page["physical_to_logical_map"], dtype=np.int64), int(page["n_experts"]), page["fleet"]
+
+
+def _read_yaml(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
+    """TensorRT-LLM's file; its GPUs are those of the comment, one without it is of one GPU."""
+    text = path.read_text(encoding="utf-8")
+    page = require("yaml", extra="yaml", why="reading TensorRT-LLM's plans").safe_load(text)
+    layers = page["initial_global_assignments"]
+    phy2log = np.array([layers[layer] for layer in sorted(layers)], dtype=np.int64)
+    if phy2log.shape[1] != page["num_slots"]:
+        raise ValueError(f"{phy2log.shape[1]} slots of {page['num_slots']}")
+    own: Any = next(
+        (json.loads(line.removeprefix(FLEET)) for line in text.splitlines() if FLEET in line), None
+    )
+    if own is None:
+        own = {"n_experts": int(phy2log.max()) + 1, "fleet": asdict(Fleet.even(1, phy2log.shape[1]))}
+    return phy2log, own["n_experts"], own["fleet"]
 
 
 def _read_npz(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:

@@ -1,14 +1,10 @@
-"""Placements to start a search from, for any fleet, compiled: the heaviest copies are placed first.
-
-Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
-changes.
-"""
+"""Placements to start a search from, for any fleet, compiled: the heaviest copies are placed first."""
 
 import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["fill_slots"]
+__all__ = ["fill_slots", "heaviest_missing"]
 
 
 @inlined
@@ -83,7 +79,7 @@ def _place_counted(
 
 
 @inlined
-def _heaviest_missing(weight, copies, node, home, is_strict, on, gpu, peer):
+def heaviest_missing(weight, copies, node, home, is_strict, on, gpu, peer):
     """The expert that ``gpu`` lacks and whose copies carry most, or -1.
 
     With a ``peer``, only experts that this GPU alone holds.
@@ -111,7 +107,7 @@ def _fill_the_rest(weight, first_slot, room, node, home, is_strict, strides, slo
         for gpu in range(n_gpus):
             while used[gpu] < room[gpu]:
                 peer = (gpu + strides[j]) % n_gpus if j < len(strides) else -1
-                best = _heaviest_missing(weight, copies, node, home, is_strict, on, gpu, peer)
+                best = heaviest_missing(weight, copies, node, home, is_strict, on, gpu, peer)
                 if best < 0:
                     break
                 slots[first_slot[gpu] + used[gpu]] = best

@@ -2,9 +2,6 @@
 
 Sums and quotients are float32 and ties go to the lowest index, as in a float32 tensor program, so that ids
 come out the same wherever that program's own sorting is stable.
-
-Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
-changes.
 """
 
 import numpy as np

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
-from evenload.moe.search.kernels.cost import displace, keep_costs, set_up, split_cost
+from evenload.moe.placement.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
+from evenload.moe.placement.kernels.cost import displace, keep_costs, set_up, split_cost
 from evenload.native.kernel import compiled, inlined
 
 __all__ = ["repair"]

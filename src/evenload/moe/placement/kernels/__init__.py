@@ -1,0 +1,1 @@
+"""Compiled parts of placing: EPLB's policy, and the searches beyond it. Import them only with numba."""

@@ -1,0 +1,134 @@
+"""Plans for engines. Oracles: EPLB in plain Python, and each engine's contract as written here."""
+
+import importlib.util
+import logging
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples_count import examples
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from evenload.errors import EvenloadError
+from evenload.moe import Fleet
+from evenload.moe.adapters import engine_plan, sglang, vllm
+from evenload.moe.adapters.engine_plan import EnginePlanner, fault_of
+
+torch = pytest.importorskip("torch")
+_spec = importlib.util.spec_from_file_location(
+    "eplb_twin", Path(__file__).parents[2] / "reference" / "eplb_twin.py"
+)
+twin = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(twin)
+
+
+def peak(row, loads, gpus):
+    """The busiest GPU's load when each expert's is split equally over its slots, by hand."""
+    held = [expert for expert in row if expert >= 0]
+    return max(
+        sum(loads[e] / held.count(e) for e in part if e >= 0) for part in np.split(np.array(row), gpus)
+    )
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([vllm.EplbPolicy, vllm.SearchPolicy]))
+@example(370, vllm.SearchPolicy)  # empty slots, and filling them made a GPU busier
+def test_no_layer_is_less_even_than_by_eplb_and_nothing_moves_for_nothing(seed, policy):
+    """Maps in use by chance, with twins; loads by chance, with idle layers; fleets that were scaled up."""
+    rng = np.random.default_rng(seed)
+    n_gpus, width = int(rng.integers(2, 6)), int(rng.integers(1, 6))
+    n_slots, n_layers = n_gpus * width, 2
+    n_experts = int(rng.integers(2, n_slots + 1))
+    loads = np.round(rng.lognormal(3, 1, (n_layers, n_experts)) * (rng.random((n_layers, 1)) > 0.2))
+    rows = [np.r_[np.arange(n_experts), rng.integers(0, n_experts, n_slots - n_experts)] for _ in loads]
+    old = np.stack([rng.permutation(row) for row in rows])
+    if rng.random() < 0.3:
+        old[:, -width:] = -1  # the last GPU has just joined
+    is_fresh = rng.random() < 0.3
+    arguments = (torch.from_numpy(loads), n_slots, 1, 1, n_gpus)
+    found = policy.rebalance_experts(*arguments, None if is_fresh else torch.from_numpy(old)).numpy()
+    for layer in range(n_layers):
+        theirs = twin.rebalance_layer(loads[layer], n_slots, 1, 1, n_gpus)[0]
+        most = peak(theirs, loads[layer], n_gpus)
+        if not is_fresh:
+            most = max(most, loads[layer].sum() / n_gpus * (policy.target or 0))
+        assert peak(found[layer].tolist(), loads[layer], n_gpus) <= most * (1 + 1e-5)
+        was_whole = not is_fresh and set(old[layer].tolist()) == set(range(n_experts))
+        if was_whole and (found[layer] != old[layer]).any():
+            assert peak(found[layer].tolist(), loads[layer], n_gpus) < peak(
+                old[layer].tolist(), loads[layer], n_gpus
+            )
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(["eplb", "search"]))
+def test_sglangs_maps_lead_to_every_expert_and_to_no_dead_rank(seed, policy):
+    rng = np.random.default_rng(seed)
+    n_ranks, width = int(rng.integers(2, 6)), int(rng.integers(1, 5))
+    alive = rng.random(n_ranks) < 0.7
+    alive[rng.integers(n_ranks)] = True
+    n_experts = int(rng.integers(1, alive.sum() * width + 1))
+    loads = rng.lognormal(3, 1, (int(rng.integers(1, 4)), 2, n_experts)) * (rng.random((1, 2, 1)) > 0.2)
+    phy2log, log2phy, logcnt = sglang.rebalance_experts(
+        torch.from_numpy(loads), n_ranks * width, width, None, 1, "elasticity_aware",
+        policy=policy, active_ranks=alive.tolist(),
+    )  # fmt: skip
+    assert (phy2log.shape, phy2log.dtype) == ((2, n_ranks * width), torch.int64)
+    for layer in range(2):
+        led_to = set()
+        for expert in range(n_experts):
+            slots = [slot for slot in log2phy[layer, expert].tolist() if slot >= 0]
+            assert slots
+            assert len(slots) == logcnt[layer, expert]
+            assert all(phy2log[layer, slot] == expert and alive[slot // width] for slot in slots)
+            led_to |= set(slots)
+        assert led_to == {slot for slot in range(n_ranks * width) if alive[slot // width]}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        np.array([[0, 1, 2, 3, 0, 0, 0, 0, 1]]),  # a slot too many
+        np.array([[0, 1, 2, 2, 0, 0, 0, 0]]),  # no expert 3
+        np.array([[0, 1, 2, 4, 0, 0, 0, 0]]),  # no such expert
+    ],
+)
+def test_a_plan_that_breaks_the_contract_gives_way_to_the_engines_own(monkeypatch, caplog, broken):
+    loads = np.array([[[9.0, 5.0, 3.0, 1.0]]])
+    own = twin.rebalance_layer(loads[0, 0], 8, 1, 1, 4)[0]
+    monkeypatch.setattr(EnginePlanner, "_searched", lambda *_: broken)
+    planner = EnginePlanner("search", "equal", f"some.engine.{broken.sum()}")
+    with caplog.at_level(logging.WARNING), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        maps = [planner.plan(loads, Fleet.even(4, 8), None) for _ in range(3)]
+    assert all(peak(one[0].tolist(), loads[0, 0], 4) <= peak(own, loads[0, 0], 4) for one in maps)
+    assert [record.name for record in caplog.records] == [planner.logger]
+    monkeypatch.setattr(EnginePlanner, "_own", lambda *_: broken)
+    with pytest.raises(EvenloadError, match="no map for the engine"):
+        planner.plan(loads, Fleet.even(4, 8), None)
+
+
+def test_what_an_engine_would_not_bear_is_named():
+    fleet, good = Fleet.even(2, 4), np.array([[0, 1, 2, 0]])
+    assert fault_of(good, 3, fleet) is None
+    for wrong, planned, old, words in (
+        (np.array([[0, 1, 2, -1]]), None, None, "experts -1 to 2 of 3"),
+        (np.array([[0, 1, 1, 0]]), None, None, "nowhere in layer 0"),
+        (good.astype(np.int32), None, None, "int32"),
+        (good, np.array([[0, 2, 1, 0]]), None, "other experts"),
+        (good, good, np.array([[1, 2, 0, 2]]), "another slot"),
+    ):
+        assert words in fault_of(wrong, 3, fleet, planned, old)
+    dead = Fleet.even(3, 6, dead=[2])
+    assert fault_of(np.array([[0, 1, 2, 0, -1, -1]]), 3, dead) is None
+    assert "dead slot" in fault_of(np.array([[0, 1, 2, 0, 0, 0]]), 3, dead)
+
+
+def test_a_group_that_does_not_exist_yet_asks_nobody(monkeypatch):
+    asked = types.ModuleType("some_engine")
+    monkeypatch.setitem(engine_plan.sys.modules, "some_engine", asked)
+    planner = EnginePlanner("search", "equal", "some.engine", ("some_engine", "get_group"))
+    assert planner.plan(np.ones((1, 1, 4)), Fleet.even(2, 4), None).shape == (1, 4)
