@@ -297,7 +297,7 @@ def test_ids_that_were_not_counted_are_refused():
         plan.dispatch.map([0], -np.ones(4, int))
     with pytest.raises(ConfigError, match="shape"):
         plan.dispatch.map([0], np.ones(2, int))
-    with pytest.raises(ConfigError, match="not the counts"):
+    with pytest.raises(ConfigError, match="do not sum to the counts"):
         plan.dispatch.shares(np.ones((2, 2), int), 0)
     with pytest.raises(ConfigError, match="rank 5"):
         plan.map([0], 5)
