@@ -297,7 +297,13 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
         )
     },
     "how-to/clone-experts.md": {"moe_clones": MOE_CLONES},
-    "how-to/moe-in-engines.md": {"moe_engines": MOE_ENGINES},
+    "how-to/moe-in-engines.md": {
+        "moe_engines": MOE_ENGINES,
+        "moe_in_vllm": Table(
+            "policy | exchange = mode | answers | steps | rearranged | imbalance :.3f"
+            " | slots moved each time = moved :.1f | plan, ms = plan_ms :.2f", 3,
+        ),
+    },
     "how-to/ray.md": {
         "executor_ray": Table(
             " = peer | first result, s = first_s :,.1f | empty task, µs = empty_us :,.1f"

@@ -11,7 +11,8 @@ build has all of its balancing; six places ask for a GPU, and each is changed as
     ...eplb.rebalance_execute            exchanges wait for streams
 
 A seventh is not changed but listened to: each call of the policy, with the loads and the map that it was
-given, its answer, and that of vLLM's own policy to the same, goes to the file that ENGINE_RECORD names, by rank.
+given, its answer, and that of vLLM's own policy to the same, goes to the file that ENGINE_RECORD names, by
+rank.
 """
 
 import importlib.abc
