@@ -6,7 +6,9 @@ The time that a rank waited while nothing else ran on it is charged to the rank 
 reason; waits that overlap are charged once, to the one that began first.
 """
 
+import functools
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from evenload.audit.device_time import DeviceTime
 from evenload.audit.host import HOST_CAUSES, LAUNCH, OPERATE
 from evenload.audit.occupancy import Occupancy, minus, sorted_union, within
-from evenload.audit.recording import EXCHANGE, LATE, WORK, Recording, Waits, shown_name
+from evenload.audit.recording import EXCHANGE, LATE, WORK, HostSpans, Recording, Waits, shown_name
 
 __all__ = ["Culprit", "culprits_of"]
 
@@ -57,6 +59,11 @@ def culprits_of(
     charged_ns = _charged(recording, waits, rows, occupancy)
     begun_ns = _begun(waits, recording)
     reason = _reasons(waits, begun_ns, time)
+
+    @functools.cache
+    def spans_of(why: str, device: int) -> _NamedSpans:
+        return _NamedSpans(recording, rows[device], device, why)
+
     found = []
     pairs = np.stack([waits.late.astype(np.int64), reason], axis=1)
     for late, why in np.unique(pairs[charged_ns > 0], axis=0).tolist():
@@ -65,7 +72,8 @@ def culprits_of(
         for device, ns in zip(waits.device[own].tolist(), charged_ns[own].tolist(), strict=True):
             victims[recording.devices[device]] += ns
         longest = own[np.argsort(-charged_ns[own], kind="stable")][:MOST_LOOKED_AT]
-        span = _span(recording, rows, waits, begun_ns, longest, REASONS[why])
+        spans = functools.partial(spans_of, REASONS[why])
+        span = _span(recording, spans, waits, begun_ns, longest)
         n_late = len(np.unique(waits.collective[own]))
         name = recording.devices[late]
         found.append(Culprit(name, REASONS[why], span, n_late, int(charged_ns[own].sum()), dict(victims)))
@@ -131,13 +139,41 @@ def _reasons(waits: Waits, begun_ns: NDArray[np.int64], time: DeviceTime) -> NDA
     return more.argmax(axis=1)
 
 
+class _NamedSpans:
+    """The spans that a reason is about, of one device or its program, in order of their starts."""
+
+    def __init__(self, recording: Recording, own: NDArray[np.int64], device: int, reason: str) -> None:
+        columns: Recording | HostSpans | None = recording
+        if reason in ("kernels", "copies"):
+            chosen = own[recording.kind[own] == (WORK if reason == "kernels" else EXCHANGE)]
+        else:
+            columns, chosen = recording.host, np.empty(0, np.int64)
+            if columns is not None and reason in HOST_CAUSES[:3]:
+                kinds = (LAUNCH, OPERATE) if reason == "launching" else (HOST_CAUSES.index(reason),)
+                is_own = (columns.clock == recording.clock[device]) & np.isin(columns.kind, kinds)
+                chosen = np.flatnonzero(is_own)
+                chosen = chosen[np.argsort(columns.start_ns[chosen], kind="stable")]
+        self._start = np.empty(0, np.int64) if columns is None else columns.start_ns[chosen]
+        self._stop = self._start if columns is None else columns.stop_ns[chosen]
+        self._name = chosen if columns is None else columns.name[chosen]
+        self._longest = int((self._stop - self._start).max(initial=0))
+
+    def between(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Names and nanoseconds of the spans between two times."""
+        first = int(np.searchsorted(self._start, begin - self._longest))
+        last = int(np.searchsorted(self._start, end))
+        start, stop = self._start[first:last], self._stop[first:last]
+        took = np.minimum(stop, end) - np.maximum(start, begin)
+        seen = np.flatnonzero(took > 0)
+        return list(zip(self._name[first:last][seen].tolist(), took[seen].tolist(), strict=True))
+
+
 def _span(
     recording: Recording,
-    rows: list[NDArray[np.int64]],
+    spans: Callable[[int], _NamedSpans],
     waits: Waits,
     begun_ns: NDArray[np.int64],
     chosen: NDArray[np.int64],
-    reason: str,
 ) -> str:
     """The name of which the late device had most more in the chosen waits."""
     more: Counter[str] = Counter()
@@ -147,29 +183,7 @@ def _span(
             (-1, int(waits.device[at]), int(begun_ns[at, 1]), int(waits.start_ns[at])),
         )
         for sign, device, begin, end in sides:
-            for name, ns in _names(recording, rows[device], device, reason, begin, end):
+            for name, ns in spans(device).between(begin, end):
                 more[recording.names[name]] += sign * ns
     name, ns = max(more.items(), key=lambda one: one[1], default=("", 0))
     return shown_name(name) if ns > 0 else ""
-
-
-def _names(
-    recording: Recording, own: NDArray[np.int64], device: int, reason: str, begin: int, end: int
-) -> list[tuple[int, int]]:
-    """Names and nanoseconds, between two times, of the spans that a reason is about."""
-    if reason in ("kernels", "copies"):
-        kind = WORK if reason == "kernels" else EXCHANGE
-        start = recording.start_ns[own]
-        chosen = own[: np.searchsorted(start, end)]
-        chosen = chosen[(recording.stop_ns[chosen] > begin) & (recording.kind[chosen] == kind)]
-        start, stop, name = recording.start_ns[chosen], recording.stop_ns[chosen], recording.name[chosen]
-    else:
-        host, clock = recording.host, recording.clock[device]
-        if host is None or reason not in HOST_CAUSES[:3]:
-            return []
-        of_reason = (LAUNCH, OPERATE) if reason == "launching" else (HOST_CAUSES.index(reason),)
-        is_own = (host.clock == clock) & np.isin(host.kind, of_reason)
-        chosen = np.flatnonzero(is_own & (host.stop_ns > begin) & (host.start_ns < end))
-        start, stop, name = host.start_ns[chosen], host.stop_ns[chosen], host.name[chosen]
-    took = np.minimum(stop, end) - np.maximum(start, begin)
-    return list(zip(name.tolist(), took.tolist(), strict=True))

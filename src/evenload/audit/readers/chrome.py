@@ -28,7 +28,7 @@ __all__ = ["MOST_NAMES", "MOST_ROWS", "read_chrome"]
 MOST_NAMES = 100_000  # distinct ones; the others are "other names"
 MOST_ROWS = 50_000
 MOST_SPANS = 200_000_000
-MOST_COLLECTIVES = 5_000_000
+MOST_COLLECTIVES = 2_000_000
 MOST_OPEN = 1000  # begun spans of one row
 ENDS = {"B", "E"}
 
