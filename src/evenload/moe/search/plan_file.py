@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._private_files import plain_file
+from evenload._private_files import plain_file, read_plain
 from evenload.errors import ConfigError, FormatError, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
 __all__ = ["read_plan", "write_plan"]
+
+_MOST_BYTES = 1 << 28
 
 
 def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet) -> None:
@@ -78,7 +80,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
 
 
 def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
-    page = json.loads(path.read_text(encoding="utf-8"))
+    page = json.loads(read_plain(path, _MOST_BYTES))
     return np.array(page["physical_to_logical_map"], dtype=np.int64), int(page["n_experts"]), page["fleet"]
 
 

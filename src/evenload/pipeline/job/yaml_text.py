@@ -67,7 +67,7 @@ def _loader() -> Any:
     # The parser in C is ten times as fast; its composer would end the process where nesting is deep.
     bases = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
 
-    class Loader(*bases):
+    class Loader(*bases):  # pyrefly: ignore
         def __init__(self, text: str):
             bases[-1].__init__(self, text)
             yaml.composer.Composer.__init__(self)

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from evenload._private_files import refuse_unless_own
+from evenload._private_files import plain_file, refuse_unless_own
 from evenload.errors import ConfigError
 
 __all__ = ["ContentDigests"]
@@ -135,7 +135,7 @@ def _facts(status: os.stat_result) -> str:
 
 def _read(path: Path) -> str:
     whole = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    with plain_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             whole.update(block)
     return whole.hexdigest()

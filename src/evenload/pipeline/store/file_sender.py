@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evenload._private_files import plain_file
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.openai import pause_s
 from evenload.pipeline.store.upload_record import UploadRecord
@@ -85,8 +86,8 @@ class FileSender:
             before = source.stat()
             if self._record.has(relative, before) or self._is_resting() or relative in self._hanging:
                 return
-            with source.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            with plain_file(source) as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore
             if not self._record.has_content(relative, sha256):
                 if not self._put(source, relative):
                     return

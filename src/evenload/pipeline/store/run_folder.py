@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._arguments import refuse_drive
-from evenload._private_files import open_plain
+from evenload._private_files import open_plain, read_plain
 from evenload.errors import ConfigError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
@@ -38,6 +38,7 @@ _FILES = (
     "job.json",
     "uploads.jsonl",
 )
+_MOST_FACTS_BYTES = 1 << 20
 _FOLDERS = ("outputs", "inputs", "journal", "control")
 
 
@@ -83,7 +84,7 @@ class RunFolder:
         made_of  digest of the job's stages and items
         """
         try:
-            was = json.loads(self.file("job.json").read_bytes())["made_of"]
+            was = json.loads(read_plain(self.file("job.json"), _MOST_FACTS_BYTES))["made_of"]
         except (OSError, ValueError, KeyError, TypeError):
             was = None
         if was != made_of:
