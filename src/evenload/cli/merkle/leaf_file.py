@@ -104,14 +104,14 @@ class LeafFile:
         if not self.types:
             blocks = [rows.copy() for rows in self.blocks()]
             return np.concatenate(blocks) if blocks else np.empty((0, self.width), np.uint8)
-        from evenload.merkle.abi import encode
+        from evenload.merkle.abi import encode, split_types
 
         try:
             with self._open() as source:
                 values = parse_json(source.read(MOST_BYTES + 1), self.file, MOST_BYTES)
         except (OSError, FormatError) as error:
             raise ConfigError(f"{self.file} is no JSON list of values: {reason_of(error)}") from error
-        types = [kind.strip() for kind in self.types.split(",")]
+        types = split_types(self.types.replace(" ", ""))
         if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
             raise ConfigError(f"{self.file} is no list of lists", hint='write [["0x…", "5"], …]')
         return [encode(types, row) for row in values]
@@ -136,7 +136,9 @@ def leaf_options(command: Command) -> Command:
     """Add the argument FILE and how leaves are written in it, and pass them as ``leaves``, a LeafFile."""
     command = passed_as(LeafFile, "leaves")(command)
     for option in (
-        click.option("--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256."),
+        click.option(
+            "--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256[]."
+        ),
         click.option(
             "--reverse", is_flag=True, help="Leaves and root are written backwards, as Bitcoin shows them."
         ),
