@@ -26,18 +26,10 @@ class _Type:
     """A type, parsed: a name alone, a tuple of ``parts``, or an array of its part; ``length`` None: any."""
 
     name: str
+    is_dynamic: bool
     parts: tuple["_Type", ...] = ()
     length: int | None = None
     is_array: bool = False
-
-    @property
-    def is_dynamic(self) -> bool:
-        is_of_any_length = self.is_array and self.length is None
-        return (
-            is_of_any_length
-            or self.name in ("bytes", "string")
-            or any(part.is_dynamic for part in self.parts)
-        )
 
 
 def encode(types: Sequence[str], values: Sequence[Any]) -> bytes:
@@ -59,12 +51,14 @@ def _parsed(kind: str, depth: int = 0) -> _Type:
         raise _unknown(kind)
     if array := _ARRAY.fullmatch(kind):
         length = int(array[2]) if array[2] else None
-        return _Type(kind, (_parsed(array[1], depth + 1),), length, is_array=True)
+        part = _parsed(array[1], depth + 1)
+        return _Type(kind, part.is_dynamic or length is None, (part,), length, is_array=True)
     if not kind.startswith("("):
-        return _Type(kind)
+        return _Type(kind, kind in ("bytes", "string"))
     if not kind.endswith(")") or not kind[1:-1]:
         raise _unknown(kind)
-    return _Type(kind, tuple(_parsed(part, depth + 1) for part in split_types(kind[1:-1])))
+    parts = tuple(_parsed(part, depth + 1) for part in split_types(kind[1:-1]))
+    return _Type(kind, any(part.is_dynamic for part in parts), parts)
 
 
 def split_types(text: str) -> list[str]:
@@ -82,6 +76,8 @@ def split_types(text: str) -> list[str]:
 def _sequence(kinds: Sequence[_Type], values: Sequence[Any]) -> bytes:
     """The heads of the values, then what those of dynamic types point to."""
     encoded = [_encoded(kind, value) for kind, value in zip(kinds, values, strict=True)]
+    if not any(kind.is_dynamic for kind in kinds):
+        return b"".join(encoded)
     at = sum(32 if kind.is_dynamic else len(part) for kind, part in zip(kinds, encoded, strict=True))
     heads, tails = [], []
     for kind, part in zip(kinds, encoded, strict=True):
