@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenload._plain_text import seconds_text
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 
@@ -95,11 +96,11 @@ def _text(found: "Audit") -> list[str]:
     whole_ns = found.wall_ns * len(found.devices)
     lines = [
         f"{found.source}: {found.n_spans:,} spans on {_devices_text(found)}, {_time(found.wall_s)}",
-        f"{found.share:.1%} of the devices' time was work; lost: {_hours(whole_ns - found.work_ns)}",
+        f"{found.share:.1%} of the devices' time was work; lost: {_time((whole_ns - found.work_ns) / 1e9)}",
         "",
     ]
     causes = [
-        [cause, _hours(ns), f"{ns / whole_ns:.1%}", CAUSES[cause].says]
+        [cause, _time(ns / 1e9), f"{ns / whole_ns:.1%}", CAUSES[cause].says]
         for cause, ns in sorted(found.lost_ns.items(), key=lambda one: -one[1])
         if ns
     ]
@@ -111,7 +112,7 @@ def _text(found: "Audit") -> list[str]:
         lines += format_table(["from", "for", "device", "span"], [_gap(one) for one in found.gaps[:8]])
     lines += [""] * bool(found.findings) + list(found.findings)
     if found.largest and found.lost_ns[found.largest] > 0.01 * whole_ns:
-        lines += ["", f"Most was lost to {found.largest}. {CAUSES[found.largest].remedy}"]
+        lines += ["", f"The largest loss: {found.largest}. {CAUSES[found.largest].remedy}"]
     return lines
 
 
@@ -151,14 +152,5 @@ def _gap(one: object) -> list[str]:
     return [_time(one.start_s), _time(one.stop_s - one.start_s), one.device or "none", one.span]
 
 
-def _hours(ns: int) -> str:
-    hours = ns / 3.6e12
-    return f"{hours:.3g} h" if hours >= 0.1 else _time(ns / 1e9)
-
-
 def _time(seconds: float) -> str:
-    if seconds >= 600:
-        return f"{seconds / 60:.4g} min"
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.4g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    return seconds_text(seconds, 4)

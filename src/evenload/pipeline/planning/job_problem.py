@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._plain_text import seconds_text
 from evenload._private_files import read_plain
 from evenload.devices.device import family_of
 from evenload.devices.rates.hardware import hardware_named
@@ -211,7 +212,7 @@ class _StageSource:
             return None, "unknown"
         item_s = flop / (EFFICIENCY * self.tflops * 1e12)
         self._note(
-            f"{item_s:.3g} s an item is computed: {flop / 1e12:.3g} TFLOP at "
+            f"{seconds_text(item_s)} an item is computed: {flop / 1e12:.3g} TFLOP at "
             f"{EFFICIENCY:.0%} of {self.tflops:.0f} TFLOP/s"
         )
         return item_s, "computed"

@@ -18,7 +18,7 @@ function renderAudit(view) {
   const faults = audit.faults.length > 0 && el("div", { class: "faults", role: "note" }, "To know of this trace:", el("ul", {}, audit.faults.map((one) => el("li", {}, one))));
   const head = el("header", {}, el("div", { class: "head" }, el("div", {}, brand(), el("h1", {}, `Audit: ${audit.source}`)), el("div", { class: "tools" }, themeButton())), meta, faults);
   const hero = el("div", { class: "hero" }, auditVerdict(audit), auditCauses(audit));
-  const advice = audit.largest && el("p", { class: "advice" }, `Most was lost to ${audit.largest}: ${audit.causes[audit.largest].says}. ${audit.remedy}`);
+  const advice = audit.largest && el("p", { class: "advice" }, `The largest loss: ${audit.largest} (${audit.causes[audit.largest].says}). ${audit.remedy}`);
   document.getElementById("page").replaceChildren(...[head, hero, advice, jumps(parts), ...parts, footPart(view)].filter(Boolean));
   const drawn = new TimelineView(host, model, { view: (_, isWhole) => tools.see(isWhole), layout: () => {} });
   tools.act(drawn);
