@@ -40,7 +40,7 @@ def seconds_text(seconds: float, n_digits: int = 3) -> str:
     """Write a time for a person: 12 µs, 34.5 ms, 0.6 s, 12.3 min, 1,250 h; never with a power of ten."""
     long = abs(seconds)
     size, unit = 1.0, "s"
-    if 120 <= long < float("inf"):
+    if 600 <= long < float("inf"):
         size, unit = (3600.0, "h") if long >= 7200 else (60.0, "min")
     elif 0 < long < 0.1:
         size, unit, n_digits = (1e-3, "ms", 3) if long >= 1e-3 else (1e-6, "µs", 3)
