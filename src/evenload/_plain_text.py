@@ -43,8 +43,8 @@ def seconds_text(seconds: float, n_digits: int = 3) -> str:
     if 600 <= long < float("inf"):
         size, unit = (3600.0, "h") if long >= 7200 else (60.0, "min")
     elif 0 < long < 0.1:
-        size, unit, n_digits = (1e-3, "ms", 3) if long >= 1e-3 else (1e-6, "µs", 3)
-    shown = f"{seconds / size:.{n_digits}g}"
+        size, unit = (1e-3, "ms") if long >= 1e-3 else (1e-6, "µs")
+    shown = f"{seconds / size:.{n_digits if long >= 1 else 3}g}"
     return f"{shown if 'e' not in shown else format(seconds / size, ',.0f')} {unit}"
 
 
