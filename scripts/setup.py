@@ -108,9 +108,15 @@ CIRCOM = NpmStep(
     without="no circom, so no witnesses by its circuits (npm install --no-save circom2@0.2.23)",
 )
 
+MERKLE_TREE = NpmStep(
+    package="@openzeppelin/merkle-tree",
+    version="1.0.8",
+    without="no merkle-tree of OpenZeppelin, so nobody else checks the roots of values",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM, CIRCOM)),
+    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM, CIRCOM, MERKLE_TREE)),
     "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM), (SNARKJS,)),
 }
 

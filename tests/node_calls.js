@@ -62,9 +62,15 @@ async function contract(source, name, calls) {
   return { faults, answers, methods: Object.keys(methodIdentifiers) };
 }
 
+// OpenZeppelin's own roots of [types, rows] each.
+async function openzeppelin(trees) {
+  const { StandardMerkleTree } = require("@openzeppelin/merkle-tree");
+  return trees.map(([types, rows]) => StandardMerkleTree.of(rows, types).root);
+}
+
 async function main() {
   const caller = new net.Socket({ fd: 0 });
-  const functions = { snarkjs, circom, contract };
+  const functions = { snarkjs, circom, contract, openzeppelin };
   for await (const line of readline.createInterface({ input: caller })) {
     const [name, ...given] = JSON.parse(line);
     const answer = await functions[name](...given).then(

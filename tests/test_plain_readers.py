@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
+from evenload.cli.simulate.command import read_costs
+from evenload.cli.verify import read_key
 from evenload.errors import EvenloadError, FormatError
 from evenload.merkle.partition import _open_file
 from evenload.moe import read_trace
+from evenload.moe.search.plan_file import read_plan
+from evenload.pipeline.artifacts import open_picture
+from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.model_files import faults_of_model
 from evenload.pipeline.model.model_size import _read as read_config
 from evenload.pipeline.model.safetensors_header import read_header, read_whole_header
 from evenload.pipeline.model.stored_weights import weight_bytes
+from evenload.report.merge import read_guest
+from evenload.report.source import open_run
 from evenload.zk.formats.container import open_container
 
 
@@ -35,6 +42,13 @@ def text(path: Path) -> Any:
     return read_text([path])
 
 
+def table(path: Path) -> Any:
+    from evenload.pipeline.job.inputs import read_items
+    from evenload.pipeline.job.spec_inputs import InputsSection
+
+    return read_items(InputsSection(**{path.suffix[1:]: path.name}), path.parent, 0, "job")
+
+
 READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "leaf": ("all_data.json", leaf),
     "npz": ("x.npz", npz),
@@ -43,6 +57,16 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "whole header": ("x.safetensors", read_whole_header),
     "weights": ("x.safetensors", lambda path: weight_bytes({"weights": "."}, path.parent)),
     "config": ("config.json", read_config),
+    "job file": ("job.yaml", load_spec),
+    "costs": ("costs.txt", read_costs),
+    "trace of another tool": ("a.json", read_guest),
+    "packed trace": ("a.json.gz", read_guest),
+    "table jsonl": ("items.jsonl", table),
+    "table csv": ("items.csv", table),
+    "plan json": ("plan.json", read_plan),
+    "picture": ("a.png", open_picture),
+    "run": ("a.jsonl", open_run),
+    "key of a proof": ("vkey.json", read_key),
     "records": ("leaves.bin", lambda path: _open_file(path, 32)),
     "key": ("a.zkey", lambda path: open_container(path, b"zkey", 1, {})),
     **{f"trace{end}": (f"a{end}", read_trace) for end in (".npz", ".npy", ".jsonl", ".json", ".pt")},
@@ -66,10 +90,13 @@ def test_what_is_no_file_of_its_kind_is_refused_at_once(reader: str, kind: str, 
     if reader == "text" and kind in ("empty", "deep"):
         assert len(read(tmp_path / name)) == (kind == "deep")
         return
+    if reader == "costs" and kind == "empty":
+        assert read(tmp_path / name) == []
+        return
     if reader == "records" and kind in ("empty", "deep"):
         assert read(tmp_path / name).size * 32 == (tmp_path / name).stat().st_size
         return
-    with pytest.raises(EvenloadError):
+    with pytest.raises((EvenloadError, OSError)):
         read(tmp_path / name)
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 import sys
 import unicodedata
 
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload import errors
-from evenload._plain_text import escaped_json, plain, shortened
+from evenload._plain_text import escaped_json, plain, seconds_text, shortened
 from evenload._terminal import PlainStream, log_of, own_codes, plain_console, plain_streams, print_line
 from evenload.events import json_text
 
@@ -200,3 +201,18 @@ def test_a_message_is_as_long_as_a_person_reads(text):
         assert short == text
     else:
         assert "…" in short or "more ..." in short
+
+
+@given(st.floats(1e-6, 1e9), st.sampled_from([3, 4]))
+def test_a_time_reads_as_what_it_was_without_powers_of_ten(seconds, n_digits):
+    """Oracle: the text itself, read back by its number and its unit."""
+    number, unit = seconds_text(seconds, n_digits).split(" ")
+    assert re.fullmatch(r"[0-9,]+(\.[0-9]+)?", number)
+    size = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit]
+    assert float(number.replace(",", "")) * size == pytest.approx(seconds, rel=0.006)
+
+
+def test_times_as_people_write_them():
+    times = (0, 12e-6, 0.9999e-3, 0.0345, 0.6, 1.25, 119, 740, 1000, 7300, 12.5 * 3600, 735_000, 4.5e6)
+    said = "0 s|12 µs|1,000 µs|34.5 ms|0.6 s|1.25 s|119 s|12.3 min|16.7 min|2.03 h|12.5 h|204 h|1,250 h"
+    assert "|".join(map(seconds_text, times)) == said

@@ -1,10 +1,14 @@
 """What others put in place of a file is neither waited for nor followed nor believed, wherever we look."""
 
+import gzip
+import io
 import json
 import os
 import random
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +18,18 @@ from typing import Any
 import pytest
 
 from evenload import _private_files
-from evenload._private_files import open_own, open_plain, own_folder, read_own, read_plain, write_own
+from evenload._private_files import (
+    lines_within,
+    open_own,
+    open_plain,
+    own_folder,
+    read_named,
+    read_own,
+    read_plain,
+    read_unpacked,
+    text_named,
+    write_own,
+)
 from evenload.cli import main
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
@@ -105,6 +120,8 @@ def test_nobody_waits_and_nobody_reads_more_than_a_bound(plant, thing, tmp_path)
     path = plant(tmp_path / "file")
     for read in (
         lambda: read_plain(path, 1000),
+        lambda: read_named(path, 1000),
+        lambda: read_unpacked(path, 1000),
         lambda: read_own(path, "a test", 1000),
         lambda: read_own(path, "a test", 1000, is_trusted=False),
     ):
@@ -340,3 +357,52 @@ def no_thread_waits_for_a_pipe():
     yield
     left = set(threading.enumerate()) - before
     assert [one.name for one in left if "evenload" in one.name] == []
+
+
+def test_a_pipe_of_the_shell_is_read_and_not_without_end():
+    """Oracle: bash itself, whose ``<(...)`` is a pipe of a program that still writes."""
+    program = (
+        "import sys; from evenload._private_files import read_named; print(len(read_named(sys.argv[1], 9)))"
+    )
+    for writes, said in (("sleep 0.2; printf 12345", "5"), ("cat /dev/zero", "more than 9 bytes")):
+        command = ["bash", "-c", f'"$0" -c "$1" <({writes}) 2>&1', sys.executable, program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert said in done.stdout
+
+
+def test_a_text_is_utf8(tmp_path):
+    (tmp_path / "a").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match="no text in UTF-8"):
+        text_named(tmp_path / "a", 10, "a test")
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 1000, 1001, 100_000])
+def test_what_comes_out_of_gzip_has_a_limit(tmp_path, n_bytes):
+    """Oracle: Python's gzip, of as many bytes as the limit, and of more."""
+    path, content = tmp_path / "x.json.gz", b"x" * n_bytes
+    for packed in (content, gzip.compress(content)):
+        path.write_bytes(packed)
+        if n_bytes <= 1000:
+            assert read_unpacked(path, 1000) == content
+        else:
+            with pytest.raises(OSError, match="more than 1,000 bytes"):
+                read_unpacked(path, 1000)
+
+
+def test_a_bomb_is_not_unpacked_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(_private_files, "_FREE_BYTES", 1000)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(10_000_000)))
+    with pytest.raises(OSError, match="more than"):
+        read_unpacked(path, 1 << 40)
+    for damaged in (path.read_bytes()[:-5], b"\x1f\x8brubbish", path.read_bytes()[:20] + b"rubbish"):
+        path.write_bytes(damaged)
+        with pytest.raises(OSError, match=r"damaged gzip|more than"):
+            read_unpacked(path, 1 << 40)
+
+
+def test_lines_have_a_limit():
+    assert list(lines_within(io.BytesIO(b"a\n\nbcd"), "f", 3)) == [b"a\n", b"\n", b"bcd"]
+    with pytest.raises(OSError, match="line 2 has more than 3 bytes") as caught:
+        list(lines_within(io.BytesIO(b"a\nabc\n"), "f", 3))
+    assert caught.value.filename == "f"

@@ -6,7 +6,7 @@ fill its clipboard (OSC 52), or turn the direction of what follows (bidi overrid
 
 import re
 
-__all__ = ["escaped_json", "plain", "shortened"]
+__all__ = ["escaped_json", "plain", "seconds_text", "shortened"]
 
 # Of a message: longer ones are somebody's input, whatever code it came through.
 MOST_WORD = 200
@@ -34,6 +34,18 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return _UNSEEN.sub("?", _COLOUR.sub("", text.replace("\r\n", "\n")))
+
+
+def seconds_text(seconds: float, n_digits: int = 3) -> str:
+    """Write a time for a person: 12 µs, 34.5 ms, 0.6 s, 12.3 min, 1,250 h; never with a power of ten."""
+    long = abs(seconds)
+    size, unit = 1.0, "s"
+    if 600 <= long < float("inf"):
+        size, unit = (3600.0, "h") if long >= 7200 else (60.0, "min")
+    elif 0 < long < 0.1:
+        size, unit = (1e-3, "ms") if long >= 1e-3 else (1e-6, "µs")
+    shown = f"{seconds / size:.{n_digits if long >= 1 else 3}g}"
+    return f"{shown if 'e' not in shown else format(seconds / size, ',.0f')} {unit}"
 
 
 def shortened(text: str) -> str:

@@ -2,6 +2,9 @@
 
 open_plain, plain_file,  anybody's plain file: nothing waits for a pipe or device that lies in its place
 read_plain
+open_named, read_named,  what the command line names: also a pipe that the shell made for it, ``<(...)``
+text_named
+read_unpacked            a plain file that may be gzip, with a limit on what comes out
 open_own, read_own       this user's own, through no link; and unless it is only looked at, nobody else
                          may write it: what is unpickled, run or believed comes from nowhere else
 own_folder, write_own    make a folder and files like that
@@ -11,19 +14,25 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = [
+    "lines_within",
+    "open_named",
     "open_own",
     "open_plain",
     "own_folder",
     "plain_file",
+    "read_named",
     "read_own",
     "read_plain",
+    "read_unpacked",
     "refuse_unless_own",
+    "text_named",
     "write_own",
 ]
 
@@ -35,6 +44,9 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+_MOST_EXPANSION = 200
+_FREE_BYTES = 64 << 20  # expansion does not count before
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -61,12 +73,72 @@ def plain_file(path: Path) -> BinaryIO:
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
     """The content of a plain file. Raises OSError as ``open_plain``, and for more than ``most_bytes``."""
-    return _content(open_plain(path), path, most_bytes)
+    return _content(plain_file(path), path, most_bytes)
+
+
+def open_named(path: str | os.PathLike) -> BinaryIO:
+    """Open what the command line names: a plain file, or a pipe that this program was started with.
+
+    ``<(...)`` of a shell and /dev/stdin are such pipes; one with a name of its own might have no writer, and
+    is not waited for. Raises OSError as ``open_plain``.
+    """
+    if not str(path).startswith(_HANDED_OVER):
+        return plain_file(Path(path))
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    facts = os.fstat(fd)
+    if not (stat.S_ISREG(facts.st_mode) or stat.S_ISFIFO(facts.st_mode)):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"it is {_kind(facts)}, neither a plain file nor a pipe", str(path))
+    return open(fd, "rb")
+
+
+def read_named(path: str | os.PathLike, most_bytes: int) -> bytes:
+    """The content of what the command line names. Raises OSError as ``open_named``, and as ``read_plain``."""
+    return _content(open_named(path), path, most_bytes)
+
+
+def text_named(path: str | os.PathLike, most_bytes: int, hint: str) -> str:
+    """The text, in UTF-8, of what the command line names. Raises ConfigError with ``hint``."""
+    try:
+        return read_named(path, most_bytes).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {quoted(str(path), 200)}: {reason_of(error)}", hint=hint) from error
+
+
+def lines_within(file: BinaryIO, name: str, most_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of the file ``name`` with their ends. Raises OSError for a longer one."""
+    number = 0
+    while line := file.readline(most_bytes + 1):
+        number += 1
+        if len(line) > most_bytes:
+            raise OSError(errno.EOVERFLOW, f"line {number} has more than {most_bytes:,} bytes", name)
+        yield line
+
+
+def read_unpacked(path: Path, most_bytes: int) -> bytes:
+    """The content of a plain file, unpacked if it is gzip. Raises OSError as ``read_plain``.
+
+    Text compresses ten- to thirtyfold: what unpacks to 200 times its size is not read to its end.
+    """
+    import gzip
+    import zlib
+
+    with plain_file(path) as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not is_packed:
+            return _content(raw, path, most_bytes)
+        most = min(most_bytes, max(_FREE_BYTES, _MOST_EXPANSION * os.fstat(raw.fileno()).st_size))
+        try:
+            unpacked: Any = gzip.GzipFile(fileobj=raw)
+            return _content(unpacked, path, most)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OSError(errno.EINVAL, f"it is a damaged gzip file: {error}", str(path)) from error
 
 
 def read_own(path: Path, what: str, most_bytes: int, *, is_trusted: bool = True) -> bytes:
     """The content of a file. Raises OSError and ConfigError as ``open_own``, OSError if it is too long."""
-    return _content(open_own(path, what, is_trusted=is_trusted), path, most_bytes)
+    return _content(open(open_own(path, what, is_trusted=is_trusted), "rb"), path, most_bytes)
 
 
 def write_own(path: Path, content: bytes) -> None:
@@ -140,12 +212,12 @@ def open_own(path: Path, what: str, *, is_trusted: bool = True) -> int:
     return fd
 
 
-def _content(fd: int, path: Path, most_bytes: int) -> bytes:
-    with open(fd, "rb") as file:
-        is_long = os.fstat(fd).st_size > most_bytes
+def _content(file: BinaryIO, path: str | os.PathLike, most_bytes: int) -> bytes:
+    with file:
+        is_long = os.fstat(file.fileno()).st_size > most_bytes  # of a packed file, what lies on the disk
         content = b"" if is_long else file.read(most_bytes + 1)  # it may grow meanwhile
     if is_long or len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+        raise OSError(errno.EOVERFLOW, f"it has more than {most_bytes:,} bytes", str(path))
     return content
 
 

@@ -6,6 +6,8 @@ The ``_repr_html_`` of a value calls these functions, which escape all text.
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from evenload._plain_text import seconds_text
+
 __all__ = ["bars", "gantt", "page", "share", "table"]
 
 # Okabe and Ito's colours, on any background.
@@ -52,7 +54,7 @@ def gantt(rows: Mapping[str, Sequence[tuple[float, float, int]]], end_s: float) 
             )
         n_left = max(0, n_left - len(slices))
     height = len(rows) * _ROW + 14
-    for x, anchor, text in ((_LEFT, "start", "0 s"), (_WIDTH, "end", f"{end_s:.3g} s")):
+    for x, anchor, text in ((_LEFT, "start", "0 s"), (_WIDTH, "end", f"{seconds_text(end_s)}")):
         parts.append(
             f'<text x="{x}" y="{height - 2}" font-size="11" text-anchor="{anchor}" '
             f'fill="currentColor">{text}</text>'

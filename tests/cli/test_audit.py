@@ -25,7 +25,7 @@ def test_the_text_tells_what_was_lost_and_to_what(tmp_path: Path, capsys: pytest
     code, out, err = run([str(tmp_path / "trace.json.gz")], capsys)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("Most was lost to serial: 800 µs of 8 ms of device time (10%). Spread what")
+    assert lines[0].startswith("The largest loss: serial, 800 µs of 8 ms of device time (10%). Spread what")
     assert lines[2].endswith("spans on 2 devices, 4 ms")
     assert lines[3] == "75.0% of the devices' time was work; lost: 2 ms"
     words = {line.split()[0]: line.split()[1:4] for line in lines if line}

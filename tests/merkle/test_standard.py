@@ -1,6 +1,7 @@
 """OpenZeppelin's format: the example of its documentation, its rules for proofs, and ABI encoding."""
 
 import json
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_calls import Node, has
 
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import Scheme, StandardTree
-from evenload.merkle.abi import encode
+from evenload.merkle.abi import encode, split_types
 from evenload.merkle.scheme import keccak256
 from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
 
@@ -26,6 +28,9 @@ NODES = [
     "0xeb02c421cfa48976e66dfb29120745909ea3a0f843456c263cf8f1253483e283",
     "0xb92c48e9d7abe27fd8dfd6b5dfdbfb1c9a463f80c712b66f3a5180a090cccafc",
 ]
+
+
+A = "0x" + "11" * 20
 
 
 def tree_of(n, width=64):
@@ -207,12 +212,82 @@ def test_a_dump_that_does_not_hold_together(change):
         StandardTree.load(StandardTree.of(VALUES, TYPES).dump() | change)
 
 
+ROOTS = {
+    "address[]": ([A], "3ad244ed26f6eb10c16f5dd3bcd5f69a01ddac69ccfa610dc4316bf6a8cef66c"),
+    "uint256[2]": ([1, 2], "7fef4bf8f63cf9dd467136c679c02b5c17fcf6322d9562512bf5eb952cf7cc53"),
+    "(address,uint256)": ([A, 5], "dc984b7043e0c8ae8e70bc0e6568af0135198234df994ba88ca915bbf0734048"),
+    "uint256[][2]": ([[1], [2, 3]], "9606575401a884881acc2a70725ff598b681aae7cc5e987d405f84d82107be81"),
+    "(string,uint8[])[]": (
+        [["x", [1, 2]]],
+        "b3ba7f9191ecb48f69e7adf7d0459f9d4660feb8ae0367f975a807ffa0b45a5a",
+    ),
+    "bytes3[2]": (
+        ["0x010203", "0x040506"],
+        "b39f09e7fdcfc3469217ac6d812131feb11e4e3399a449969b9007f6e934ecc5",
+    ),
+    "string[]": (["a", "b"], "7a55e2e63050a963a3d5db1cc66678b9cfb27c8f9d2eb89d9387c01c83c5c271"),
+}
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_arrays_and_tuples_have_the_roots_of_openzeppelin(kind):
+    """Oracle: what @openzeppelin/merkle-tree 1.0.8 made of the same values, written down."""
+    value, root = ROOTS[kind]
+    tree = StandardTree.of([[value]], [kind])
+    assert tree.root.hex() == root
+    assert StandardTree.load(json.dumps(tree.dump())).root == tree.root
+
+
+def kind_of(rng, depth=0):
+    how = rng.random() if depth < 3 else 1.0
+    if how < 0.4:
+        return kind_of(rng, depth + 1) + rng.choice(["[]", "[1]", "[3]"])
+    if how < 0.6:
+        return "(" + ",".join(kind_of(rng, depth + 1) for _ in range(rng.randint(1, 3))) + ")"
+    return rng.choice(["address", "bool", "uint", "uint8", "int64", "bytes", "string", "bytes7", "function"])
+
+
+def value_of(rng, kind):
+    if kind.endswith("]"):
+        part, _, n = kind[:-1].rpartition("[")
+        return [value_of(rng, part) for _ in range(int(n) if n else rng.randint(0, 3))]
+    if kind.startswith("("):
+        return [value_of(rng, part) for part in split_types(kind[1:-1])]
+    n_bytes = {"address": 20, "function": 24, "bytes7": 7, "bytes": rng.randint(0, 70)}.get(kind)
+    if n_bytes is not None:
+        return "0x" + rng.randbytes(n_bytes).hex()
+    if kind == "string":
+        return "".join(rng.choices("aé€\U0001f600 ", k=rng.randint(0, 40)))
+    return {
+        "bool": rng.random() < 0.5, "uint": str(rng.randrange(2**256)), "uint8": rng.randrange(256),
+        "int64": str(rng.randrange(-(2**63), 2**63)),
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.skipif(not has("@openzeppelin/merkle-tree"), reason="no @openzeppelin/merkle-tree (make setup)")
+def test_random_values_have_the_roots_of_openzeppelin():
+    """Oracle: the npm package itself, on the same types and values."""
+    rng, trees = random.Random(5), []
+    for _ in range(200):
+        kinds = [kind_of(rng) for _ in range(rng.randint(1, 3))]
+        rows = [[value_of(rng, kind) for kind in kinds] for _ in range(rng.randint(1, 3))]
+        trees.append((kinds, rows))
+    with Node() as node:
+        roots = node("openzeppelin", trees)
+    assert ["0x" + StandardTree.of(rows, kinds).root.hex() for kinds, rows in trees] == roots
+
+
 def test_abi_encoding_of_each_kind():
-    """The examples "f(uint32,bool)" and "sam" of the Solidity specification, and edges."""
+    """Oracle: the examples of the Solidity specification, "sam" and "f" of four arguments; and edges."""
     assert encode(["uint32", "bool"], [69, True]).hex() == f"{69:064x}{1:064x}"
     assert encode(["bytes", "bool"], [b"dave", True]).hex() == (
         f"{0x40:064x}{1:064x}{4:064x}" + b"dave".hex().ljust(64, "0")
     )
+    words = (0x123, 0x80, "31323334353637383930".ljust(64, "0"), 0xE0, 2, 0x456, 0x789, 13)
+    spec = "".join(word if isinstance(word, str) else f"{word:064x}" for word in words)
+    given = [0x123, [0x456, 0x789], b"1234567890", b"Hello, world!"]
+    encoded = encode(["uint256", "uint32[]", "bytes10", "bytes"], given).hex()
+    assert encoded == spec + b"Hello, world!".hex().ljust(64, "0")
     assert encode(["int8"], [-1]) == b"\xff" * 32
     assert encode(["bytes3"], ["0x616263"]).hex() == "616263".ljust(64, "0")
     assert encode(["string", "string"], ["", "é"]).hex() == (
@@ -244,7 +319,20 @@ def test_abi_encoding_of_each_kind():
         ("bool", "true"),
         ("string", b"bytes"),
         ("tuple", ()),
-        ("uint256[]", []),
+        ("uint256[]", 5),
+        ("uint256[2]", [1]),
+        ("uint256[0]", []),
+        ("uint256[-1]", []),
+        ("uint256[]", ["five"]),
+        ("(bool,string)", [True]),
+        ("(bool,string)", "ab"),
+        ("(bool,string", [True, "a"]),
+        ("()", []),
+        ("(bool)x", [True]),
+        ("[]", []),
+        ("[]" * 5000, []),
+        ("(" * 400 + "bool" + ")" * 400, []),
+        ("bool" + "[]" * 200, []),
         ("bytes", 5),
         ("string", "\ud800"),
         ("uint" + "8" * 5000, 8),

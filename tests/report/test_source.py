@@ -140,3 +140,16 @@ def test_no_line_breaks_the_numbers(line):
 def test_outputs_may_be_any_mapping():
     assert is_sane(ItemFinished(0.0, "s", 0, "i", {"a": 1}))
     assert not is_sane(ItemFinished(float("inf"), "s", 0, "i"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"job:\n  name: x\n", b"print(1)\n", bytes(range(256)) * 16, b'{"id": 1}\n']
+)
+def test_a_file_without_events_is_no_run(tmp_path, content):
+    """Oracle: files that people have, none of which a run wrote."""
+    path = tmp_path / "some.file"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no run: it holds no event"):
+        open_run(path)
+    path.write_bytes(content + b"\n" + encode(GOOD[0]).encode() + b"\n")
+    assert list(open_run(path)) == GOOD[:1]

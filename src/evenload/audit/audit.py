@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._plain_text import seconds_text
 from evenload.audit.culprits import Culprit, culprits_of
 from evenload.audit.device_time import DeviceTime
 from evenload.audit.host import HOST_REMEDIES, steps_of
@@ -18,7 +19,7 @@ from evenload.audit.steps import RankSteps, rank_steps
 from evenload.audit.what_if import MOST_SIMULATED_DEVICES, WhatIf, most_pieces, what_ifs
 from evenload.errors import ConfigError, FormatError
 
-__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording", "hours_text", "time_text"]
+__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording", "device_time"]
 
 MOST_GAPS = 12
 CLEAR_IMBALANCE = 1.05
@@ -101,18 +102,18 @@ class Audit:
             recorded = " that was recorded" if self.lost_ns["not recorded"] else ""
             return f"Nothing to mend: {self.share:.1%} of the devices' time{recorded} was work."
         lost_ns = self.lost_ns[self.largest]
-        cost = f"{hours_text(lost_ns)} of {hours_text(whole_ns)} of device time ({lost_ns / whole_ns:.0%})"
+        cost = f"{device_time(lost_ns)} of {device_time(whole_ns)} of device time ({lost_ns / whole_ns:.0%})"
         if self.largest != "late ranks":
             remedy, meanwhile = CAUSES[self.largest].remedy, ""
             if self.largest in ("no device works", "launch gaps") and self.gaps_ns:
                 doing = max(self.gaps_ns, key=lambda one: self.gaps_ns[one])
                 meanwhile = f"; the program was mostly in {doing}"
                 remedy = HOST_REMEDIES.get(doing, remedy)
-            return f"Most was lost to {self.largest}: {cost}{meanwhile}. {remedy}"
+            return f"The largest loss: {self.largest}, {cost}{meanwhile}. {remedy}"
         first = self.culprits[0]
         why = f"{first.reason}{f' ({first.span})' if first.span else ''}"
         return (
-            f"Ranks waited for late ones in collectives: {cost}. Most of it, {hours_text(first.cost_ns)}, "
+            f"Ranks waited for late ones in collectives: {cost}. Most of it, {device_time(first.cost_ns)}, "
             f"was for {first.device}, which came last to {first.n_late} because of {why}. "
             f"{CAUSES[self.largest].remedy}"
         )
@@ -251,18 +252,9 @@ def _window(recording: Recording) -> tuple[int, int]:
     return times
 
 
-def hours_text(ns: int) -> str:
-    """Device time for a person: hours, or less where that is 0.1 h."""
-    return f"{ns / 3.6e12:.3g} h" if ns >= 3.6e11 else time_text(ns / 1e9)
-
-
-def time_text(seconds: float) -> str:
-    """Seconds for a person, in the unit that fits."""
-    if seconds >= 600:
-        return f"{seconds / 60:.4g} min"
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.4g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+def device_time(ns: int) -> str:
+    """Write device time for a person."""
+    return seconds_text(ns / 1e9, 4)
 
 
 def _seconds(lost: dict[str, int]) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from evenload.audit.audit import Audit, AuditedGap, hours_text, time_text
+from evenload._plain_text import seconds_text
+from evenload.audit.audit import Audit, AuditedGap, device_time
 from evenload.audit.compare import Change, Comparison, shares
 from evenload.audit.losses import CAUSES
 from evenload.cli.terminal.table import format_table
@@ -21,12 +22,12 @@ def audit_text(found: Audit) -> list[str]:
     lines = [
         found.sentence,
         "",
-        f"{found.source}: {found.n_spans:,} spans on {_devices_text(found)}, {time_text(found.wall_s)}",
-        f"{found.share:.1%} of the devices' time was work; lost: {hours_text(lost_ns)}",
+        f"{found.source}: {found.n_spans:,} spans on {_devices_text(found)}, {_time(found.wall_s)}",
+        f"{found.share:.1%} of the devices' time was work; lost: {device_time(lost_ns)}",
         "",
     ]
     causes = [
-        [cause, hours_text(ns), f"{ns / whole_ns:.1%}", CAUSES[cause].says]
+        [cause, device_time(ns), f"{ns / whole_ns:.1%}", CAUSES[cause].says]
         for cause, ns in sorted(found.lost_ns.items(), key=lambda one: -one[1])
         if ns
     ]
@@ -49,8 +50,8 @@ def _culprits(found: Audit) -> list[str]:
             one.device,
             f"{one.n_late:,}",
             f"{one.reason}{f': {_cut(one.span)}' if one.span else ''}",
-            hours_text(one.cost_ns),
-            ", ".join(f"{name} {hours_text(ns)}" for name, ns in _most(one.victims)),
+            device_time(one.cost_ns),
+            ", ".join(f"{name} {device_time(ns)}" for name, ns in _most(one.victims)),
         ]
         for one in found.culprits[:MOST_CULPRITS_SHOWN]
     ]
@@ -72,7 +73,7 @@ def _gaps(found: Audit) -> list[str]:
     if not whole_ns:
         return []
     said = [
-        f"{cause} {hours_text(ns)}"
+        f"{cause} {device_time(ns)}"
         for cause, ns in sorted(found.gaps_ns.items(), key=lambda one: -one[1])
         if ns
     ]
@@ -86,22 +87,22 @@ def _steps(found: Audit) -> list[str]:
     rows = []
     for one in found.steps[:MOST_DEVICES_SHOWN]:
         slow = [
-            f"{step.number}: {time_text(step.took_s)}, {time_text(step.more_s)} more {step.use}"
+            f"{step.number}: {_time(step.took_s)}, {_time(step.more_s)} more {step.use}"
             for step in one.slow[:2]
         ]
-        took = [time_text(one.median_s), time_text(one.longest_s)]
+        took = [_time(one.median_s), _time(one.longest_s)]
         rows.append([", ".join(one.devices[:2]), f"{one.n_steps}", *took, "; ".join(slow)])
     head = ["steps of", "number", "median", "longest", "slow"]
     return ["", *format_table(head, rows, right=("number", "median", "longest"))]
 
 
 def _others(found: Audit) -> list[str]:
-    rows = [["this run", time_text(found.wall_s), "", ""]]
+    rows = [["this run", _time(found.wall_s), "", ""]]
     rows += [
-        [one.name, time_text(one.wall_s), f"{one.wall_s / found.wall_s - 1:+.1%}", one.says]
+        [one.name, _time(one.wall_s), f"{one.wall_s / found.wall_s - 1:+.1%}", one.says]
         for one in found.what_ifs
     ]
-    rows.append(["bound", time_text(found.bound_s), "", "no plan for this work on these devices is faster"])
+    rows.append(["bound", _time(found.bound_s), "", "no plan for this work on these devices is faster"])
     return format_table(["", "takes", "change", ""], rows, right=("takes", "change"))
 
 
@@ -112,7 +113,7 @@ def _devices(found: Audit) -> list[str]:
     rows = []
     for one in shown:
         cause = max(one.lost_s, key=lambda name: one.lost_s[name])
-        worst = f"{cause} {time_text(one.lost_s[cause])}" if one.lost_s[cause] > 0 else ""
+        worst = f"{cause} {_time(one.lost_s[cause])}" if one.lost_s[cause] > 0 else ""
         rows.append([one.name, f"{one.work_s / found.wall_s:.1%}", f"{one.speed:.2f}", worst])
     left = len(found.devices) - len(shown)
     lines = format_table(["device", "work", "speed", "lost most to"], rows, right=("work", "speed"))
@@ -125,7 +126,7 @@ def _devices_text(found: Audit) -> str:
 
 
 def _gap(one: AuditedGap) -> list[str]:
-    return [time_text(one.start_s), time_text(one.stop_s - one.start_s), one.device or "none", _cut(one.span)]
+    return [_time(one.start_s), _time(one.stop_s - one.start_s), one.device or "none", _cut(one.span)]
 
 
 def comparison_text(found: Comparison) -> list[str]:
@@ -133,7 +134,7 @@ def comparison_text(found: Comparison) -> list[str]:
     before, after = found.before, found.after
     change = after.wall_s / before.wall_s - 1
     lines = [
-        f"{time_text(before.wall_s)} before, {time_text(after.wall_s)} after: {change:+.1%}; "
+        f"{_time(before.wall_s)} before, {_time(after.wall_s)} after: {change:+.1%}; "
         f"{before.share:.1%} and {after.share:.1%} of the devices' time was work",
         "",
         *_changes("device time for", found.causes),
@@ -151,12 +152,14 @@ def comparison_text(found: Comparison) -> list[str]:
 
 
 def _changes(what: str, rows: Sequence[Change]) -> list[str]:
-    shown = [
-        [_cut(one.name), time_text(one.before_s), time_text(one.after_s), _difference(one)] for one in rows
-    ]
+    shown = [[_cut(one.name), _time(one.before_s), _time(one.after_s), _difference(one)] for one in rows]
     return format_table([what, "before", "after", "change"], shown, right=("before", "after", "change"))
 
 
 def _difference(one: Change) -> str:
     more = one.after_s - one.before_s
-    return f"{'+' if more >= 0 else '−'}{time_text(abs(more))}"
+    return f"{'+' if more >= 0 else '−'}{_time(abs(more))}"
+
+
+def _time(seconds: float) -> str:
+    return seconds_text(seconds, 4)

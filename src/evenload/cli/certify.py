@@ -37,8 +37,8 @@ class CertifyRequest:
     "--require",
     type=NumberRange(0, 1),
     metavar="SHARE",
-    help="Exit with 1 if the run took more than the best possible over SHARE: 0.95, say. Where its events do"
-    " not say how fast the devices are, so that this cannot be judged, exit with 0 and a note.",
+    help="Exit with 1 if the run reached less than this share of the best possible: 0.95, say. Where its"
+    " events do not say how fast the devices are, so that this cannot be judged, exit with 0 and a note.",
 )
 @click.option(
     "--used-only",

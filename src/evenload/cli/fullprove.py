@@ -84,7 +84,7 @@ def fullprove(request: FullProveRequest) -> int:
 
 def _proved(request: FullProveRequest) -> Any:
     """The proved statement. Raises EvenloadError or OSError."""
-    from evenload._bounded_json import read_json_file
+    from evenload._private_files import read_named
     from evenload.executor.worker.memory import limit_from
     from evenload.zk.circom.input_values import MOST_BYTES, parse_inputs
     from evenload.zk.circom.sandbox import Limits
@@ -92,7 +92,7 @@ def _proved(request: FullProveRequest) -> Any:
     from evenload.zk.formats.witness import write_witness
 
     limits = Limits(request.time_limit, limit_from(request.memory_limit, "memory_limit"))
-    inputs = parse_inputs(read_json_file(request.inputs, MOST_BYTES), str(request.inputs))
+    inputs = parse_inputs(read_named(request.inputs, MOST_BYTES), str(request.inputs))
     with prover_for(request.zkey, request.threads, request.level) as prover:
         values = calculate_witness(
             request.circuit,

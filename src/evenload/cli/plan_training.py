@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenload._plain_text import seconds_text
 from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, quoted
@@ -207,7 +208,8 @@ def _page(found: "TrainingPlan") -> list[str]:
     shares, names = found.shares, [card.name for card in found.cards]
     kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     times = [
-        f"{one_s / shares.step_s:.0%}" if found.is_relative else f"{one_s:.3g} s" for one_s in shares.seconds
+        f"{one_s / shares.step_s:.0%}" if found.is_relative else f"{seconds_text(one_s)}"
+        for one_s in shares.seconds
     ]
     rows = [
         [card.id, card.name, str(n), one, "" if card.most is None else str(card.most), str(n_equal)]
@@ -217,9 +219,9 @@ def _page(found: "TrainingPlan") -> list[str]:
     head = ["device", "card", "samples", busy, "fit", "equal share"]
     lines = [f"{sum(shares.counts)} samples a step on {kinds}", ""]
     lines += [*format_table(head, rows, right=("samples", busy, "fit", "equal share")), ""]
-    took = "" if found.is_relative else f"{shares.step_s:.3g} s, "
+    took = "" if found.is_relative else f"{seconds_text(shares.step_s)}, "
     lines.append(f"a step takes {took}{shares.ratio:.3f} x the bound, which no shares can beat")
-    took = "" if found.is_relative else f"{found.equal_step_s:.3g} s, "
+    took = "" if found.is_relative else f"{seconds_text(found.equal_step_s)}, "
     lines.append(f"with equal shares (DDP) {took}{found.gain:.2f} x as long")
     lines += [f"  and an equal share does not fit on {card.id} ({card.name})" for card in found.too_small]
     if found.is_relative:

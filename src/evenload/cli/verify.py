@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._private_files import read_named
 from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError, EvenloadError, printable, quoted, reason_of
 
@@ -58,22 +60,20 @@ def _verdict(why_not: str | None) -> str:
 
 def read_key(path: Path) -> "VerificationKey":
     """The verification key of a vkey.json or a .zkey. Raises FormatError, OSError."""
-    from evenload._bounded_json import read_json_file
     from evenload.zk.groth16 import VerificationKey
 
     if path.suffix == ".zkey":
         from evenload.zk.formats.zkey import read_zkey
 
         return read_zkey(path).verification_key
-    return VerificationKey.from_json(read_json_file(path), str(path))
+    return VerificationKey.from_json(read_named(path, MAX_JSON_BYTES), str(path))
 
 
 def _statement(public: Path, proof: Path) -> tuple[list[int], "Proof"]:
-    from evenload._bounded_json import read_json_file
     from evenload.zk.groth16 import Proof, public_from_json
 
-    values = public_from_json(read_json_file(public), str(public))
-    return values, Proof.from_json(read_json_file(proof), str(proof))
+    values = public_from_json(read_named(public, MAX_JSON_BYTES), str(public))
+    return values, Proof.from_json(read_named(proof, MAX_JSON_BYTES), str(proof))
 
 
 def _answers(verifier: "Verifier", pairs: list[tuple[Path, Path]]) -> list[str | None]:

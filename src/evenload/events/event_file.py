@@ -1,10 +1,12 @@
 """The file ``events.jsonl`` of a run: written as events come, and read back."""
 
 import contextlib
+import io
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from evenload._private_files import plain_file
 from evenload.events.json_lines import decode, encode
 from evenload.events.kinds import Event
 
@@ -73,7 +75,7 @@ def read_events(path: str | Path) -> Iterator[Event]:
     path = Path(path)
     if path.is_dir():
         path = path / "events.jsonl"
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with io.TextIOWrapper(plain_file(path), "utf-8", "replace") as lines:
         for line in lines:
             event = decode(line)
             if event is not None:

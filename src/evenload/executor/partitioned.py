@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload._arguments import choice, length, suggests_arguments
+from evenload._plain_text import seconds_text
 from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
@@ -79,7 +80,7 @@ class ParallelResult:
         ]
         ratio = self.ratio_to_bound
         how_good = "" if ratio is None else f", {ratio:.2f}x the least possible"
-        title = f"{self.strategy}: {len(self.slices)} slices in {self.wall_s:.3g} s{how_good}"
+        title = f"{self.strategy}: {len(self.slices)} slices in {seconds_text(self.wall_s)}{how_good}"
         return page(title, table(["device", "rows", "busy s", "at work"], rows))
 
     def joined(self) -> Any:

@@ -54,7 +54,10 @@ class StandardTree:
 
     @classmethod
     def of(cls, values: Sequence[Sequence[Any]], types: Sequence[str], **options: Any) -> "StandardTree":
-        """Of tuples of values, encoded as ``types``, e.g. ["address", "uint256"]."""
+        """Of tuples of values, encoded as ``types``, e.g. ["address", "uint256[]", "(bool,string)"].
+
+        Arrays and tuples are given as lists.
+        """
         tree = cls([encode(types, row) for row in values], **options)
         tree._types, tree._values = list(types), [list(row) for row in values]
         return tree
@@ -67,7 +70,8 @@ class StandardTree:
         """
         page = parse_json(dump, "a dump", len(dump)) if isinstance(dump, str) else dump
         if not isinstance(page, Mapping) or page.get("format") != FORMAT:
-            raise FormatError("no dump of a standard tree", hint=f'its "format" is {quoted(FORMAT)}')
+            given = quoted(page.get("format")) if isinstance(page, Mapping) else "none"
+            raise FormatError(f"the dump's format is {given}", hint=f"only {quoted(FORMAT)} is read")
         try:
             types = page["leafEncoding"]
             values = [entry["value"] for entry in page["values"]]

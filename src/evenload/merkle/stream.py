@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from evenload._private_files import open_named
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle.engine import make_engine
 from evenload.merkle.plain_engine import HashEngine
@@ -164,7 +165,7 @@ def read_rows(source: str | Path | IO[bytes], width: int) -> Iterator[np.ndarray
         raise ConfigError(f"records of {width} bytes", hint="use 1 or more")
     if isinstance(source, str | Path):
         try:
-            with open(source, "rb", buffering=0) as file:
+            with open_named(source) as file:
                 yield from _blocks(file, npy_width(file) or width, str(source))
         except OSError as error:
             raise ConfigError(f"{source} cannot be read: {error.strerror}") from error

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, EvenloadError, FormatError, reason_of
 
 __all__ = [
@@ -56,7 +57,7 @@ def open_picture(path: str | Path) -> Any:
     """Read a picture as a PIL image, RGB, loaded whole; otherwise as ``read_picture``."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
     try:
-        with image_module.open(path) as opened:
+        with plain_file(Path(path)) as file, image_module.open(file) as opened:
             return plain_picture(opened)
     except FileNotFoundError:
         raise

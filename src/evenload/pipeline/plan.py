@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload._plain_text import seconds_text
+
 __all__ = ["CandidateResult", "DeviceMemory", "Fit", "Phase", "Plan", "TimelineSlice", "Unit"]
 
 SCHEMA = 1
@@ -150,7 +152,7 @@ class Plan:
         rows: dict[str, list[tuple[float, float, int]]] = {}
         for one in self.slices:
             rows.setdefault(one.device, []).append((one.start_s, one.stop_s, stages[one.stage]))
-        took = "" if self.makespan_s is None else f", {self.makespan_s:.4g} s"
+        took = "" if self.makespan_s is None else f", {seconds_text(self.makespan_s, 4)}"
         ratio = "" if self.ratio is None else f", {self.ratio:.2f}x the least possible"
         tried = [[one.mode, one.label, one.makespan_s, one.why] for one in self.candidates]
         others = table(["mode", "how", "seconds", "why"], tried) if tried else ""

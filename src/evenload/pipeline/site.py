@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenload._private_files import plain_file
 from evenload.pipeline.artifacts import digest_of
 
 __all__ = ["GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of", "values_in"]
@@ -73,7 +74,7 @@ def values_in(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...]
 
 def mark_of(path: str | Path) -> str:
     """Return the digest of the first 64 KiB of a file. Raises OSError."""
-    with open(path, "rb") as file:
+    with plain_file(Path(path)) as file:
         return digest_of(file.read(MARK_BYTES))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
@@ -141,7 +142,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _parsed(source: Path) -> ast.Module:
     try:
-        return _parse(source.read_bytes(), str(source))
+        return _parse(read_plain(source, _MOST_SOURCE_BYTES), str(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f" line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"{source}{where} is not valid Python: {error}") from error
@@ -268,11 +269,14 @@ def load_target(target: CodeTarget, sources: Sequence[tuple[str, str]] = ()) -> 
 def has_sources(sources: Sequence[tuple[str, str]]) -> bool:
     """Return whether each of these files still has the content of its digest."""
     try:
-        return all(digest_of(Path(file).read_bytes()) == digest for file, digest in sources)
+        return all(
+            digest_of(read_plain(Path(file), _MOST_SOURCE_BYTES)) == digest for file, digest in sources
+        )
     except OSError:
         return False
 
 
+_MOST_SOURCE_BYTES = 16 << 20
 _SOURCES = "__evenload_sources__"  # in a module: what it was imported from
 
 

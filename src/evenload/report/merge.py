@@ -7,14 +7,14 @@ The torch profiler says when its clock began (``baseTimeNanoseconds``), so its s
 NVTX ranges count from the start of their own recording: they are laid from the run's start.
 """
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, quoted
+from evenload._private_files import read_unpacked
+from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = ["Guest", "read_guest"]
 
@@ -58,22 +58,13 @@ def read_guest(path: str | Path) -> Guest:
     path = Path(path)
     hint = "give what torch's profiler.export_chrome_trace wrote, or nsys stats --format json"
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                f"{quoted(str(path), 200)} is larger than {MAX_BYTES >> 30} GiB", hint="record less of it"
-            )
-        with (
-            gzip.open(path, "rt", encoding="utf-8")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8") as f
-        ):
-            found = json.load(f)
-    except ConfigError:
-        raise
+        found = json.loads(read_unpacked(path, MAX_BYTES))
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {quoted(str(path), 200)}: {error.strerror or error}", hint=hint
-        ) from error
+        why = reason_of(error)
+        raise ConfigError(f"cannot read {quoted(str(path), 200)}: {why}", hint=hint) from error
+    except MemoryError as error:
+        said = f"{quoted(str(path), 200)} does not fit into this machine's memory"
+        raise ConfigError(said, hint="record less of it") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{quoted(str(path), 200)} is no trace: {error}", hint=hint) from error
     if isinstance(found, list) and found and all(isinstance(row, dict) for row in found):

@@ -113,14 +113,18 @@ def _lines_of(path: Path) -> Iterator[str]:
 
 
 def open_run(path: str | Path) -> RunEvents:
-    """The run in ``path``: a run folder, or an events.jsonl file.
+    """The run in ``path``: a run folder, or a file that holds at least one event.
 
     A folder without events is opened all the same if it has anything of a run in it.
     Raises ConfigError if there is no such run.
     """
     path = Path(path)
     if path.is_file():
-        return RunEvents(path.parent, path)
+        reading = RunEvents(path.parent, path)
+        if not any(True for _ in reading) and not reading.unknown:
+            hint = "give the run's folder, or its events.jsonl"
+            raise ConfigError(f"{quoted(str(path), 200)} is no run: it holds no event", hint=hint)
+        return reading
     if not path.is_dir():
         near = path.parent if path.parent.is_dir() else Path()
         runs = sorted(str(found.parent) for found in near.glob("*/events.jsonl"))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload._plain_text import seconds_text
 from evenload.balance.factors import Factors
 from evenload.report.losses.advice import Advice
 
@@ -102,7 +103,7 @@ class SlowItem:
     def text(self) -> str:
         """Return "cat.png of edit, 8 s on cuda:0"."""
         which = self.item[:60] or f"item {self.index}" if self.n_items == 1 else f"items from {self.index} on"
-        return f"{which} of {self.stage}, {self.seconds:.3g} s on {self.device}"
+        return f"{which} of {self.stage}, {seconds_text(self.seconds)} on {self.device}"
 
 
 @dataclass(frozen=True, slots=True)

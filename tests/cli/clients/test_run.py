@@ -89,7 +89,7 @@ def test_every_fault_of_a_job_is_named_with_its_path(capsys, job):
 def test_a_missing_file_is_refused(capsys, tmp_path):
     code, _, err = call(capsys, "run", tmp_path / "no.yaml")
     assert code == 2
-    assert "there is no file" in err
+    assert "No such file" in err
 
 
 def test_a_run_folder_gets_the_loss_curves_and_is_not_mixed_with_another_run(capsys, job, tmp_path):

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from evenload.certificate import check, load
 from evenload.cli import cli
-from evenload.cli.pipeline.plan_page import duration
 from evenload.errors import ConfigError, EvenloadError, UnknownName
 from evenload.pipeline.planning.modelled_fleet import parse_modelled
 
@@ -146,10 +145,6 @@ def test_fleets_as_people_write_them() -> None:
             parse_modelled(odd)
     with pytest.raises(UnknownName, match="unknown accelerator"):
         parse_modelled("1x24GB:h1000")
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (0.0123, 119, 121, 7300)] == ["0.0123 s", "119 s", "2.0 min", "2.0 h"]
 
 
 def test_notes_are_few_unless_asked_for_and_no_row_is_empty() -> None:

@@ -190,7 +190,7 @@ def test_aliases_work_and_a_bomb_is_refused(folder: Path) -> None:
     assert parse_spec(text, folder).stages[1].params == {"gamma": 2}
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 8))
-    with pytest.raises(SpecError, match="places"):
+    with pytest.raises(SpecError, match="with those of aliases"):
         parse_spec(bomb, folder)
 
 

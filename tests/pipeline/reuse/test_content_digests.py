@@ -116,3 +116,23 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
     digests.of(file)
     assert not digests._new, "it may change again within the same tick of the clock"
     digests.close()
+
+
+def test_a_file_whose_name_is_not_utf8_is_remembered_too(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: names of random bytes, as archives of other systems have them, and the count of bytes read."""
+    monkeypatch.setattr(content_digests, "_SETTLED_NS", 0)
+    rng, memory, n_made = random.Random(3), tmp_path / "digests.sqlite", 0
+    for _ in range(20):
+        name = bytes(rng.choice([*range(1, 47), *range(48, 256)]) for _ in range(5)).strip(b". ") + b"\xe9"
+        file = tmp_path / os.fsdecode(name)
+        try:
+            file.write_bytes(name)
+        except OSError:
+            continue  # this file system refuses the name
+        n_made += 1
+        for n_read_bytes in (len(name), 0):
+            digests = ContentDigests(memory)
+            assert (digests.of(file), digests.n_read_bytes) == (slow(file), n_read_bytes)
+            digests.close()
+    if not n_made:
+        pytest.skip("this file system has no names that are not UTF-8")

@@ -73,3 +73,31 @@ def test_inputs_are_copied_under_safe_names(tmp_path: Path) -> None:
     relative = folder.keep_input("../a:b", tmp_path / "x.jpg")
     assert relative == "inputs/%2E2E/a%3Ab.jpg"
     assert (folder.path / relative).read_bytes() == b"pixels"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_run_goes_on_beside_what_people_and_their_programs_put_there(tmp_path: Path, fresh: bool) -> None:
+    """Oracle: the names that evenload's other commands, editors and file managers leave in a run's folder."""
+    others = {
+        "run.cert.json",
+        "compare.html",
+        "t.json",
+        "log.txt",
+        ".DS_Store",
+        ".nfs0001",
+        ".results.jsonl.swp",
+    }
+    RunFolder.create(tmp_path).begin(tmp_path, "a job")
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "journal.json").write_text("{}")
+    for name in others:
+        (tmp_path / name).write_text("kept")
+    assert RunFolder.create(tmp_path, fresh=fresh).is_resumed is not fresh
+    assert {path.name for path in tmp_path.iterdir()} == others | (
+        set() if fresh else {"job.json", "journal"}
+    )
+
+
+def test_a_folder_with_hidden_files_alone_is_empty(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").write_text("kept")
+    assert not RunFolder.create(tmp_path).is_resumed

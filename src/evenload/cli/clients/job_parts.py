@@ -25,18 +25,14 @@ class JobParts:
 
 def load_job(path: Path, batch_size: int | None = None) -> JobParts:
     """Read the job file and load what it names; ``batch_size`` wins. Raises SpecError, ConfigError."""
+    from evenload._private_files import text_named
     from evenload.clients.job import read_job
-    from evenload.errors import ConfigError, SpecError, quoted, reason_of
+    from evenload.errors import SpecError
+    from evenload.pipeline.job.job_file import MOST_BYTES
     from evenload.pipeline.job.yaml_text import parse_yaml
     from evenload.pipeline.target import load_target, locate_target
 
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "name a job file (YAML): evenload clients run fl.yaml"
-        raise ConfigError(f"cannot read {quoted(str(path), 200)}: {reason_of(error)}", hint=hint) from error
+    text = text_named(path, MOST_BYTES, "name a job file (YAML): evenload clients run fl.yaml")
     document, _, faults = parse_yaml(text, str(path))
     if faults:
         raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])

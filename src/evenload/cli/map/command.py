@@ -124,7 +124,11 @@ class MapRequest:
     type=FOLDER,
     help="A folder for the run: its events, and by which `evenload devices drain|add` reaches it.",
 )
-@click.option("--resume", is_flag=True, help="The same, with the journal in --run, or beside --out.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with an earlier run: as --journal, in the folder of --run or beside --out.",
+)
 @click.option(
     "--on-change",
     type=click.Choice(["refuse", "rerun", "keep"]),

@@ -10,7 +10,7 @@ from evenload.cli.bench.selections import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
 from evenload.cli.options import PATH, json_option
-from evenload.errors import ConfigError, printable, reason_of
+from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     from evenload.merkle import Scheme
@@ -180,7 +180,8 @@ def verify(
     leaf hash in the file is only a remark. Leaves of several proofs are given in the proofs' order. A file of
     more than 10 MB is refused unread: split it by lines.
     """
-    from evenload._bounded_json import read_json_file
+    from evenload._bounded_json import MAX_JSON_BYTES
+    from evenload._private_files import text_named
     from evenload.merkle.check import Claims, check_proofs
     from evenload.merkle.scheme import from_hex
 
@@ -192,10 +193,7 @@ def verify(
         [from_hex(node, "--leaf-hash")[::step] for node in hashes],
         size,
     )
-    try:
-        text = read_json_file(proofs).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{proofs} cannot be read: {printable(reason_of(error))}") from error
+    text = text_named(proofs, MAX_JSON_BYTES, "give a file of proofs, a line each")
     answers = check_proofs(text.splitlines(), claims)
     is_valid = all(answers)
     if as_json:

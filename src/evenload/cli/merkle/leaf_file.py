@@ -1,15 +1,16 @@
 """A file of leaves, and the kind of tree over them, as the command line names both."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from evenload._bounded_json import parse_json
+from evenload._private_files import lines_within, open_named
 from evenload.cli.options import passed_as, scheme_option
-from evenload.errors import ConfigError, reason_of
+from evenload.errors import ConfigError, FormatError, reason_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LeafFile", "TreeKind", "leaf_options", "scheme_options"]
 
+MOST_BYTES = 1 << 30  # of values, which are held in memory
+MOST_LINE_BYTES = 64 << 20
 Command = Callable[..., Any]
 
 
@@ -76,7 +79,7 @@ class LeafFile:
         step = -1 if self.reverse else 1
         try:
             with self._open() as source:
-                for number, line in enumerate(source, 1):
+                for number, line in enumerate(lines_within(source, self.file, MOST_LINE_BYTES), 1):
                     leaf = line.rstrip(b"\r\n")
                     if self.as_hex:
                         leaf = from_hex(leaf.decode("ascii", "replace").strip(), f"line {number}", None)
@@ -101,20 +104,20 @@ class LeafFile:
         if not self.types:
             blocks = [rows.copy() for rows in self.blocks()]
             return np.concatenate(blocks) if blocks else np.empty((0, self.width), np.uint8)
-        from evenload.merkle.abi import encode
+        from evenload.merkle.abi import encode, split_types
 
         try:
             with self._open() as source:
-                values = json.loads(source.read())
-        except (OSError, ValueError, RecursionError) as error:
+                values = parse_json(source.read(MOST_BYTES + 1), self.file, MOST_BYTES)
+        except (OSError, FormatError) as error:
             raise ConfigError(f"{self.file} is no JSON list of values: {reason_of(error)}") from error
-        types = [kind.strip() for kind in self.types.split(",")]
+        types = split_types(self.types.replace(" ", ""))
         if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
             raise ConfigError(f"{self.file} is no list of lists", hint='write [["0x…", "5"], …]')
         return [encode(types, row) for row in values]
 
-    def _open(self) -> IO[bytes]:
-        return cast(IO[bytes], click.open_file(self.file, "rb"))
+    def _open(self) -> BinaryIO:
+        return sys.stdin.buffer if self.file == "-" else open_named(self.file)
 
 
 def scheme_options(command: Command) -> Command:
@@ -133,7 +136,9 @@ def leaf_options(command: Command) -> Command:
     """Add the argument FILE and how leaves are written in it, and pass them as ``leaves``, a LeafFile."""
     command = passed_as(LeafFile, "leaves")(command)
     for option in (
-        click.option("--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256."),
+        click.option(
+            "--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256[]."
+        ),
         click.option(
             "--reverse", is_flag=True, help="Leaves and root are written backwards, as Bitcoin shows them."
         ),

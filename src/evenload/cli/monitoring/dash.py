@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from evenload._bounded_json import parse_json, read_json_file
-from evenload._private_files import open_own
+from evenload._bounded_json import parse_json
+from evenload._private_files import open_own, read_plain
 from evenload.cli.monitoring.monitoring import Monitors, reporting
 from evenload.cli.options import PATH, passed_as
 from evenload.errors import ConfigError, FormatError
@@ -100,7 +100,7 @@ def replay_in(path: Path) -> str | None:
     from evenload.moe.replay.page import page_of
 
     try:
-        found = parse_json(read_json_file(path, MOST_REPLAY_BYTES), str(path), MOST_REPLAY_BYTES)
+        found = parse_json(read_plain(path, MOST_REPLAY_BYTES), str(path), MOST_REPLAY_BYTES)
     except FormatError as error:
         raise ConfigError(error.message, hint="give a run folder, or a replay") from error
     return page_of(found if isinstance(found, dict) else {})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from evenload._plain_text import seconds_text
 from evenload.cli.terminal.table import format_bytes, one_line
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
@@ -90,7 +91,7 @@ class FollowedJobs:
         if factors is not None:
             row |= {"useful": factors.share, "factors": {one.name: one.value for one in factors.parts}}
             most = factors.largest
-            row["lost_most"] = f"{most.name} {most.lost_s:.3g} s" if most is not None else ""
+            row["lost_most"] = f"{most.name} {seconds_text(most.lost_s)}" if most is not None else ""
         return JobRow(**row)  # pyrefly: ignore
 
     def _read(self, path: str) -> tuple[Pace, Tally]:

@@ -4,12 +4,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
+from evenload._plain_text import seconds_text
 from evenload.cli.terminal.table import format_table
 from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.plan import Phase, Plan, TimelineSlice
 from evenload.pipeline.planning.job_plan import best_of_each_mode
 
-__all__ = ["duration", "page", "stage_gantt"]
+__all__ = ["page", "stage_gantt"]
 
 
 MOST_NOTES = 5
@@ -26,9 +27,8 @@ def page(plan: Plan, job: str, n_items: int, names: Sequence[str], *, is_verbose
     lines = [f"{job}: {n_items} items on {kinds}", "", *_needs(plan), ""]
     if plan.makespan_s is not None and plan.bound_s is not None:
         over = f", {plan.ratio:.2f} x the bound" if plan.ratio else ""
-        lines.append(
-            f"{plan.mode}: {duration(plan.makespan_s)}{over}; no plan can end before {duration(plan.bound_s)}"
-        )
+        bound = seconds_text(plan.bound_s)
+        lines.append(f"{plan.mode}: {seconds_text(plan.makespan_s)}{over}; no plan can end before {bound}")
         lines += [f"  {plan.why}", "", *_modes(plan), ""]
     else:
         lines += [f"{plan.mode}: {plan.why}", ""]
@@ -57,15 +57,6 @@ def _host_memory(plan: Plan) -> list[str]:
     else:
         beside = f"of {gib_text(host_bytes)} that are free"
     return [f"host memory: {gib_text(plan.streamed_bytes)} pinned for streamed blocks, {beside}", ""]
-
-
-def duration(seconds: float) -> str:
-    """Seconds below two minutes, else minutes and hours."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def _needs(plan: Plan) -> list[str]:
@@ -101,7 +92,7 @@ def _needs(plan: Plan) -> list[str]:
 
 
 def _sourced(seconds: float | None, source: str) -> str:
-    return "unknown" if seconds is None else f"{duration(seconds)} ({source})"
+    return "unknown" if seconds is None else f"{seconds_text(seconds)} ({source})"
 
 
 def _modes(plan: Plan) -> list[str]:
@@ -111,7 +102,7 @@ def _modes(plan: Plan) -> list[str]:
             rows.append([one.mode, "–", "–", one.why or one.label])
         else:
             over = f"{one.makespan_s / plan.bound_s:.2f}" if plan.bound_s else ""
-            rows.append([one.mode, duration(one.makespan_s), over, one.label])
+            rows.append([one.mode, seconds_text(one.makespan_s), over, one.label])
     return format_table(["mode", "makespan", "x bound", "how"], rows, right=("makespan",))
 
 
@@ -170,7 +161,7 @@ def stage_gantt(plan: Plan, width: int) -> list[str]:
         for device in devices
     }
     lines = [f"{device:<{margin}}{row}" for device, row in rows.items()]
-    right = duration(end_s)
+    right = seconds_text(end_s)
     lines.append(" " * margin + "0 s" + " " * max(1, n_columns - 3 - len(right)) + right)
     legend = ", ".join(f"{letter} {stage}" for stage, letter in letters.items())
     return [*lines, " " * margin + f"{legend}, - loading, {idle} idle"]

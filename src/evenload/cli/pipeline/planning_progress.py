@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from evenload._plain_text import seconds_text
+
 if TYPE_CHECKING:
     from evenload.pipeline.planning.search.plan_search import SearchState
 
@@ -56,6 +58,5 @@ def _text(state: "SearchState", took_s: float) -> str:
     said = f"planning for {took_s:.0f} s: {state.n_tried} ways tried"
     if state.best_s is None or not state.bound_s:
         return said
-    return (
-        f"{said}, the best takes {state.best_s:.4g} s, {state.best_s / state.bound_s:.3f}x the least possible"
-    )
+    best = seconds_text(state.best_s, 4)
+    return f"{said}, the best takes {best}, {state.best_s / state.bound_s:.3f}x the least possible"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from evenload._private_files import text_named
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
@@ -15,11 +16,12 @@ from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_
 from evenload.balance.simulate import Simulation, simulate
 from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines
-from evenload.errors import ConfigError, quoted, reason_of
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["simulate_fleet"]
 
 BALANCED = "static+balancer"
+MOST_BYTES = 32 * MOST_ITEMS  # a line each
 ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two
 EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", BALANCED, "static")
 
@@ -143,15 +145,9 @@ def read_costs(path: Path) -> list[float]:
 
     Raises ConfigError naming the line that is not a number of at least 0, or a file that cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{quoted(str(path), 200)} cannot be read: {reason_of(error)}",
-            hint="give a text file with seconds for each item, one a line",
-        ) from error
+    text = text_named(path, MOST_BYTES, "give a text file with seconds for each item, one a line")
     costs: list[float] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:

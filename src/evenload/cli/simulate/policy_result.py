@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from evenload._plain_text import seconds_text
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.metrics import imbalance
 from evenload.balance.simulate import Simulation
@@ -58,9 +59,10 @@ def to_lines(
     best = min(results, key=lambda name: results[name].makespan_s)
     n_draws, bound_s = len(results[best].draws), results[best].bound_s
     drawn = f", mean of {n_draws} draws" if n_draws > 1 else ""
-    can_end = f"before {bound_s:.4g} s" if bound_s < math.inf else "at all"
+    can_end = f"before {seconds_text(bound_s, 4)}" if bound_s < math.inf else "at all"
+    work = seconds_text(work_s, 4)
     lines = [
-        f"{n_items} items, {work_s:.4g} s of work, on {len(fleet)} device{'s' * (len(fleet) != 1)}{drawn}",
+        f"{n_items} items, {work} of work, on {len(fleet)} device{'s' * (len(fleet) != 1)}{drawn}",
         f"no plan can end {can_end}",
         "",
         *format_table(
@@ -115,7 +117,7 @@ def _row(name: str, result: PolicyResult) -> list[str]:
     counts = (f"{result.mean(counter):.4g}" for counter in ("n_chunks", "n_duplicates", "n_moved"))
     return [
         name,
-        f"{result.makespan_s:.4g} s",
+        f"{seconds_text(result.makespan_s, 4)}",
         f"{fmean(times):.3f}" if times else "–",
         f"{max(times):.3f}" if len(times) > 1 else "",
         f"{result.imbalance:.2f}",

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from evenload._plain_text import seconds_text
+
 __all__ = ["gantt_lines"]
 
 BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "start": "░", "wait": "·"}
@@ -26,7 +28,7 @@ def gantt_lines(
     if not end_s > 0:
         return []
     lines = [f"{name:<{margin}}{_row(slices, end_s, n_columns, letters)}" for name, slices in rows.items()]
-    left, right = "0 s", f"{end_s:.3g} s"
+    left, right = "0 s", f"{seconds_text(end_s)}"
     lines.append(" " * margin + left + " " * max(1, n_columns - len(left) - len(right)) + right)
     return lines
 

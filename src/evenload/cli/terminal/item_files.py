@@ -7,17 +7,19 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from evenload._plain_text import escaped_json
+from evenload._private_files import lines_within
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
 __all__ = ["FORMATS", "RowWriter", "count_items", "row_json", "row_of", "stream_items"]
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
+MOST_LINE_BYTES = 256 << 20
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
 
 
@@ -74,9 +76,9 @@ def _read(path: str, reader: Callable[[Iterator[str], str], Iterator[Any]]) -> I
         yield from reader(_decoded(file, path), path)
 
 
-def _decoded(file: Iterable[bytes], path: str) -> Iterator[str]:
+def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
     """Lines of text with their ends. Raises FormatError with the line that is not UTF-8."""
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(lines_within(file, path, MOST_LINE_BYTES), 1):
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from evenload._plain_text import seconds_text
 from evenload.cli.terminal.gantt import gantt_lines
 from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import has_blocks, histogram_lines
@@ -46,8 +47,8 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
             str(one.n_items),
             f"{one.utilisation:.0%}",
             f"{one.items_per_s:.3g}",
-            f"{one.busy_s:.3g} s",
-            f"{one.idle_s:.3g} s",
+            f"{seconds_text(one.busy_s)}",
+            f"{seconds_text(one.idle_s)}",
         ]
         for one in summary.devices[:MAX_ROWS]
     ]
@@ -82,11 +83,11 @@ def _factor_lines(summary: "Summary", width: int, ascii_only: bool) -> list[str]
         [
             part.name,
             "not known" if part.value is None else f"{part.value:.3f}",
-            "" if part.value is None else f"{part.lost_s:.3g} s",
+            "" if part.value is None else f"{seconds_text(part.lost_s)}",
         ]
         for part in factors.parts
     ]
-    rows.append(["useful", f"{factors.share:.3f}", f"{factors.useful_s:.3g} s"])
+    rows.append(["useful", f"{factors.share:.3f}", f"{seconds_text(factors.useful_s)}"])
     head = ["factor", "is", "took"]
     return [*lines, *format_table(head, rows, right=("is", "took")), ""]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload._plain_text import seconds_text
 from evenload.balance.bound import Bound, StageWork
 from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance
@@ -82,13 +83,15 @@ class Summary:
     def __str__(self) -> str:
         """The counts and seconds, what the time went into if there was enough of it, and a line a device."""
         n = len(self.devices)
-        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {n} device{'s' * (n != 1)}"
+        text = (
+            f"{self.done} of {self.total} done in {seconds_text(self.wall_s)} on {n} device{'s' * (n != 1)}"
+        )
         if self.failed:
             text += f", {self.failed} failed"
         if self.restored:
             text += f", {self.restored} of them before"
         if self.startup_s >= 0.01:
-            text += f" ({self.startup_s:.2g} s to start)"
+            text += f" ({seconds_text(self.startup_s)} to start)"
         if self.wall_s >= LEAST_S:
             text += self._where_time_went()
         if self.learned:
@@ -98,16 +101,18 @@ class Summary:
     def _where_time_went(self) -> str:
         text = "" if self.factors is None else f" · {self.factors.text()}"
         if self.ratio_to_bound is not None:
-            text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
+            text += (
+                f"; the work took {self.ratio_to_bound:.2f}x the least possible, {seconds_text(self.bound_s)}"
+            )
             if self.bound_up_to_s > 1.05 * self.bound_s:
-                text += f" (not known better: up to {self.bound_up_to_s:.3g} s)"
+                text += f" (not known better: up to {seconds_text(self.bound_up_to_s)})"
         return text
 
     def _device_lines(self) -> list[str]:
         worked_s = sum(one.busy_s for one in self.devices.values())
         width = max((len(name) for name in self.devices), default=0)
         return [
-            f"  {name:<{width}}  {one.items} item{'s' * (one.items != 1)} in {one.busy_s:.3g} s"
+            f"  {name:<{width}}  {one.items} item{'s' * (one.items != 1)} in {seconds_text(one.busy_s)}"
             + (f", {one.busy_s / worked_s:.0%} of all seconds of work" if self.wall_s >= LEAST_S else "")
             for name, one in self.devices.items()
             if len(self.devices) > 1 and worked_s

@@ -113,7 +113,7 @@ class Engine:
         self._membership.drain(ids, tuple(self.runs), at_once, "it was drained")
 
     def lose(self, ids: Sequence[str]) -> None:
-        """The machines of these are there no more."""
+        """Replace no worker of these devices: their machine has left the cluster."""
         self._record.note("warning", f"{', '.join(ids)}: lost with the machine, which has left the cluster")
         self._membership.drain(ids, tuple(self.runs), True, "its machine has left the cluster")
 

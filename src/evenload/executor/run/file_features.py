@@ -3,6 +3,9 @@
 import os
 import stat
 from collections.abc import Callable
+from pathlib import Path
+
+from evenload._private_files import plain_file
 
 __all__ = ["file_features", "looks_like_path"]
 
@@ -35,13 +38,8 @@ def file_features(path: str) -> dict[str, float]:
 
 
 def _header(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced by a pipe meanwhile
-            return b""
-        return os.read(descriptor, MOST_HEADER)
-    finally:
-        os.close(descriptor)
+    with plain_file(Path(path)) as file:
+        return file.read(MOST_HEADER)
 
 
 def _png(head: bytes) -> int | None:

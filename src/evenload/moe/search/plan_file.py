@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload._private_files import plain_file
+from evenload._private_files import plain_file, read_plain
 from evenload.errors import ConfigError, FormatError, MissingExtra, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
@@ -19,6 +19,7 @@ from evenload.moe.placement.rebalance import logical_maps
 __all__ = ["read_plan", "write_plan"]
 
 FLEET = "# evenload: "  # a comment in TensorRT-LLM's file
+_MOST_BYTES = 1 << 28
 
 
 def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet) -> None:
@@ -96,7 +97,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
 
 
 def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
-    page = json.loads(path.read_text(encoding="utf-8"))
+    page = json.loads(read_plain(path, _MOST_BYTES))
     return np.array(page["physical_to_logical_map"], dtype=np.int64), int(page["n_experts"]), page["fleet"]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from evenload._plain_text import seconds_text
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import part_id
 from evenload.pipeline.dispatch.course.fate import fail_with_parts, fate_of
@@ -132,7 +133,7 @@ class ItemFlow:
         rule, spent_s = self.rules[task.stage], self.strands[task.strand].spent_s
         left_s = None if self._timeout_s is None else max(0.0, self._timeout_s - spent_s)
         if left_s is not None and (rule.timeout_s is None or left_s < rule.timeout_s):
-            text = f"{self._timeout_s:g} s over all stages ({spent_s:.3g} s before this one)"
+            text = f"{self._timeout_s:g} s over all stages ({seconds_text(spent_s)} before this one)"
             return TimeLimit(left_s, text)
         return None if rule.timeout_s is None else TimeLimit(rule.timeout_s, f"{rule.timeout_s:g} s")
 
@@ -302,7 +303,8 @@ class ItemFlow:
         if self._given_up.is_stopped(strand):
             return STOPPED
         if self._timeout_s is not None and strand.spent_s > self._timeout_s:
-            text = f"its stages took {strand.spent_s:.3g} s so far, longer than {self._timeout_s:g} s in all"
+            spent = seconds_text(strand.spent_s)
+            text = f"its stages took {spent} so far, longer than {self._timeout_s:g} s in all"
             return "TaskTimeout", text
         return None
 

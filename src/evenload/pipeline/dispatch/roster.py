@@ -13,7 +13,7 @@ class Roster:
     groups   by name, as the dispatcher knows them
     barred   device -> stages that may not run on it
     drained  devices that are to take nothing more
-    left     devices that are there no more -> why: no group that has one works, however it was made
+    left     devices that are gone -> why: no group that has one works, however it was made
     """
 
     def __init__(self, groups: dict[str, DeviceGroup], barred: Mapping[str, Collection[int]]):

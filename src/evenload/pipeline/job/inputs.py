@@ -3,6 +3,7 @@
 import csv
 import difflib
 import glob
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
 from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.remote.copies import RemoteCopies
@@ -266,7 +268,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     arrow = require("pyarrow", extra="parquet", why="reading parquet files")
     number = 0
     try:
-        with file.open("rb") as opened, parquet.ParquetFile(opened) as table:
+        with plain_file(file) as opened, parquet.ParquetFile(opened) as table:
             for batch in table.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1
@@ -288,7 +290,7 @@ def _is_json(value: Any) -> bool:
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield the objects of a JSON-lines file with their line numbers."""
-    with file.open(encoding="utf-8") as lines:
+    with io.TextIOWrapper(plain_file(file), "utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -302,7 +304,7 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield the rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with io.TextIOWrapper(plain_file(file), "utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines)
         for row in reader:
             if None in row or None in row.values():

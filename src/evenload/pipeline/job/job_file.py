@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from evenload.errors import ConfigError, SpecError, printable, quoted, reason_of
+from evenload._private_files import text_named
+from evenload.errors import ConfigError, SpecError, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.checks.priorities import find_priority_faults
@@ -21,6 +22,7 @@ from evenload.pipeline.job.spec import Faults, JobSpec
 from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
 
 __all__ = [
+    "MOST_BYTES",
     "apply_change",
     "json_schema",
     "load_job",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 
+MOST_BYTES = 4_000_000
 _PLAIN_WORDS = (  # pydantic's words, and those of a job file
     (r"valid (tuple|list)", "list, such as [a, b]"),
     (r"valid dictionary( or instance of \w+)?", "section of keys and values"),
@@ -67,12 +70,7 @@ def load_job(path: str | Path, changes: Iterable[str] = ()) -> tuple[JobSpec, It
 
 def _read(path: str | Path) -> tuple[str, Path]:
     """Return the text of a job file and the folder that paths in it belong to."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read {path}: {reason_of(error)}", hint="give the path of a job file (YAML)"
-        ) from error
+    text = text_named(path, MOST_BYTES, "give the path of a job file (YAML); many items go into a table")
     return text, Path(path).resolve().parent
 
 

@@ -50,7 +50,7 @@ stages:                             # each item goes through all of them, in thi
 
 schedule:
   mode: auto                        # auto | single | data_parallel | model_parallel | stage_parallel | swap
-  policy: measured                  # slow devices hold back at the end; pull: they do not
+  policy: measured                  # faster devices get the last items; pull: whoever is free
 
 errors:
   on_error: record                  # note it and go on; or stop

@@ -20,6 +20,7 @@ __all__ = ["Origins", "Place", "dotted", "dump_yaml", "parse_yaml"]
 Place = tuple[str | int, ...]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
+_TOO_MANY = f"it holds more than {_MOST_PLACES:,} values, with those of aliases; put items into a table"
 _INTEGERS_END = 10**4299  # Python writes no integer with more digits
 # Errors of PyYAML's own code on odd files: !!bool x, !!timestamp x, 3000 brackets.
 _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -28,16 +29,17 @@ _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tuple[Place, str]]]:
     """Parse YAML: the document, the line (from 1) of each place in it, and the faults: keys given twice.
 
-    Anchors and aliases work. Raises SpecError if the text is not YAML, if its aliases stand for more than
-    100 000 places or for themselves, or if it is nested more than 100 deep.
+    Anchors and aliases work. Raises SpecError if the text is not YAML, if it has more than 100 000 places,
+    with those that aliases stand for, if an alias stands for itself, or if it is nested more than 100 deep.
     """
     yaml = require("yaml", extra="yaml", why="reading job files")
     lines: dict[Place, int] = {}
     faults: list[tuple[Place, str]] = []
     try:
-        root = yaml.compose(text, Loader=_loader())
+        loader = _loader()(text)
+        root = loader.get_single_node()
         refused = _walk(root, (), lines, faults) if root is not None else None
-        document = None if refused else yaml.load(text, Loader=_loader())
+        document = None if refused or root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "(file)"
@@ -62,7 +64,22 @@ _SCALARS = (
 @functools.cache
 def _loader() -> Any:
     yaml = require("yaml", extra="yaml", why="reading job files")
-    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    # The parser in C is ten times as fast; its composer would end the process where nesting is deep.
+    bases = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
+
+    class Loader(*bases):  # pyrefly: ignore
+        def __init__(self, text: str):
+            bases[-1].__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+            self.n_nodes = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.n_nodes += 1
+            if self.n_nodes > 2 * _MOST_PLACES + 1:  # a key and its value are one place
+                raise yaml.composer.ComposerError(None, None, _TOO_MANY, self.peek_event().start_mark)
+            return super().compose_node(parent, index)
+
+    loader: Any = Loader
     kept = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
     loader.yaml_implicit_resolvers = {
         first: [rule for rule in rules if rule[0] in kept]
@@ -112,7 +129,7 @@ def _walk(
     ``above`` are the nodes around this one; to meet one of them again would be an endless loop.
     """
     if len(lines) > _MOST_PLACES:
-        return f"stands for more than {_MOST_PLACES} places; use fewer aliases"
+        return _TOO_MANY
     if id(node) in above:
         return f"line {node.start_mark.line + 1}: what is named there holds itself"
     if len(place) > _MOST_DEPTH:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._plain_text import seconds_text
+from evenload._private_files import read_plain
 from evenload.devices.device import family_of
 from evenload.devices.rates.hardware import hardware_named
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
@@ -209,7 +212,7 @@ class _StageSource:
             return None, "unknown"
         item_s = flop / (EFFICIENCY * self.tflops * 1e12)
         self._note(
-            f"{item_s:.3g} s an item is computed: {flop / 1e12:.3g} TFLOP at "
+            f"{seconds_text(item_s)} an item is computed: {flop / 1e12:.3g} TFLOP at "
             f"{EFFICIENCY:.0%} of {self.tflops:.0f} TFLOP/s"
         )
         return item_s, "computed"
@@ -266,7 +269,7 @@ def _find_model(
         BUILTIN_STAGES[stage.kind].components if stage.kind in BUILTIN_STAGES else ()
     )
     if (found / "model_index.json").is_file() and stage.model.components is None:
-        there = json.loads((found / "model_index.json").read_text())
+        there = _json(found / "model_index.json")
         only = tuple(name for name in only if name in there)
     size = measure_model(found, stage.model.dtype, only)
     notes += [f"{stage.name}: {note}" for note in size.notes]
@@ -284,7 +287,7 @@ def _work(stage: "StageSpec", size: ModelSize, found: Path) -> ItemWork | None:
 def _arguments(stage: "StageSpec", found: Path) -> dict[str, Any]:
     """Merge the settings of the model's folder with the arguments of the stage's class and of its calls."""
     asked = found / "evenload.json"
-    settings = json.loads(asked.read_text(encoding="utf-8")) if asked.is_file() else {}
+    settings = _json(asked) if asked.is_file() else {}
     return {"decodes": stage.kind != "image_edit_denoise", **settings, **stage.params, **stage.call}
 
 
@@ -306,7 +309,11 @@ def _trace(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
 
 def _config(found: Path, component: str) -> dict[str, Any]:
     folder = found if component == "model" else found / component
-    return json.loads((folder / "config.json").read_text())
+    return _json(folder / "config.json")
+
+
+def _json(path: Path) -> Any:
+    return json.loads(read_plain(path, MAX_JSON_BYTES))
 
 
 def _plan_stage(source: _StageSource, fact: StageFacts, n_tasks: int) -> PlanStage:

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from evenload._private_files import refuse_unless_own
+from evenload._private_files import plain_file, refuse_unless_own
 from evenload.errors import ConfigError
 
 __all__ = ["ContentDigests"]
@@ -66,7 +66,7 @@ class ContentDigests:
             self._database = self._database or _opened(self._memory)
         if self._database is not None:
             with contextlib.suppress(sqlite3.Error), self._database:
-                rows = [(path, *facts) for path, facts in new.items()]
+                rows = [(os.fsencode(path), *facts) for path, facts in new.items()]  # a name may not be UTF-8
                 self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
                 self._database.execute(
                     "DELETE FROM digest WHERE (SELECT count(*) FROM digest) > ?", (_MOST_ROWS,)
@@ -122,9 +122,9 @@ class ContentDigests:
             return None
         try:
             return self._database.execute(
-                "SELECT facts, digest FROM digest WHERE path = ?", (name,)
+                "SELECT facts, digest FROM digest WHERE path = ?", (os.fsencode(name),)
             ).fetchone()
-        except (sqlite3.Error, UnicodeError):
+        except sqlite3.Error:
             return None
 
 
@@ -135,7 +135,7 @@ def _facts(status: os.stat_result) -> str:
 
 def _read(path: Path) -> str:
     whole = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    with plain_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             whole.update(block)
     return whole.hexdigest()

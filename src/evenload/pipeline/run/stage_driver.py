@@ -209,7 +209,7 @@ class StageDriver:
             self._dispatcher.join(device.id, barred.get(device.id, ()))
 
     def leave(self, devices: Collection[str], why: str) -> None:
-        """These are there no more: what they ran is run elsewhere. ``why``: after "the worker" and "it"."""
+        """Run elsewhere what devices ran that are gone. ``why``: said after "the worker" and "it"."""
         for group, worker in tuple(self._supervisor.workers.items()):
             if not set(devices).isdisjoint(self._dispatcher.devices_of(group)):
                 self._lose(worker, why, is_cut_off=True)

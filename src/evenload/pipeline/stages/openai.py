@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evenload._bounded_json import parse_json
+from evenload._private_files import read_plain
 from evenload._waiting import waiting
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
 from evenload.pipeline.stage import Item, StageContext
@@ -32,6 +33,7 @@ BUSY = (408, 409, 425, 429)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MOST_ANSWER_BYTES = 64 << 20
 MOST_ERROR_BYTES = 4096
+MOST_PICTURE_BYTES = 256 << 20
 
 
 class OpenAI:
@@ -231,4 +233,4 @@ def _checked_url(url: str) -> str:
 
 def _as_url(path: str) -> str:
     kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
-    return f"data:{kind};base64,{base64.b64encode(Path(path).read_bytes()).decode()}"
+    return f"data:{kind};base64,{base64.b64encode(read_plain(Path(path), MOST_PICTURE_BYTES)).decode()}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._arguments import refuse_drive
-from evenload._private_files import open_plain
+from evenload._private_files import open_plain, read_plain
 from evenload.errors import ConfigError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
@@ -38,6 +38,7 @@ _FILES = (
     "job.json",
     "uploads.jsonl",
 )
+_MOST_FACTS_BYTES = 1 << 20
 _FOLDERS = ("outputs", "inputs", "journal", "control")
 
 
@@ -52,16 +53,15 @@ class RunFolder:
     def create(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
         """Make the folder, or open it to go on with the run in it.
 
-        With ``fresh`` the files of an earlier run are removed. A folder that holds anything that no run
-        writes is never touched: ConfigError, as for one that another process works in or that cannot be
-        written.
+        With ``fresh`` the files of an earlier run are removed; what no run writes is left alone. A folder
+        of other things is never touched: ConfigError, as for one that another process works in or that cannot
+        be written.
         """
         refuse_drive(path)
         path = path.resolve()
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
-        present = set(os.listdir(path)) if path.is_dir() else set()
-        _refuse_foreign(path, present)
+        present = _written_by_runs(path) if path.is_dir() else set()
         if present and not fresh and not (path / "journal").is_dir():
             raise ConfigError(
                 f"{path} holds a run already, and no journal to go on from",
@@ -84,7 +84,7 @@ class RunFolder:
         made_of  digest of the job's stages and items
         """
         try:
-            was = json.loads(self.file("job.json").read_bytes())["made_of"]
+            was = json.loads(read_plain(self.file("job.json"), _MOST_FACTS_BYTES))["made_of"]
         except (OSError, ValueError, KeyError, TypeError):
             was = None
         if was != made_of:
@@ -131,14 +131,22 @@ class RunFolder:
         self.write_text("summary.json", json_text(summary, indent=2) + "\n")
 
 
-def _refuse_foreign(path: Path, present: set[str]) -> None:
-    foreign = sorted(name for name in present - {*_FILES, *_FOLDERS} if not _is_partial(name))
-    if foreign:
+def _written_by_runs(path: Path) -> set[str]:
+    """Return the names in a folder that runs write. Raises ConfigError for a folder of other things.
+
+    In a run's folder other files may lie: what people and their editors, certificates and traces put there.
+    """
+    present = set(os.listdir(path))
+    ours = {name for name in present if name in (*_FILES, *_FOLDERS) or _is_partial(name)}
+    foreign = sorted(name for name in present - ours if not name.startswith("."))
+    is_run = (path / "job.json").is_file() and (path / "journal" / "journal.json").is_file()
+    if foreign and not is_run:
         more = ", ..." if len(foreign) > 3 else ""
         raise ConfigError(
             f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
             hint="give another run folder with -o",
         )
+    return ours
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evenload._private_files import plain_file
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.openai import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
@@ -200,7 +201,7 @@ class Uploads:
             is_resting = self._is_over.is_set() or self._clock() < self._rests_until
             if self._record.has(relative, before) or is_resting or relative in self._hanging:
                 return
-            with source.open("rb") as file:
+            with plain_file(source) as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             if not self._record.has_content(relative, sha256):
                 if not self._put(source, relative):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from evenload._plain_text import seconds_text
 from evenload.balance.factors import FACTORS, Factors
 from evenload.report.losses.remedies import Cause, LostRun, Remedy, remedies, without
 
@@ -34,14 +35,14 @@ class Advice:
         """Return the paragraph for a report."""
         shown = [one for one in self.causes[:MOST_CAUSES] if one.lost_s >= LEAST_CAUSE * self.lost_s]
         came = "; ".join(
-            f"{one.lost_s:.3g} s {one.cause}" + (f" on {', '.join(one.slots)}" if one.slots else "")
+            f"{seconds_text(one.lost_s)} {one.cause}" + (f" on {', '.join(one.slots)}" if one.slots else "")
             for one in shown
         )
         actions = "; or ".join(map(str, self.remedies))
         return (
-            f"{self.lost_s:.3g} s of {self.wall_s:.3g} s went into {self.factor} "
+            f"{seconds_text(self.lost_s)} of {seconds_text(self.wall_s)} went into {self.factor} "
             f"({FACTORS[self.factor]}){f': {came}' if came else ''}. "
-            f"Without it, this run takes {self.without_s:.3g} s, simulated with its own times. "
+            f"Without it, this run takes {seconds_text(self.without_s)}, simulated with its own times. "
             + (f"To do: {actions}." if actions else "Nothing that was tried would save a twentieth of that.")
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from evenload._plain_text import seconds_text
 from evenload.balance.factors import DEVICE, UNKNOWN
 from evenload.report.losses.replay import Replay, ReplaySlot
 from evenload.report.losses.sources import INSIDE
@@ -53,7 +54,7 @@ class Remedy:
     at_best: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what} ({'at best ' if self.at_best else ''}{self.without_s:.3g} s)"
+        return f"{self.what} ({'at best ' if self.at_best else ''}{seconds_text(self.without_s)})"
 
 
 @dataclass(frozen=True, slots=True)

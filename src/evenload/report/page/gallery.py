@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._optional import is_installed
+from evenload._private_files import plain_file, read_plain
 from evenload.events import Event, ItemFinished, RunStarted
 
 __all__ = ["Gallery", "make_thumbnail"]
@@ -163,7 +164,7 @@ def _scaled(target: Path) -> tuple[dict[str, Any] | None, str]:
         with warnings.catch_warnings():
             # A picture of absurd size is a warning to Pillow; here it is refused.
             warnings.simplefilter("error")
-            with Image.open(target) as picture:
+            with plain_file(target) as file, Image.open(file) as picture:
                 picture.draft("RGB", (THUMB_PX * 2, THUMB_PX * 2))
                 upright = ImageOps.exif_transpose(picture)
                 upright.thumbnail((THUMB_PX, THUMB_PX), Image.Resampling.LANCZOS)
@@ -184,9 +185,10 @@ def _scaled(target: Path) -> tuple[dict[str, Any] | None, str]:
 
 
 def _as_it_is(target: Path) -> tuple[dict[str, Any] | None, str]:
-    if target.stat().st_size > MAX_PLAIN_BYTES:
+    try:
+        content = read_plain(target, MAX_PLAIN_BYTES)
+    except OSError:
         return None, "is too large to embed as it is; with Pillow it would be a thumbnail"
-    content = target.read_bytes()
     for magic, kind in _MAGIC.items():
         if content.startswith(magic):
             return {"src": _uri(kind, content), "width": None, "height": None}, ""

@@ -4,10 +4,10 @@ Everything is little-endian: 4 bytes magic, u32 version, u32 number of sections;
 length, payload. Sizes are checked against the file before anything of that size is allocated.
 """
 
+import errno
 import hashlib
 import io
 import os
-import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from evenload._private_files import plain_file
 from evenload.errors import FormatError, printable, quoted
 
 __all__ = ["Container", "open_container", "rows_not_below", "write_container"]
@@ -97,9 +98,12 @@ def open_container(
     file: BinaryIO
     if isinstance(source, (str, os.PathLike)):
         name = name or printable(str(Path(source)))
-        if not stat.S_ISREG(os.stat(source).st_mode):  # whoever opened a pipe would wait for ever
-            raise FormatError(f"{name}: at byte 0: is not a regular file")
-        file = open(source, "rb")  # noqa: SIM115 (Container.close)
+        try:
+            file = plain_file(Path(source))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise FormatError(f"{name}: at byte 0: {error.strerror}") from error
     elif isinstance(source, (bytes, bytearray)):
         file, name = io.BytesIO(source), name or "<bytes>"
     else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
@@ -177,7 +178,7 @@ def describe_file(path: str | Path) -> GivenFile:
 
 def with_content(given: GivenFile) -> GivenFile:
     """Add the content, which is read from the disk while it is sent. Raises OSError."""
-    with open(given.path, "rb") as file:
+    with plain_file(Path(given.path)) as file:
         if not given.n_bytes:
             return given._replace(content=np.empty(0, np.uint8))
         mapped = mmap.mmap(file.fileno(), given.n_bytes, access=mmap.ACCESS_READ)
