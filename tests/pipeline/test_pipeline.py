@@ -464,7 +464,7 @@ def test_items_are_checked_before_any_work(job: Path) -> None:
 def odd_job(job: Path) -> None:
     (job.parent / "rows.jsonl").write_text(
         '{"id": "a", "x": NaN}\n{"id": "raises"}\n{"id": "long"}\n{"id": "text"}\n'
-        '{"id": "b\\ud800", "y": [1e999]}\n'
+        '{"id": "b\\ud800", "y": [Infinity]}\n'
     )
     job.write_text(
         "version: 1\njob: {name: odd, inputs: {jsonl: rows.jsonl}}\n"

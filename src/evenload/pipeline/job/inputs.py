@@ -4,15 +4,17 @@ import csv
 import difflib
 import glob
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
 from evenload.executor.loop.cost_cache import user_cache
+from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
@@ -27,10 +29,10 @@ __all__ = ["Items", "find_items", "read_items"]
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
 Faults = list[tuple[Place, str]]
+Rows = list[tuple[str, dict[str, Any]]]
+Line = tuple[int, dict[str, Any] | str]
 FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
-_MOST_DIGITS = 4300  # of an integer that Python parses
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) -> Items:
@@ -39,20 +41,21 @@ def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) ->
     Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
     line that is not JSON, a row without id, ids given twice, a column that no item has.
     """
-    items, faults = find_items(inputs, folder, seed)
+    items, faults, _ = find_items(inputs, folder, seed)
     if faults:
         raise SpecError(source, [(".".join(map(str, place)), text) for place, text in faults])
     return items
 
 
-def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults]:
-    """Return every item with its values, as ``read_items``, and what is wrong with the inputs."""
+def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults, list[str]]:
+    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes."""
     faults: Faults = []
+    notes: list[str] = []
     given = str(getattr(inputs, inputs.source))
     if inputs.folder is not None or inputs.glob is not None:
-        rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults)
+        rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults, notes)
     else:
-        rows = _table_rows(inputs, folder, given, _place(inputs), faults)
+        rows = _table_rows(inputs, folder, given, _place(inputs), faults, notes)
     _fetch_all(inputs, rows, faults)
     _refuse_repeated(rows, _place(inputs), faults)
     faults += _column_faults(inputs, rows)
@@ -64,21 +67,22 @@ def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items,
         )
     n_left_out = len(faults) - _MOST_SHOWN
     more = [(("...",), f"and {n_left_out} more")] if n_left_out > 0 else []
-    return items, faults[:_MOST_SHOWN] + more
+    return items, faults[:_MOST_SHOWN] + more, notes
 
 
 def _place(inputs: "InputsSection") -> Place:
     return ("job", "inputs", inputs.source)
 
 
-def _column_faults(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]]) -> Faults:
+def _column_faults(inputs: "InputsSection", rows: Rows) -> Faults:
     """Return faults of columns that ``group_by`` and ``paths`` name, each told once with a count."""
     known = sorted({column for _, values in rows for column in values})
     faults: Faults = []
-    for column in inputs.paths if "paths" in inputs.model_fields_set and rows else ():
+    for key in ("paths", "types") if rows else ():
         # A column that no item has may be one of items to come; one that is nearly there is misspelt.
-        if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
-            faults.append((("job", "inputs", "paths"), f"no item has a column {_nearest(column, known)}"))
+        for column in getattr(inputs, key) if key in inputs.model_fields_set else ():
+            if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
+                faults.append((("job", "inputs", key), f"no item has a column {_nearest(column, known)}"))
     lacking = [name for name, values in rows if inputs.group_by and not _text(values.get(inputs.group_by))]
     if lacking:
         column, named = str(inputs.group_by), ", ".join([*map(repr, lacking[:3]), "..."][: len(lacking)])
@@ -100,7 +104,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"{quoted(name)}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
 
 
-def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
     root, files = _files(inputs, folder)
     if not files:
         where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
@@ -109,7 +113,7 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
         )
         below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
         faults.append((_place(inputs), f"there is no file {where}{below}"))
-    columns = _columns_of(inputs, folder, faults)
+    columns = _columns_of(inputs, folder, faults, notes)
     rows = []
     for path in sorted(files):
         name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
@@ -125,14 +129,16 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
     return rows
 
 
-def _columns_of(inputs: "InputsSection", folder: Path, faults: Faults) -> dict[str, dict[str, Any]]:
+def _columns_of(
+    inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]
+) -> dict[str, dict[str, Any]]:
     """Return the columns that ``table`` adds to files, by id."""
     if inputs.table is None:
         return {}
-    return dict(_table_rows(inputs, folder, inputs.table, ("job", "inputs", "table"), faults))
+    return dict(_table_rows(inputs, folder, inputs.table, ("job", "inputs", "table"), faults, notes))
 
 
-def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
     """Return a row for each file of a remote folder or pattern; ids are relative to what has no wildcard."""
     given = str(getattr(inputs, inputs.source))
     try:
@@ -142,7 +148,7 @@ def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[
         return []
     if not found:
         faults.append((_place(inputs), f"there is no file at {given}"))
-    columns, rows = _columns_of(inputs, folder, faults), []
+    columns, rows = _columns_of(inputs, folder, faults, notes), []
     root = given.rstrip("/") if inputs.folder is not None else re.split(r"[^/]*[*?\[]", given)[0].rstrip("/")
     for url in found:
         name = str(PurePosixPath(url.removeprefix(root).lstrip("/")).with_suffix(""))
@@ -150,7 +156,7 @@ def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[
     return rows
 
 
-def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]], faults: Faults) -> None:
+def _fetch_all(inputs: "InputsSection", rows: Rows, faults: Faults) -> None:
     """Put the paths of local copies in place of the addresses in columns that hold paths."""
     columns = {*inputs.paths, "path"} if inputs.source in ("folder", "glob") else set(inputs.paths)
     places = [
@@ -202,10 +208,10 @@ def _absolute(path: Path) -> Path:
 
 
 def _table_rows(
-    inputs: "InputsSection", folder: Path, given: str, place: Place, faults: Faults
-) -> list[tuple[str, dict[str, Any]]]:
+    inputs: "InputsSection", folder: Path, given: str, place: Place, faults: Faults, notes: list[str]
+) -> Rows:
     """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths or addresses."""
-    rows: list[tuple[str, dict[str, Any]]] = []
+    rows: Rows = []
     try:
         file = _copies(inputs).of(given) if is_remote(given) else folder / given
     except EvenloadError as error:
@@ -214,10 +220,11 @@ def _table_rows(
     base = given.rpartition("/")[0] if is_remote(given) else ""
     n_rows, nameless = 0, []
     try:
-        for line, columns in _lines(inputs, file):
+        for line, columns in _typed_lines(inputs, file, notes):
             n_rows += 1
+            wrong = [columns] if isinstance(columns, str) else apply_types(columns, inputs.types)
+            faults += [((f"{file.name} line {line}",), text) for text in wrong]
             if isinstance(columns, str):
-                faults.append(((f"{file.name} line {line}",), columns))
                 continue
             name = columns.pop(inputs.id, None)
             if not _text(name):
@@ -251,16 +258,20 @@ def _nameless_fault(
     return (f"{file.name} {where}",), f"has no {_nearest(inputs.id, known)} (job.inputs.id){count}"
 
 
-def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _typed_lines(inputs: "InputsSection", file: Path, notes: list[str]) -> Iterable[Line]:
     """Yield the rows of a table with their line numbers; a text in place of a row says what is wrong."""
     if file.suffix == ".parquet" or inputs.parquet is not None:
         return _parquet_rows(file)
     if file.suffix == ".jsonl" or inputs.jsonl is not None:
-        return _json_lines(file)
-    return _csv_lines(file, inputs.id)
+        return _json_lines(file, {column for column, kind in inputs.types.items() if kind == "text"})
+    rows = list(_csv_lines(file))
+    notes += [
+        f"{file.name}: {note}" for note in type_columns(rows, {inputs.id, *inputs.paths, *inputs.types})
+    ]
+    return rows
 
 
-def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _parquet_rows(file: Path) -> Iterator[Line]:
     """Yield the rows of a parquet file without nulls; a row whose values JSON cannot hold is a fault."""
     parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
     arrow = require("pyarrow", extra="parquet", why="reading parquet files")
@@ -286,37 +297,47 @@ def _is_json(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the objects of a JSON-lines file with their line numbers."""
+def _json_lines(file: Path, texts: set[str]) -> Iterator[Line]:
+    """Yield the objects of a JSON-lines file with their line numbers; columns ``texts`` as written."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_float=_finite)
+                if isinstance(row, dict) and not texts.isdisjoint(row):
+                    written = json.loads(line, parse_float=str, parse_int=str)
+                    row |= {name: written[name] for name in texts & row.keys() if _is_number(row[name])}
             except (ValueError, RecursionError) as error:
                 yield number, f"is not JSON: {error}"
                 continue
             yield number, row if isinstance(row, dict) else "is not a JSON object"
 
 
-def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{quoted(text)} is beyond a float; write it as a text")
+    return number
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _csv_lines(file: Path) -> Iterator[Line]:
+    """Yield the rows of a CSV file with a header, as texts. Empty fields are left out."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines)
+        header = list(reader.fieldnames or ())
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise ConfigError(f"{file} names {', '.join(map(quoted, twice))} twice in its header")
         for row in reader:
             if None in row or None in row.values():
-                yield reader.line_num, f"does not have the header's {len(reader.fieldnames or ())} fields"
+                yield reader.line_num, f"does not have the header's {len(header)} fields"
                 continue
-            filled = {key: text for key, text in row.items() if text != ""}
-            yield reader.line_num, {k: t if k == id_column else _number_or_text(t) for k, t in filled.items()}
-
-
-def _number_or_text(text: str) -> int | float | str:
-    """Parse a number as JSON writes it; "007" stays a text, as does a number with too many digits."""
-    if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
-        return text
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+            yield reader.line_num, {key: text for key, text in row.items() if text != ""}
 
 
 def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place, faults: Faults) -> None:
