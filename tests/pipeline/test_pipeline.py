@@ -104,7 +104,7 @@ NAMES = [f"p{number}" for number in range(6)]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    from evenload.pipeline.artifacts import encode_artifact
+    from evenload.pipeline.file_types import encode_artifact
 
     (tmp_path / "stages.py").write_text(STAGES)
     (tmp_path / "pictures").mkdir()
@@ -366,7 +366,7 @@ def test_stages_that_are_asked_for_are_done_again(job: Path) -> None:
 
 
 def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -> None:
-    from evenload.pipeline.artifacts import encode_artifact
+    from evenload.pipeline.file_types import encode_artifact
 
     first = run(job)
     (first.folder / "outputs/brighten/p1.png").write_bytes(b"cut")

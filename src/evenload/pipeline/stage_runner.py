@@ -9,14 +9,13 @@ from evenload._waiting import waiting
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import (
-    FILE_TYPES,
     digest_of,
-    encode_artifact,
     output_path,
     part_id,
     write_output,
 )
 from evenload.pipeline.batch_key import batch_key_text
+from evenload.pipeline.file_types import FILE_TYPES, encode_artifact
 from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup

@@ -15,7 +15,8 @@ from pydantic import (
 
 from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
-from evenload.pipeline.artifacts import FILE_TYPES, output_path, part_id
+from evenload.pipeline.artifacts import output_path, part_id
+from evenload.pipeline.file_types import FILE_TYPES
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evenload.executor.task.answer import Answer, checked_waits
-from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.dispatch.device_group import HeldTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
@@ -26,6 +25,7 @@ from evenload.pipeline.dispatch.worker_protocol import (
     is_task,
     is_whole,
 )
+from evenload.pipeline.file_types import FILE_TYPES
 from evenload.pipeline.part_keys import MOST_PARTS, is_key
 from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload.errors import quoted
-from evenload.pipeline.artifacts import FILE_TYPES
+from evenload.pipeline.file_types import FILE_TYPES
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
 from evenload.pipeline.stage_graph import StageGraph
 

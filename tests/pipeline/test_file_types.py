@@ -1,0 +1,113 @@
+"""Tests what becomes of a stage's outputs in files. The oracle is what PIL, numpy and others read there."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from evenload.errors import ConfigError
+from evenload.pipeline.artifacts import plain_picture
+from evenload.pipeline.file_types import encode_artifact
+
+
+def decoded(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4), (1, 1, 3)])
+def test_pictures_of_bytes_come_back_as_they_were(shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    assert np.array_equal(decoded(encode_artifact(pixels, "png")), pixels)
+    assert np.array_equal(decoded(encode_artifact(torch.from_numpy(pixels), "png")), pixels)
+
+
+def test_floats_are_rounded_and_a_little_beyond_is_cut_off() -> None:
+    pixels = np.array([[-0.09, 0.0, 0.4999 / 255, 0.5001 / 255, 1.0, 1.09]])
+    assert decoded(encode_artifact(pixels, "png")).tolist() == [[0, 0, 0, 1, 255, 255]]
+    assert decoded(encode_artifact(pixels[:, :, None], "png")).shape == (1, 6)
+    assert decoded(encode_artifact(torch.ones(2, 2, dtype=torch.bfloat16), "png")).tolist() == [[255] * 2] * 2
+
+
+PICTURE = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
+LONE = np.zeros((64, 64), np.float32)
+LONE[5, 5] = 255  # a picture of 0..255 that is black but for one star
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "hint"),
+    [
+        (PICTURE.astype("float32"), "from 0 to 255", "picture / 255"),
+        (LONE, "from 0 to 255", "picture / 255"),
+        ((PICTURE / 127.5 - 1).astype("float16"), "from -1 to 1", r"\(picture \+ 1\) / 2"),
+        (torch.from_numpy(PICTURE / 127.5 - 1).bfloat16(), "from -1 to 1", r"\(picture \+ 1\) / 2"),
+        (Image.fromarray(PICTURE[..., 0].astype("float32")), "PIL image of mode F", r'convert\("L"\)'),
+        (PICTURE.astype("int32"), "a picture of int32", "return uint8"),
+    ],
+)
+def test_floats_of_another_range_are_refused_with_what_to_do(value: object, said: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        encode_artifact(value, "png")
+    assert re.search(hint, caught.value.hint or "")
+
+
+@given(low=st.floats(-300, 300), high=st.floats(-300, 300), seed=st.integers(0, 99))
+def test_what_is_saved_is_near_what_was_given(low: float, high: float, seed: int) -> None:
+    """The oracle is PIL's reading of the file: few values differ much from the floats, or it is refused."""
+    pixels = low + (high - low) * np.random.default_rng(seed).random((16, 16, 3))
+    try:
+        saved = decoded(encode_artifact(pixels, "png")) / 255
+    except ConfigError:
+        assert pixels.min() < 0 or pixels.max() > 1
+    else:
+        assert (np.abs(saved - pixels) > 0.102).mean() <= 0.02
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((2, 2, 2)),
+        np.zeros(4),
+        np.zeros((0, 3)),
+        np.full((2, 2), np.nan),
+        np.zeros((2, 2), int),
+        "text",
+        None,
+    ],
+)
+def test_what_is_no_picture_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError):
+        encode_artifact(value, "png")
+
+
+def test_arrays_and_texts() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(np.load(io.BytesIO(encode_artifact(array, "npy"))), array)
+    assert encode_artifact("grün", "txt") == "grün".encode()
+    with pytest.raises(ConfigError, match="must be a string"):
+        encode_artifact(3, "txt")
+    with pytest.raises(ValueError, match="Object arrays"):
+        encode_artifact(np.array([object()]), "npy")
+
+
+@pytest.mark.parametrize("mode", ["1", "LA", "PA", "P", "CMYK", "YCbCr", "HSV", "RGBA", "La", "RGBa", "RGBX"])
+def test_a_pil_image_of_any_mode_keeps_its_colours(mode: str) -> None:
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[0, 0] = (255, 255, 255) if mode in ("1", "LA", "PA", "La") else (255, 0, 0)
+    picture = Image.fromarray(pixels)
+    between = {"PA": "LA", "La": "LA", "RGBa": "RGBA"}.get(mode)
+    given = (picture.convert(between) if between else picture).convert(mode)
+    for made in (decoded(encode_artifact(given, "png")), np.asarray(plain_picture(given))):
+        colours = made[..., :3] if made.ndim == 3 else np.repeat(made[..., None], 3, axis=2)
+        assert np.abs(colours.astype(int) - pixels.astype(int)).max() <= 3, made[0, 0]
+
+
+def test_a_colour_that_stands_for_transparent_stays_transparent() -> None:
+    picture = Image.new("RGB", (2, 1), (255, 0, 0))
+    picture.putpixel((0, 0), (0, 255, 0))
+    picture.info["transparency"] = (0, 255, 0)
+    assert decoded(encode_artifact(picture, "png"))[0, :, 3].tolist() == [0, 255]
