@@ -2,6 +2,8 @@
 
 import io
 import re
+import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import plain_picture
-from evenload.pipeline.file_types import encode_artifact
+from evenload.pipeline.file_types import encode_artifact, is_file_type, suffix_of
 
 
 def decoded(png: bytes) -> np.ndarray:
@@ -111,3 +113,75 @@ def test_a_colour_that_stands_for_transparent_stays_transparent() -> None:
     picture.putpixel((0, 0), (0, 255, 0))
     picture.info["transparency"] = (0, 255, 0)
     assert decoded(encode_artifact(picture, "png"))[0, :, 3].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(("kind", "most"), [("jpg", 6), ("webp", 8)])
+def test_pictures_of_other_formats_are_near_what_was_given(kind: str, most: int) -> None:
+    pixels = np.linspace(0, 255, 32 * 32 * 3).astype(np.uint8).reshape(32, 32, 3)
+    picture = Image.open(io.BytesIO(encode_artifact(pixels, kind)))
+    assert picture.format == {"jpg": "JPEG", "webp": "WEBP"}[kind]
+    assert np.abs(np.asarray(picture.convert("RGB")).astype(int) - pixels).mean() < most
+    clear = np.dstack([pixels, np.full((32, 32), 255, np.uint8)])
+    assert Image.open(io.BytesIO(encode_artifact(clear, kind))).size == (32, 32)
+    clear[0, 0, 3] = 0
+    if kind == "jpg":
+        with pytest.raises(ConfigError, match="no transparency"):
+            encode_artifact(clear, kind)
+    with pytest.raises(ConfigError, match="Pillow cannot save it"):
+        encode_artifact(np.zeros((70_000, 1), np.uint8), kind)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32])
+@pytest.mark.parametrize("shape", [(9,), (9, 1), (9, 2)])
+def test_sounds_come_back_as_they_were(dtype: type, shape: tuple[int, ...]) -> None:
+    """The oracle is the standard library's reader."""
+    limits = np.iinfo(dtype)
+    samples = np.random.default_rng(0).integers(limits.min, limits.max, shape, dtype=dtype)
+    with wave.open(io.BytesIO(encode_artifact((samples, 16000), "wav"))) as file:
+        assert (file.getframerate(), file.getnchannels()) == (16000, shape[1] if len(shape) == 2 else 1)
+        back = np.frombuffer(file.readframes(9), dtype=np.dtype(dtype).newbyteorder("<"))
+    assert np.array_equal(back, samples.ravel())
+
+
+def test_sounds_of_floats_have_16_bits() -> None:
+    given_ = torch.tensor([-1.0, 0.0, 0.5, 1.0])
+    with wave.open(io.BytesIO(encode_artifact((given_, 8000.0), "wav"))) as file:
+        assert file.getsampwidth() == 2
+        assert np.frombuffer(file.readframes(4), "<i2").tolist() == [-32767, 0, 16384, 32767]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.zeros(3), "no sound"),
+        ((np.zeros(3), 0), "rate of '0'"),
+        ((np.zeros(3), "fast"), "rate of 'fast'"),
+        ((np.zeros((2, 5000)), 8000), "5000 channels"),
+        ((np.zeros(3) + 300.0, 8000), "not in -1..1"),
+        ((np.array([np.nan]), 8000), "not finite"),
+        ((np.zeros(3, np.int64), 8000), "int64"),
+    ],
+)
+def test_what_is_no_sound_is_refused(value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        encode_artifact(value, "wav")
+
+
+def test_bytes_and_files_are_kept_as_they_are(tmp_path: Path) -> None:
+    content = bytes(range(256))
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    assert encode_artifact(bytearray(content), "bytes") == content
+    assert encode_artifact(path, "file.mp4") == encode_artifact(str(path), "file") == content
+    with pytest.raises(ConfigError, match="must be bytes, not str"):
+        encode_artifact("x", "bytes")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        encode_artifact(tmp_path / "none.mp4", "file.mp4")
+    with pytest.raises(ConfigError, match="is a bytes, no path"):
+        encode_artifact(b"x", "file")
+
+
+def test_each_type_has_its_suffix() -> None:
+    assert [suffix_of(kind) for kind in ("png", "file", "file.mp4")] == ["png", "file", "mp4"]
+    assert all(map(is_file_type, ("wav", "file.mp4")))
+    assert not any(map(is_file_type, ("json", "number", None)))

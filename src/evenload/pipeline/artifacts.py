@@ -12,7 +12,7 @@ import numpy as np
 
 from evenload._optional import require
 from evenload.errors import EvenloadError, FormatError, reason_of
-from evenload.pipeline.file_types import FILE_TYPES, picture_of, with_plain_alpha
+from evenload.pipeline.file_types import is_file_type, picture_of, suffix_of, with_plain_alpha
 
 __all__ = [
     "digest_of",
@@ -130,8 +130,9 @@ def output_path(stage: str, declared: Mapping[str, str], name: str, item: str, p
     declared  type of each output of the stage
     place     comes before the item's name: ``sample-2/``
     """
-    n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
-    suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
+    n_files = sum(map(is_file_type, declared.values()))
+    suffix = suffix_of(declared[name])
+    suffix = f".{suffix}" if n_files == 1 else f".{name}.{suffix}"
     return f"outputs/{stage}/{place}{file_name(item, suffix)}"
 
 

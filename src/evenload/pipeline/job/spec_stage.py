@@ -16,7 +16,7 @@ from pydantic import (
 from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import output_path, part_id
-from evenload.pipeline.file_types import FILE_TYPES
+from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
@@ -34,7 +34,11 @@ __all__ = [
     "sampled_stages",
 ]
 
-OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
+OutputType = (
+    Literal["png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file"]
+    | Literal["number", "text", "boolean", "json"]
+    | Annotated[str, Field(pattern=r"^file\.[a-z0-9]{1,12}$")]
+)
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
 LOSSY = ("fp8", "nf4")
 Names = Annotated[
@@ -136,7 +140,8 @@ class StageSpec(Section):
     call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     """Given to each call, by name."""
     outputs: dict[Name, OutputType] = Field(default_factory=dict)
-    """Saved as files (png, npy, txt, safetensors), or of a type that is checked (number, text, boolean)."""
+    """Saved as files (png, jpg, webp, wav, npy, txt, safetensors, bytes, file, file.mp4), or values of a type
+    that is checked (number, text, boolean, json)."""
     fit: tuple[FitName, ...] = ("whole", "layer_split", "resident_stream")
     """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
     batch: int = Field(default=1, ge=1)
@@ -168,7 +173,7 @@ class StageSpec(Section):
     @property
     def file_outputs(self) -> list[str]:
         """Names of the outputs that are files."""
-        return [name for name, kind in self.outputs.items() if kind in FILE_TYPES]
+        return [name for name, kind in self.outputs.items() if is_file_type(kind)]
 
     def place_of(self, output: str, item: str, folder: str = "") -> str | None:
         """Where an output of an item is saved, relative to the run folder; None if it is no file.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._version import __version__
 from evenload.events import json_text
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.file_types import FILE_TYPES
+from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.reuse.content_digests import ContentDigests
@@ -80,7 +80,7 @@ def _targets(stage: "StageSpec", folder: Path) -> Iterator[CodeTarget]:
     for name in kind.code if kind is not None else ():
         if isinstance(stage.params.get(name), str):
             yield locate_target(stage.params[name], folder)
-    if any(one in FILE_TYPES for one in stage.outputs.values()):
+    if any(map(is_file_type, stage.outputs.values())):
         yield locate_target(_ENCODER, folder)
 
 
