@@ -223,7 +223,8 @@ class StageRunner:
         is_number = not isinstance(value, bool)
         if not isinstance(value, _VALUE_TYPES.get(kind, PLAIN)) or (kind == "number" and not is_number):
             found = f"{type(value).__name__}, not {kind}" if kind else f"of type {type(value).__name__}"
-            hint = "return a number or text, or declare it under outputs as png, npy, json, ..."
+            fitting = "json" if isinstance(value, list | tuple | dict) else "png, npy, json, ..."
+            hint = f"return a number or text, or declare it: outputs: {{{name}: {fitting}}}"
             raise self._refused(f"returned {quoted(name)} that is {found}", hint)
         return value
 

@@ -127,11 +127,49 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
 
 
 def test_ids_given_twice_are_all_named(tmp_path: Path) -> None:
-    touch(tmp_path, "in/a.png", "in/a.jpg", "in/b.png", "in/b.jpg")
-    said = faults(tmp_path, folder="in")
-    assert "'a' is given twice" in said
+    (tmp_path / "rows.csv").write_text("id\na\nb\na\nb\n")
+    said = faults(tmp_path, csv="rows.csv")
+    assert "'a' is given twice, to items 1 and 3" in said
     assert "'b' is given twice" in said
-    assert "differ by suffix" in said
+
+
+def test_files_that_differ_by_suffix_have_it_in_their_ids(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jpg", "in/a.txt", "in/b.jpg", "in/x/a.jpg")
+    (tmp_path / "t.csv").write_text("id,n\na,1\na.txt,2\nb,3\n")
+    items, found, notes = find_items(InputsSection(folder="in", table="t.csv"), tmp_path, 0)
+    assert found == []
+    assert [(item.id, values["n"]) for item, values in items] == [("a.jpg", 1), ("a.txt", 2), ("b", 3)]
+    [note] = notes
+    assert "2 files differ" in note
+    assert "'a.jpg', 'a.txt'" in note
+    assert [item.id for item, _ in read(tmp_path, glob="in/**/*.jpg")] == ["a", "b", "x/a"]
+
+
+@given(names=st.sets(st.from_regex(r"[ab]{1,2}(\.[ab]){0,3}", fullmatch=True), min_size=1, max_size=12))
+def test_each_file_of_a_folder_is_an_item(names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The oracle is the list of files: each is there once, under its own name or that without its suffix."""
+    root = tmp_path_factory.mktemp("files")
+    touch(root, *(f"in/{name}" for name in names))
+    found = {Path(values["path"]).name: item.id for item, values in read(root, folder="in")}
+    assert found.keys() == names
+    assert len(set(found.values())) == len(names)
+    stems = [Path(name).stem for name in names]
+    for name, given_id in found.items():
+        assert given_id in (name, Path(name).stem)
+        if stems.count(Path(name).stem) > 1:
+            assert given_id == name
+
+
+def test_links_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jpg")
+    (tmp_path / "in/b.jpg").symlink_to("gone.jpg")
+    (tmp_path / "in/.hidden").symlink_to("gone.jpg")
+    for inputs in ({"folder": "in"}, {"glob": "in/*.jpg"}, {"glob": "in/**"}):
+        items, found, notes = find_items(InputsSection(**inputs), tmp_path, 0)
+        assert ([item.id for item, _ in items], found) == (["a"], [])
+        assert notes == ["1 link to files that are not there left out: 'b.jpg'"]
+    (tmp_path / "in/a.jpg").unlink()
+    assert "1 link to files that are not there" in faults(tmp_path, folder="in")
 
 
 def test_every_bad_row_is_named_with_its_line(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_lists_that_are_not_declared_are_refused_with_what_to_declare(job: Path)
     job.write_text(JOB.replace("boxes: json, ", ""))
     result = Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "run")
     assert {row.status for row in result} == {"failed"}
-    assert "returned 'boxes' that is of type list" in str(result.failures[0].error)
+    assert "outputs: {boxes: json}" in str(result.failures[0].error)
 
 
 def test_a_type_that_is_none_is_refused(job: Path) -> None:

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
@@ -105,19 +106,20 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
-    root, files = _files(inputs, folder)
+    root, files = _files(inputs, folder, notes)
     if not files:
         where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
         is_nested = (
             inputs.folder is not None and root.is_dir() and any(one.is_dir() for one in root.iterdir())
         )
         below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
-        faults.append((_place(inputs), f"there is no file {where}{below}"))
+        lost = "".join(f"; {note}" for note in notes)
+        faults.append((_place(inputs), f"there is no file {where}{below}{lost}"))
     columns = _columns_of(inputs, folder, faults, notes)
+    found = {str(path): _relative(path, root) for path in sorted(files)}
     rows = []
-    for path in sorted(files):
-        name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
-        values = {**columns.get(name, {}), "path": str(path)}
+    for path, (name, stem) in _ids_of(found, notes).items():
+        values = {**columns.get(name, columns.get(stem, {})), "path": path}
         if inputs.group_by == FOLDER and "/" in name:
             values.setdefault(FOLDER, name.rpartition("/")[0])
         rows.append((name, values))
@@ -150,10 +152,32 @@ def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: l
         faults.append((_place(inputs), f"there is no file at {given}"))
     columns, rows = _columns_of(inputs, folder, faults, notes), []
     root = given.rstrip("/") if inputs.folder is not None else re.split(r"[^/]*[*?\[]", given)[0].rstrip("/")
-    for url in found:
-        name = str(PurePosixPath(url.removeprefix(root).lstrip("/")).with_suffix(""))
-        rows.append((name, {**columns.get(name, {}), "path": url}))
+    places = {url: PurePosixPath(url.removeprefix(root).lstrip("/")) for url in found}
+    for url, (name, stem) in _ids_of(places, notes).items():
+        rows.append((name, {**columns.get(name, columns.get(stem, {})), "path": url}))
     return rows
+
+
+def _relative(path: Path, root: Path) -> PurePath:
+    return path.relative_to(root) if path.is_relative_to(root) else PurePath(path.name)
+
+
+def _ids_of(files: Mapping[str, PurePath], notes: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the id of each file, and its name without suffix: that is the id where no other file has it."""
+    stems = {path: name.with_suffix("").as_posix() for path, name in files.items()}
+    ids, n_before = dict(stems), -1
+    whole: set[str] = set()
+    while len(whole) > n_before:  # "a.jpg" may be the stem of "a.jpg.png", too
+        n_before, count = len(whole), Counter(ids.values())
+        whole |= {path for path, name in ids.items() if count[name] > 1}
+        ids |= {path: files[path].as_posix() for path in whole}
+    if whole:
+        named = ", ".join(quoted(ids[path]) for path in sorted(whole)[:4])
+        notes.append(
+            f"{len(whole)} files differ from others by their suffix only, which is in their ids, therefore: "
+            f"{named}{', ...' if len(whole) > 4 else ''}; glob: in/*.jpg takes files of one kind"
+        )
+    return {path: (name, stems[path]) for path, name in ids.items()}
 
 
 def _fetch_all(inputs: "InputsSection", rows: Rows, faults: Faults) -> None:
@@ -188,18 +212,25 @@ def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
     return sorted(one for one in found if _absolute(folder / one) not in filled)
 
 
-def _files(inputs: "InputsSection", folder: Path) -> tuple[Path, set[Path]]:
-    """Return the folder that ids are relative to, and the files."""
+def _files(inputs: "InputsSection", folder: Path, notes: list[str]) -> tuple[Path, set[Path]]:
+    """Return the folder that ids are relative to, and the files; a note tells links that lead nowhere."""
     if inputs.folder is not None:
         root = (folder / inputs.folder).resolve()
-        found = root.iterdir() if root.is_dir() else ()
-        return root, {path for path in found if path.is_file() and not path.name.startswith(".")}
-    parts = Path(str(inputs.glob)).parts
-    n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
-    return _absolute(folder.joinpath(*parts[:n_fixed])), {
-        path for match in matches if (path := _absolute(folder / match)).is_file()
-    }
+        inside = root.iterdir() if root.is_dir() else ()
+        found = {path for path in inside if not path.name.startswith(".")}
+    else:
+        parts = Path(str(inputs.glob)).parts
+        n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+        root = _absolute(folder.joinpath(*parts[:n_fixed]))
+        matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
+        found = {_absolute(folder / match) for match in matches}
+    lost = sorted(path for path in found if path.is_symlink() and not path.exists())
+    if lost:
+        named = ", ".join(quoted(str(_relative(path, root))) for path in lost[:4])
+        more = ", ..." if len(lost) > 4 else ""
+        links = "link" if len(lost) == 1 else "links"
+        notes.append(f"{len(lost)} {links} to files that are not there left out: {named}{more}")
+    return root, {path for path in found if path.is_file()}
 
 
 def _absolute(path: Path) -> Path:
@@ -345,6 +376,5 @@ def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place
     for number, (name, _) in enumerate(rows):
         if name in first:
             which = f"items {first[name] + 1} and {number + 1}"
-            hint = "; two files that differ by suffix only?" if place[-1] in ("folder", "glob") else ""
-            faults.append((place, f"the id {quoted(name)} is given twice, to {which}{hint}"))
+            faults.append((place, f"the id {quoted(name)} is given twice, to {which}"))
         first.setdefault(name, number)

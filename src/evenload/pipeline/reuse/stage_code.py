@@ -15,7 +15,7 @@ from evenload.same_code.module_reach import ModuleReach
 __all__ = ["StageCode", "read_code"]
 
 # Parts of evenload that decide what a stage's result is.
-_OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts")
+_OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts", "evenload.pipeline.file_types")
 
 
 @dataclass(frozen=True, slots=True)
