@@ -35,9 +35,18 @@ def test_floats_are_rounded_and_a_little_beyond_is_cut_off() -> None:
     assert decoded(encode_artifact(torch.ones(2, 2, dtype=torch.bfloat16), "png")).tolist() == [[255] * 2] * 2
 
 
+def test_more_contrast_and_noise_are_cut_off() -> None:
+    stretched = np.linspace(-0.2, 1.2, 160).reshape(16, 10)
+    assert decoded(encode_artifact(stretched, "png"))[0, 0] == 0
+    noisy = 1 + 0.1 * np.random.default_rng(0).standard_normal((64, 64))
+    assert decoded(encode_artifact(noisy, "png")).max() == 255
+
+
 PICTURE = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
 LONE = np.zeros((64, 64), np.float32)
 LONE[5, 5] = 255  # a picture of 0..255 that is black but for one star
+BRIGHT = np.ones((64, 64), np.float32)
+BRIGHT[:5] = -1  # a page of -1..1 with a little on it
 
 
 @pytest.mark.parametrize(
@@ -48,6 +57,7 @@ LONE[5, 5] = 255  # a picture of 0..255 that is black but for one star
         ((PICTURE / 127.5 - 1).astype("float16"), "from -1 to 1", r"\(picture \+ 1\) / 2"),
         (torch.from_numpy(PICTURE / 127.5 - 1).bfloat16(), "from -1 to 1", r"\(picture \+ 1\) / 2"),
         (Image.fromarray(PICTURE[..., 0].astype("float32")), "PIL image of mode F", r'convert\("L"\)'),
+        (BRIGHT, "from -1 to 1", r"\(picture \+ 1\) / 2"),
         (PICTURE.astype("int32"), "a picture of int32", "return uint8"),
     ],
 )
@@ -57,7 +67,10 @@ def test_floats_of_another_range_are_refused_with_what_to_do(value: object, said
     assert re.search(hint, caught.value.hint or "")
 
 
-@given(low=st.floats(-300, 300), high=st.floats(-300, 300), seed=st.integers(0, 99))
+ENDS = st.floats(-300, 300) | st.floats(-2, 2)
+
+
+@given(low=ENDS, high=ENDS, seed=st.integers(0, 99))
 def test_what_is_saved_is_near_what_was_given(low: float, high: float, seed: int) -> None:
     """The oracle is PIL's reading of the file: few values differ much from the floats, or it is refused."""
     pixels = low + (high - low) * np.random.default_rng(seed).random((16, 16, 3))
@@ -66,7 +79,7 @@ def test_what_is_saved_is_near_what_was_given(low: float, high: float, seed: int
     except ConfigError:
         assert pixels.min() < 0 or pixels.max() > 1
     else:
-        assert (np.abs(saved - pixels) > 0.102).mean() <= 0.02
+        assert (np.abs(saved - pixels) > 0.102).mean() <= 0.2
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,10 @@ __all__ = [
 ]
 
 _MODES_TO_CONVERT = ("1", "P", "PA", "LA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")  # of PIL
-_OVERSHOOT = 0.1  # of floats in 0..1: what a model's output may be beyond them without a question
-_MOST_CLIPPED = 0.02
+_OVERSHOOT = 0.1  # how far floats may be beyond their range without a question: models' outputs are
+_MOST_CLIPPED = 0.2  # share of the values that are farther off, as after more contrast or noise
+_LIKE_BYTES = 16.0  # no contrast or noise makes such values of floats in 0..1
+_LIKE_SIGNED = -0.5  # nor this of any, while none is above 1
 _MOST_CHANNELS = 64
 
 
@@ -106,12 +108,13 @@ def _pixels(value: Any) -> np.ndarray:
 
 
 def _check_range(values: np.ndarray, least: int, what: str, mend: str) -> None:
-    """Refuse floats that are not in least..1, but for a little that a model's output may overshoot."""
+    """Refuse floats of another range than least..1, or where a large part would be cut off."""
     if not np.isfinite(values).all():
         raise ConfigError(f"{what} holds values that are not finite")
     low, high = float(values.min()), float(values.max())
     far = float(((values < least - _OVERSHOOT) | (values > 1 + _OVERSHOOT)).mean())
-    if far > _MOST_CLIPPED or low < least - 1 or high > 2:
+    is_signed = least == 0 and low < _LIKE_SIGNED and high <= 1 + _OVERSHOOT and far > _MOST_CLIPPED / 10
+    if far > _MOST_CLIPPED or is_signed or max(-low, high) > _LIKE_BYTES:
         raise ConfigError(
             f"{what} of {values.dtype} from {low:.4g} to {high:.4g} is not in {least}..1; "
             f"{far:.0%} of it would be lost",
