@@ -8,6 +8,7 @@ import pytest
 
 from evenload.errors import SpecError
 from evenload.pipeline import Pipeline
+from evenload.pipeline.target import CodeTarget, lacks_method, load_target
 
 BODY = "class S(Base):\n    def __call__(self, inputs, item): return {'value': self.value}\n"
 FILES = {
@@ -103,3 +104,30 @@ def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, 
     assert "stages[0].target (line 6)" in str(caught.value)
     if "Error" in said:
         assert f"{tmp_path / 'pkg/base.py'} line 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_seen"),
+    [
+        ("class S: pass\n", True),
+        (
+            "class S:\n    def __call__(self, i, item): pass\nclass T:\n    def batch(self): pass\n",
+            True,
+        ),
+        ("class S:\n    def batch(self): pass\n", False),
+        ("class S:\n    batch = print\n", False),
+        ("class S:\n    def __init__(self): self.batch = print\n", False),
+        ("class S:\n    def __getattr__(self, name): return print\n", False),
+        ("class S: pass\nS.batch = print\n", False),
+        ("class S: pass\nsetattr(S, 'batch', print)\n", False),
+        ("class Base:\n    def batch(self): pass\nclass S(Base): pass\n", False),
+        ("class T:\n    def batch(self): pass\nclass S: pass\nS = T\n", False),
+        ("class T:\n    def batch(self): pass\ndef more(one): return T\n@more\nclass S: pass\n", False),
+    ],
+)
+def test_a_method_is_missed_only_where_it_is_not_there(tmp_path: Path, text: str, is_seen: bool) -> None:
+    """The oracle is Python: an instance has the method, or it has not."""
+    (tmp_path / "s.py").write_text(text)
+    target = CodeTarget("s", "S", tmp_path / "s.py")
+    has_it = hasattr(load_target(target)(), "batch")
+    assert lacks_method(target, "batch") == is_seen == (not has_it)

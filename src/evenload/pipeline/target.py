@@ -26,6 +26,7 @@ __all__ = [
     "check_arguments",
     "find_returned_names",
     "has_sources",
+    "lacks_method",
     "load_target",
     "locate_target",
 ]
@@ -229,6 +230,28 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
             if not node.bases:  # no constructor either, which takes nothing
                 return _argument_faults(_Signature((), (), is_open=False), given)
     return []
+
+
+def lacks_method(target: CodeTarget, method: str) -> bool:
+    """Return whether the source shows that a class has no such method and can get none from elsewhere."""
+    source = target.file or _origin(target.module)
+    module = _parsed(source) if source is not None else ast.Module([], [])
+    kinds = ast.ClassDef | ast.FunctionDef
+    found = [one for one in _statements(module.body) if isinstance(one, kinds) and one.name == target.name]
+    node = found[0] if len(found) == 1 else None
+    if not isinstance(node, ast.ClassDef) or node.bases or node.keywords or node.decorator_list:
+        return False
+    named: set[Any] = set()
+    for one in ast.walk(module):  # X.batch = ..., setattr(X, "batch", ...), X = other(X)
+        if isinstance(one, ast.Constant) or isinstance(getattr(one, "ctx", None), ast.Store):
+            named |= {getattr(one, key, None) for key in ("id", "attr", "value") if _is_word(one, key)}
+    for one in (one for one in ast.walk(node) if one is not node):
+        named |= {getattr(one, key) for key in ("id", "attr", "name") if _is_word(one, key)}
+    return named.isdisjoint((method, target.name, "__getattr__", "__getattribute__", "setattr", "__dict__"))
+
+
+def _is_word(node: ast.AST, key: str) -> bool:
+    return isinstance(getattr(node, key, None), str)
 
 
 def find_returned_names(target: CodeTarget) -> ReturnedNames:
