@@ -456,9 +456,9 @@ def test_a_missing_package_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_items_are_checked_before_any_work(job: Path) -> None:
-    (job.parent / "pictures" / "p0.jpg").write_bytes(b"")
+    (job.parent / "rows.jsonl").write_text('{"id": "p0"}\n{"id": "p0"}\n')
     with pytest.raises(SpecError, match="'p0' is given twice"):
-        Pipeline.from_yaml(job)
+        Pipeline.from_yaml(job, ["job.inputs={jsonl: rows.jsonl}"])
 
 
 def odd_job(job: Path) -> None:

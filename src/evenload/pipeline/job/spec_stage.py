@@ -1,20 +1,24 @@
 """One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
 
+import difflib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StrictInt,
     StrictStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from evenload.devices.selection import check_spec
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, quoted
 from evenload.pipeline.artifacts import output_path, part_id
 from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
@@ -34,11 +38,28 @@ __all__ = [
     "sampled_stages",
 ]
 
-OutputType = (
-    Literal["png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file"]
-    | Literal["number", "text", "boolean", "json"]
-    | Annotated[str, Field(pattern=r"^file\.[a-z0-9]{1,12}$")]
-)
+_OUTPUT_TYPES = (
+    "png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file",
+    "number", "text", "boolean", "json",
+)  # fmt: skip
+_OTHER_FILE = r"file\.[a-z0-9]{1,12}"
+
+
+def _output_type(kind: str) -> str:
+    if kind in _OUTPUT_TYPES or re.fullmatch(_OTHER_FILE, kind):
+        return kind
+    near = difflib.get_close_matches(kind, _OUTPUT_TYPES, n=1)
+    nearest = f"did you mean {quoted(near[0])}? " if near else ""
+    raise ValueError(f"{quoted(kind)} is not known; {nearest}use {', '.join(_OUTPUT_TYPES)} or file.mp4")
+
+
+OutputType = Annotated[
+    str,
+    AfterValidator(_output_type),
+    WithJsonSchema(
+        {"anyOf": [{"enum": [*_OUTPUT_TYPES]}, {"type": "string", "pattern": f"^{_OTHER_FILE}$"}]}
+    ),
+]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
 LOSSY = ("fp8", "nf4")
 Names = Annotated[
