@@ -104,7 +104,7 @@ NAMES = [f"p{number}" for number in range(6)]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    from evenload.pipeline.artifacts import encode_artifact
+    from evenload.pipeline.file_types import encode_artifact
 
     (tmp_path / "stages.py").write_text(STAGES)
     (tmp_path / "pictures").mkdir()
@@ -366,7 +366,7 @@ def test_stages_that_are_asked_for_are_done_again(job: Path) -> None:
 
 
 def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -> None:
-    from evenload.pipeline.artifacts import encode_artifact
+    from evenload.pipeline.file_types import encode_artifact
 
     first = run(job)
     (first.folder / "outputs/brighten/p1.png").write_bytes(b"cut")
@@ -456,15 +456,15 @@ def test_a_missing_package_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_items_are_checked_before_any_work(job: Path) -> None:
-    (job.parent / "pictures" / "p0.jpg").write_bytes(b"")
+    (job.parent / "rows.jsonl").write_text('{"id": "p0"}\n{"id": "p0"}\n')
     with pytest.raises(SpecError, match="'p0' is given twice"):
-        Pipeline.from_yaml(job)
+        Pipeline.from_yaml(job, ["job.inputs={jsonl: rows.jsonl}"])
 
 
 def odd_job(job: Path) -> None:
     (job.parent / "rows.jsonl").write_text(
         '{"id": "a", "x": NaN}\n{"id": "raises"}\n{"id": "long"}\n{"id": "text"}\n'
-        '{"id": "b\\ud800", "y": [1e999]}\n'
+        '{"id": "b\\ud800", "y": [Infinity]}\n'
     )
     job.write_text(
         "version: 1\njob: {name: odd, inputs: {jsonl: rows.jsonl}}\n"

@@ -1,17 +1,10 @@
-"""Read and write the files that stages hand on: pictures, tensors, arrays and texts.
-
-A stage's outputs are numbers, strings, true/false and None, which are recorded as they are, and outputs
-with a file type, declared in the job file (``outputs: {restored: png}``), which are saved under
-``outputs/<stage>/``.
-"""
+"""Read the files that stages hand on, and write them: whole or not at all, under names that are safe."""
 
 import errno
 import hashlib
-import io
 import os
 import urllib.parse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +12,11 @@ import numpy as np
 
 from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, EvenloadError, FormatError, reason_of
+from evenload.errors import EvenloadError, FormatError, reason_of
+from evenload.pipeline.file_types import is_file_type, picture_of, suffix_of, with_plain_alpha
 
 __all__ = [
-    "FILE_TYPES",
-    "SavedFile",
     "digest_of",
-    "encode_artifact",
     "file_name",
     "is_unwritable",
     "open_picture",
@@ -41,7 +32,6 @@ __all__ = [
 UNWRITABLE = "no results can be written"  # to a folder, whatever the item
 _LONGEST_NAME = 150
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EIO)
-_MODES_TO_CONVERT = ("1", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")  # modes of PIL images
 
 
 def read_picture(path: str | Path) -> np.ndarray:
@@ -71,7 +61,8 @@ def open_picture(path: str | Path) -> Any:
 def plain_picture(picture: Any) -> Any:
     """Convert a PIL image of any mode to RGB, upright, loaded whole; transparency is laid on white."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
-    upright = require("PIL.ImageOps", extra="pictures", why="reading pictures").exif_transpose(picture)
+    operations = require("PIL.ImageOps", extra="pictures", why="reading pictures")
+    upright = with_plain_alpha(operations.exif_transpose(picture))
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
         white = image_module.new("RGBA", upright.size, "white")
         upright = image_module.alpha_composite(white, upright.convert("RGBA"))
@@ -94,96 +85,23 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFile:
-    """The content of a file that an external program wrote; it is kept as it is."""
-
-    content: bytes
-
-
 def _to_8_bits(picture: Any) -> Any:
-    """Scale 16-bit grey pictures down to 8 bits; ``convert`` would clip them to white."""
+    """Scale 16-bit grey pictures, and those of floats, to 8 bits; ``convert`` would clip them."""
+    if picture.mode == "F":
+        return picture_of(_bytes_of_floats(np.asarray(picture)))
     if not picture.mode.startswith("I"):
         return picture
     pixels = np.asarray(picture, dtype=np.float64) / 257
-    return _from_array(np.clip(np.round(pixels), 0, 255).astype(np.uint8))
+    return picture_of(np.clip(np.round(pixels), 0, 255).astype(np.uint8))
 
 
-def _from_array(pixels: np.ndarray) -> Any:
-    return require("PIL.Image", extra="pictures", why="writing pictures").fromarray(pixels)
-
-
-def _encode_png(value: Any) -> bytes:
-    """Encode a PIL image or an array [h, w] or [h, w, 1 | 3 | 4] of uint8, or of floats in 0..1 (clipped)."""
-    if getattr(value, "mode", None) in _MODES_TO_CONVERT:
-        has_alpha = value.mode in ("LA", "PA") or "transparency" in value.info
-        value = value.convert("L" if value.mode == "1" else "RGBA" if has_alpha else "RGB")
-    pixels = np.asarray(value)
-    if pixels.dtype.kind not in "fbiu":
-        raise ConfigError(
-            f"it is a {type(value).__name__}, no picture", hint="return an array or a PIL image"
+def _bytes_of_floats(pixels: np.ndarray) -> np.ndarray:
+    low, high = pixels.min(), pixels.max()
+    if not 0 <= low <= high <= 255:
+        raise FormatError(
+            f"its floats go from {low:.4g} to {high:.4g}", hint="save it with floats in 0..1, or as PNG"
         )
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[:, :, 0]
-    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4)) or not pixels.size:
-        raise ConfigError(
-            f"shape {list(pixels.shape)} is no picture",
-            hint="return [height, width] or [height, width, 3 or 4]",
-        )
-    if np.issubdtype(pixels.dtype, np.floating):
-        if not np.isfinite(pixels).all():
-            raise ConfigError("the picture holds values that are not finite")
-        pixels = np.round(255 * np.clip(pixels, 0, 1)).astype(np.uint8)
-    if pixels.dtype != np.uint8:
-        raise ConfigError(
-            f"a picture of {pixels.dtype} cannot be saved", hint="return uint8, or floats in 0..1"
-        )
-    buffer = io.BytesIO()
-    _from_array(np.ascontiguousarray(pixels)).save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()
-
-
-def _encode_npy(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.asarray(value), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _encode_txt(value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise ConfigError(f"a txt output must be a string, not {type(value).__name__}")
-    return value.encode()
-
-
-def _encode_safetensors(value: Any) -> bytes:
-    """Encode a tensor, or several by name."""
-    torch = require("torch", extra="torch", why="safetensors outputs")
-    safetensors = require("safetensors.torch", extra="adapters", why="safetensors outputs")
-    named = value if isinstance(value, Mapping) else {"tensor": value}
-    if not named or not all(isinstance(tensor, torch.Tensor) for tensor in named.values()):
-        kinds = ", ".join(sorted({type(tensor).__name__ for tensor in named.values()})) or "nothing"
-        raise ConfigError(f"safetensors holds tensors, not {kinds}", hint="return a dict of tensors by name")
-    return safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in named.items()})
-
-
-FILE_TYPES: dict[str, Callable[[Any], bytes]] = {
-    "png": _encode_png,
-    "npy": _encode_npy,
-    "txt": _encode_txt,
-    "safetensors": _encode_safetensors,
-}
-
-
-def encode_artifact(value: Any, file_type: str) -> bytes:
-    """Return the bytes of the file for ``value``; a torch tensor is copied from its device first.
-
-    Raises ConfigError if the value does not suit the type.
-    """
-    if isinstance(value, SavedFile):
-        return value.content
-    if hasattr(value, "detach") and hasattr(value, "cpu") and file_type != "safetensors":
-        value = value.detach().cpu().numpy()
-    return FILE_TYPES[file_type](value)
+    return np.round(pixels * (255 if high <= 1 else 1)).astype(np.uint8)
 
 
 def digest_of(content: bytes) -> str:
@@ -213,8 +131,9 @@ def output_path(stage: str, declared: Mapping[str, str], name: str, item: str, p
     declared  type of each output of the stage
     place     comes before the item's name: ``sample-2/``
     """
-    n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
-    suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
+    n_files = sum(map(is_file_type, declared.values()))
+    suffix = suffix_of(declared[name])
+    suffix = f".{suffix}" if n_files == 1 else f".{name}.{suffix}"
     return f"outputs/{stage}/{place}{file_name(item, suffix)}"
 
 

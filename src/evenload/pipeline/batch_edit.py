@@ -15,8 +15,9 @@ from evenload._optional import require
 from evenload._plain_text import plain
 from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError, quoted, reason_of
 from evenload.events import Event
-from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
+from evenload.pipeline.artifacts import open_picture, plain_picture, write_atomically
 from evenload.pipeline.dispatch.results import ItemResult
+from evenload.pipeline.file_types import encode_artifact
 from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.seeds import item_seed

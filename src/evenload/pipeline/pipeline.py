@@ -26,6 +26,7 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
@@ -34,6 +35,7 @@ from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import ItemFlow
@@ -156,6 +158,26 @@ class Pipeline:
             kept=tuple(one.to_json() for one in kept),
             reuse="; ".join(one.to_text() for one in kept),
         )
+
+    def try_imports(self) -> None:
+        """Import the code of the stages, as their workers would, in a process of its own.
+
+        Stages with an interpreter of their own are left out. Raises SpecError with what cannot be imported.
+        """
+        from evenload.pipeline.worker.import_check import import_faults
+
+        places, targets = [], []
+        for number, stage in enumerate(self.spec.stages):
+            kind = BUILTIN_STAGES.get(stage.kind or "")
+            keys = [("target",)] if kind is None else [("params", name) for name in kind.code]
+            for key in keys if stage.python is None else ():
+                named = stage.target if kind is None else stage.params.get(key[-1])
+                if isinstance(named, str):
+                    places.append(("stages", number, *key))
+                    targets.append(locate_target(named, self.folder))
+        told = zip(places, import_faults(targets), strict=True)
+        if faults := [(place, text) for place, text in told if text]:
+            raise self.spec.origins.error(faults)
 
     def fleet(
         self, devices: Any = None, *, policy: str = "measured", backend: str | BackendSettings | None = None

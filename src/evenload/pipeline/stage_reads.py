@@ -17,6 +17,7 @@ names of reads
 """
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import fields
 from pathlib import Path
@@ -33,17 +34,22 @@ _ITEM_FIELDS = frozenset(field.name for field in fields(Item))
 class SeenInputs(MutableMapping[str, Any]):
     """A mapping of an item's values that notes in ``seen`` which of them are read.
 
-    It is no dict, so that nothing can read it unseen; ``dict(inputs)`` makes one.
+    It is no dict, so that nothing can read it unseen; ``dict(inputs)`` makes one. Lists and dicts in it are
+    the stage's own: what it does to them changes no recorded value, and is not there when it is called again.
     """
 
-    __slots__ = ("_seen", "_values")
+    __slots__ = ("_own", "_seen", "_values")
 
     def __init__(self, values: Mapping[str, Any], seen: set[str]):
         self._values, self._seen = dict(values), seen
+        self._own: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         self._seen.add(f"value:{name}")
-        return self._values[name]
+        value = self._values[name]
+        if isinstance(value, list | dict) and name not in self._own:
+            self[name] = value = copy.deepcopy(value)
+        return value
 
     def __contains__(self, name: object) -> bool:
         self._seen.add(f"value:{name}")
@@ -59,6 +65,7 @@ class SeenInputs(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
+        self._own.add(name)
 
     def __delitem__(self, name: str) -> None:
         self._seen.add(f"value:{name}")

@@ -9,24 +9,22 @@ from evenload._waiting import waiting
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import (
-    FILE_TYPES,
     digest_of,
-    encode_artifact,
     output_path,
     part_id,
     write_output,
 )
 from evenload.pipeline.batch_key import batch_key_text
+from evenload.pipeline.file_types import encode_artifact, is_file_type
+from evenload.pipeline.json_values import PLAIN, is_plain, json_value
 from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
 from evenload.pipeline.target import has_sources, load_target
 
-__all__ = ["StageRunner", "is_plain", "save"]
+__all__ = ["StageRunner", "save"]
 
-_INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
-_PLAIN = (str, int, float, bool, type(None))
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
 
@@ -169,7 +167,7 @@ class StageRunner:
     ) -> None:
         """Add ``outputs`` to what was made; ``before`` comes before their names."""
         for name, value in outputs.items():
-            if self.setup.outputs.get(name) in FILE_TYPES:
+            if is_file_type(self.setup.outputs.get(name)):
                 path, content = self._encoded(name, value, item, place)
                 made.outputs[before + name] = path
                 made.files[before + name] = [len(content), digest_of(content)]
@@ -207,20 +205,26 @@ class StageRunner:
             )
 
     def _plain(self, name: str, value: Any) -> Any:
-        """Return ``value`` as a number, text, boolean or None that JSON can hold; refuse anything else."""
+        """Return ``value`` as JSON can hold it; without lists and dicts if it is not declared as json."""
+        kind = self.setup.outputs.get(name, "")
+        if kind == "json":
+            try:
+                return json_value(value)
+            except ConfigError as error:
+                raise self._refused(f"returned {quoted(name)} {error.message}", error.hint or "") from error
         if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        if isinstance(value, int) and not -_INTEGERS_END < value < _INTEGERS_END:
+        if isinstance(value, int) and not is_plain(value):
             raise self._refused(
                 f"returned {quoted(name)}, an integer of more than 4299 digits", "return it as text"
             )
-        kind = self.setup.outputs.get(name, "")
         is_number = not isinstance(value, bool)
-        if not isinstance(value, _VALUE_TYPES.get(kind, _PLAIN)) or (kind == "number" and not is_number):
+        if not isinstance(value, _VALUE_TYPES.get(kind, PLAIN)) or (kind == "number" and not is_number):
             found = f"{type(value).__name__}, not {kind}" if kind else f"of type {type(value).__name__}"
-            hint = f"return a number or text, or declare it under outputs as {', '.join(FILE_TYPES)}"
+            fitting = "json" if isinstance(value, list | tuple | dict) else "png, npy, json, ..."
+            hint = f"return a number or text, or declare it: outputs: {{{name}: {fitting}}}"
             raise self._refused(f"returned {quoted(name)} that is {found}", hint)
         return value
 
@@ -236,13 +240,6 @@ class StageRunner:
 
     def _refused(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"stage {quoted(self.setup.stage)} {what}", hint=hint)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is a number, text, boolean or None that JSON can hold."""
-    if isinstance(value, int):
-        return -_INTEGERS_END < value < _INTEGERS_END
-    return math.isfinite(value) if isinstance(value, float) else isinstance(value, _PLAIN)
 
 
 def save(made: StageOutput) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "check_arguments",
     "find_returned_names",
     "has_sources",
+    "lacks_method",
     "load_target",
     "locate_target",
 ]
@@ -34,11 +35,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
-    """The place of a class or function: ``name`` in ``file``, or in ``module`` if that is None."""
+    """The place of a class or function: ``name`` in ``file``, or in the installed ``module`` if that is None.
+
+    module  with dots if the file is part of a package and imported as such
+    path    folders that its own imports are looked for in, first of all; by default the file's own
+    """
 
     module: str
     name: str
     file: Path | None = None
+    path: tuple[Path, ...] = ()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """``path``, or the file's folder if it is not given."""
+        return self.path or ((self.file.parent,) if self.file is not None else ())
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is imported by the name of its module."""
+        return self.file is None or "." in self.module or self.file.name == "__init__.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +81,7 @@ class ReturnedNames:
 
 
 def locate_target(target: str, folder: Path) -> CodeTarget:
-    """Find ``file.py:Name`` or ``module:Name``; relative files are looked up in ``folder``.
+    """Find ``file.py:Name`` or ``module:Name``; files, and modules first of all, are looked up in ``folder``.
 
     Raises ConfigError (with the nearest name where there is one) if the text is malformed, the file or module
     is missing or has a syntax error, or no such class is in it.
@@ -79,14 +95,45 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
         file = (folder / module).resolve()
         if not file.is_file():
             raise ConfigError(f"there is no file {file}{_nearest_file(file)}")
-        found = CodeTarget(file.stem, name, file)
+        found = _of_file(file, name, folder.resolve())
         _check_name(found, file)
         return found
-    origin = _origin(module, folder)
+    origin = beside = _beside(module, folder.resolve())
     found = CodeTarget(module, name)
+    if beside is not None:
+        found = CodeTarget(module, name, beside, (folder.resolve(),))
+    else:
+        origin = _origin(module)
     if origin is not None:
         _check_name(found, origin)
     return found
+
+
+def _of_file(file: Path, name: str, folder: Path) -> CodeTarget:
+    """Return the place of a name in a file: in a package, if the file has relative imports.
+
+    The package lies in the nearest folder above without an ``__init__.py``, at most the job file's; a file
+    below that without one, in a package of that folder.
+    """
+    root = file.parent
+    while root not in (folder, root.parent) and (root / "__init__.py").is_file():
+        root = root.parent
+    if root == file.parent and root.is_relative_to(folder):
+        root = folder
+    parts = file.relative_to(root).with_suffix("").parts
+    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_parsed(file)))
+    if is_relative and len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return CodeTarget(".".join(parts), name, file, tuple(dict.fromkeys((root, folder))))
+    return CodeTarget(file.stem, name, file, tuple(dict.fromkeys((file.parent, root, folder))))
+
+
+def _beside(module: str, folder: Path) -> Path | None:
+    """Return the file of a module in the job file's folder; None if there is none, or it is one of ours."""
+    if module.partition(".")[0] == "evenload":
+        return None
+    place = folder.joinpath(*module.split("."))
+    found = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+    return next((file for file in found if file.is_file()), None)
 
 
 def _nearest_file(file: Path) -> str:
@@ -95,16 +142,14 @@ def _nearest_file(file: Path) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _origin(module: str, folder: Path) -> Path | None:
+def _origin(module: str) -> Path | None:
     """Return the source file of an importable module; None for an extension module, which has none."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
         spec = None
     if spec is None:
-        beside = folder / f"{module}.py"
-        hint = f"write {beside.name}:..." if beside.is_file() else "install it, or write file.py:Class"
-        raise ConfigError(f"no module named {quoted(module)}", hint=hint)
+        raise ConfigError(f"no module named {quoted(module)}", hint="install it, or write file.py:Class")
     is_source = spec.origin is not None and spec.origin.endswith(".py")
     return Path(spec.origin) if is_source and spec.origin else None
 
@@ -173,7 +218,7 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
     Returns one sentence for each unknown or missing name. Nothing is checked where the source does not say:
     a class that is imported from elsewhere, or that inherits the method.
     """
-    source = target.file or _origin(target.module, Path())
+    source = target.file or _origin(target.module)
     if source is None:
         return []
     for node in _parsed(source).body:
@@ -188,9 +233,31 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
     return []
 
 
+def lacks_method(target: CodeTarget, method: str) -> bool:
+    """Return whether the source shows that a class has no such method and can get none from elsewhere."""
+    source = target.file or _origin(target.module)
+    module = _parsed(source) if source is not None else ast.Module([], [])
+    kinds = ast.ClassDef | ast.FunctionDef
+    found = [one for one in _statements(module.body) if isinstance(one, kinds) and one.name == target.name]
+    node = found[0] if len(found) == 1 else None
+    if not isinstance(node, ast.ClassDef) or node.bases or node.keywords or node.decorator_list:
+        return False
+    named: set[Any] = set()
+    for one in ast.walk(module):  # X.batch = ..., setattr(X, "batch", ...), X = other(X)
+        if isinstance(one, ast.Constant) or isinstance(getattr(one, "ctx", None), ast.Store):
+            named |= {getattr(one, key, None) for key in ("id", "attr", "value") if _is_word(one, key)}
+    for one in (one for one in ast.walk(node) if one is not node):
+        named |= {getattr(one, key) for key in ("id", "attr", "name") if _is_word(one, key)}
+    return named.isdisjoint((method, target.name, "__getattr__", "__getattribute__", "setattr", "__dict__"))
+
+
+def _is_word(node: ast.AST, key: str) -> bool:
+    return isinstance(getattr(node, key, None), str)
+
+
 def find_returned_names(target: CodeTarget) -> ReturnedNames:
     """Read the names of a stage's outputs from the source of its class (or function), without running it."""
-    source = target.file or _origin(target.module, Path())
+    source = target.file or _origin(target.module)
     if source is None:
         return ReturnedNames()
     found = [
@@ -250,14 +317,18 @@ def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
 
 
 def load_target(target: CodeTarget, sources: Sequence[tuple[str, str]] = ()) -> Any:
-    """Import and return the object; a file's folder is put first on ``sys.path``, as for a script.
+    """Import and return the object; its folders are put first on ``sys.path``, as for a script.
 
     sources  files of its code and their digests; what this process has imported of others is imported again
-    Raises what the import raises, and UnknownName if the module has no such name.
+    Raises what the import raises, UnknownName if the module has no such name, ConfigError if another package
+    of its name is imported already.
     """
-    name = target.module if target.file is None else f"evenload_job:{target.file}"  # no importable name
+    name = target.module if target.is_module else f"evenload_job:{target.file}"  # no importable name
     _forget_changed(name, sources)
-    module = importlib.import_module(name) if target.file is None else _module_of(target.file, name)
+    for folder in map(str, reversed(target.folders)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    module = _module_of(target, name)
     if sources:
         vars(module)[_SOURCES] = tuple(sources)
     try:
@@ -278,6 +349,7 @@ def has_sources(sources: Sequence[tuple[str, str]]) -> bool:
 
 _MOST_SOURCE_BYTES = 16 << 20
 _SOURCES = "__evenload_sources__"  # in a module: what it was imported from
+_ROOT = "__evenload_root__"  # in a package of a job: the folder that it lies in
 
 
 def _forget_changed(name: str, sources: Sequence[tuple[str, str]]) -> None:
@@ -291,9 +363,22 @@ def _forget_changed(name: str, sources: Sequence[tuple[str, str]]) -> None:
             del sys.modules[known]
 
 
-def _module_of(file: Path, name: str) -> Any:
-    if name in sys.modules:
-        return sys.modules[name]
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    return import_file(file, name)
+def _module_of(target: CodeTarget, name: str) -> Any:
+    if target.file is None:
+        return importlib.import_module(name)
+    if not target.is_module:
+        return sys.modules[name] if name in sys.modules else import_file(target.file, name)
+    top, root = name.partition(".")[0], str(target.folders[0])
+    if top in sys.modules and vars(sys.modules[top]).get(_ROOT, root) != root:  # of an earlier job
+        sys.path.remove(root)
+        sys.path.insert(0, root)
+        for known in [one for one in sys.modules if one == top or one.startswith(f"{top}.")]:
+            del sys.modules[known]
+    module = importlib.import_module(name)
+    if Path(str(module.__file__)).resolve() != target.file.resolve():
+        raise ConfigError(
+            f"{name} is {quoted(str(module.__file__))} here, not {quoted(str(target.file))}",
+            hint=f"give the package {top} another name, or name the file",
+        )
+    vars(sys.modules[top])[_ROOT] = root
+    return module

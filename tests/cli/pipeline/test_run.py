@@ -86,7 +86,7 @@ def test_failed_items_are_listed_and_the_exit_code_is_1(
     (job.parent / "rows.jsonl").write_text('{"id": "a", "n": 1, "kind": "x"}\n{"id": "b", "kind": "x"}\n')
     code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
     assert code == 1
-    assert "failed b in double: KeyError: 'n'" in out
+    assert f"failed b in double: KeyError: 'n' ({job.parent / 'stages.py'} line 5)" in out
     assert "1 done, 1 failed of 2 items in " in out
 
 

@@ -1,5 +1,6 @@
 """Items: which there are, in which order, what is known of each, and every way to get their list wrong."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import SpecError
-from evenload.pipeline.job.inputs import read_items
+from evenload.pipeline.job.inputs import find_items, read_items
 from evenload.pipeline.job.spec import InputsSection
 from evenload.pipeline.seeds import item_seed
 
@@ -86,7 +87,8 @@ def test_a_table_adds_columns_by_id(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.png", "in/b.png")
     (tmp_path / "truth").mkdir()
     (tmp_path / "truth" / "t.csv").write_text("id,sigma,clean\na,0.10,clean/a.png\nz,0.2,clean/z.png\n")
-    (_, first), (_, second) = read(tmp_path, folder="in", table="truth/t.csv", paths=("path", "clean"))
+    typed = {"paths": ("path", "clean"), "types": {"sigma": "number"}}
+    (_, first), (_, second) = read(tmp_path, folder="in", table="truth/t.csv", **typed)
     assert first["sigma"] == 0.1
     assert first["clean"] == str(tmp_path / "truth" / "clean" / "a.png")
     assert second == {"path": str(tmp_path / "in" / "b.png")}
@@ -102,13 +104,13 @@ def test_rows_of_json_lines(tmp_path: Path) -> None:
 
 def test_rows_of_csv_keep_texts_that_only_look_like_numbers(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(
-        "\ufeffid,n,zip,x,empty\n007,12,01234,1e-3,\n1.50,-3,x,nan,\n", encoding="utf-8"
+        "\ufeffid,n,zip,x,empty\n007,12,01234,0.001,\n1.50,-3,56789,1e-05,\n", encoding="utf-8"
     )
     items = read(tmp_path, csv="rows.csv")
     assert [item.id for item, _ in items] == ["007", "1.50"]
     assert [values for _, values in items] == [
         {"n": 12, "zip": "01234", "x": 0.001},
-        {"n": -3, "zip": "x", "x": "nan"},
+        {"n": -3, "zip": "56789", "x": 0.00001},
     ]
 
 
@@ -125,11 +127,49 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
 
 
 def test_ids_given_twice_are_all_named(tmp_path: Path) -> None:
-    touch(tmp_path, "in/a.png", "in/a.jpg", "in/b.png", "in/b.jpg")
-    said = faults(tmp_path, folder="in")
-    assert "'a' is given twice" in said
+    (tmp_path / "rows.csv").write_text("id\na\nb\na\nb\n")
+    said = faults(tmp_path, csv="rows.csv")
+    assert "'a' is given twice, to items 1 and 3" in said
     assert "'b' is given twice" in said
-    assert "differ by suffix" in said
+
+
+def test_files_that_differ_by_suffix_have_it_in_their_ids(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jpg", "in/a.txt", "in/b.jpg", "in/x/a.jpg")
+    (tmp_path / "t.csv").write_text("id,n\na,1\na.txt,2\nb,3\n")
+    items, found, notes = find_items(InputsSection(folder="in", table="t.csv"), tmp_path, 0)
+    assert found == []
+    assert [(item.id, values["n"]) for item, values in items] == [("a.jpg", 1), ("a.txt", 2), ("b", 3)]
+    [note] = notes
+    assert "2 files differ" in note
+    assert "'a.jpg', 'a.txt'" in note
+    assert [item.id for item, _ in read(tmp_path, glob="in/**/*.jpg")] == ["a", "b", "x/a"]
+
+
+@given(names=st.sets(st.from_regex(r"[ab]{1,2}(\.[ab]){0,3}", fullmatch=True), min_size=1, max_size=12))
+def test_each_file_of_a_folder_is_an_item(names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The oracle is the list of files: each is there once, under its own name or that without its suffix."""
+    root = tmp_path_factory.mktemp("files")
+    touch(root, *(f"in/{name}" for name in names))
+    found = {Path(values["path"]).name: item.id for item, values in read(root, folder="in")}
+    assert found.keys() == names
+    assert len(set(found.values())) == len(names)
+    stems = [Path(name).stem for name in names]
+    for name, given_id in found.items():
+        assert given_id in (name, Path(name).stem)
+        if stems.count(Path(name).stem) > 1:
+            assert given_id == name
+
+
+def test_links_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jpg")
+    (tmp_path / "in/b.jpg").symlink_to("gone.jpg")
+    (tmp_path / "in/.hidden").symlink_to("gone.jpg")
+    for inputs in ({"folder": "in"}, {"glob": "in/*.jpg"}, {"glob": "in/**"}):
+        items, found, notes = find_items(InputsSection(**inputs), tmp_path, 0)
+        assert ([item.id for item, _ in items], found) == (["a"], [])
+        assert notes == ["1 link to files that are not there left out: 'b.jpg'"]
+    (tmp_path / "in/a.jpg").unlink()
+    assert "1 link to files that are not there" in faults(tmp_path, folder="in")
 
 
 def test_every_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
@@ -192,8 +232,8 @@ def test_seeds_stay_what_they_are() -> None:
 
 def test_numbers_too_long_for_a_number_stay_texts(tmp_path: Path) -> None:
     digits = "1" * 5000
-    (tmp_path / "rows.csv").write_text(f"id,n\na,{digits}\nb,1e5\n")
-    assert [values for _, values in read(tmp_path, csv="rows.csv")] == [{"n": digits}, {"n": 1e5}]
+    (tmp_path / "rows.csv").write_text(f"id,n\na,{digits}\nb,15\n")
+    assert [values for _, values in read(tmp_path, csv="rows.csv")] == [{"n": digits}, {"n": "15"}]
 
 
 def test_ids_that_are_no_utf_8_have_seeds(tmp_path: Path) -> None:
@@ -238,3 +278,100 @@ def test_what_is_no_parquet_and_what_json_cannot_hold(tmp_path: Path) -> None:
     assert "values that JSON cannot hold: raw (bytes)" in said
     parquet.write_table(arrow.table({"id": ["a"]}), tmp_path / "named.parquet")
     assert "has no 'name'" in faults(tmp_path, parquet="named.parquet", id="name")
+
+
+TWISTED = (
+    "3.10",
+    "3.1",
+    "12e4567",
+    "7e1",
+    "1_000",
+    " 1",
+    "nan",
+    "inf",
+    "-0",
+    "007",
+    "1e16",
+    "1e+16",
+    "\u0661",
+)
+FIELDS = st.one_of(
+    st.sampled_from(TWISTED),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.decimals(allow_nan=False, allow_infinity=False).map(str),
+    st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), min_size=1, max_size=8),
+)
+
+
+@given(column=st.lists(FIELDS, min_size=1, max_size=6))
+def test_what_is_read_from_csv_is_written_as_the_same_text(
+    column: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The oracle is the text that Python's own csv module wrote into the file."""
+    root = tmp_path_factory.mktemp("csv")
+    with (root / "rows.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["id", "v"], *([number, text] for number, text in enumerate(column))])
+    values = [values["v"] for _, values in read(root, csv="rows.csv")]
+    assert [str(value) for value in values] == column
+    assert len({isinstance(value, str) for value in values}) == 1, "a column is one type throughout"
+    as_text = [values["v"] for _, values in read(root, csv="rows.csv", types={"v": "text"})]
+    assert as_text == column
+
+
+@given(
+    column=st.lists(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)), min_size=1)
+)
+def test_numbers_that_python_wrote_are_read_as_they_were(
+    column: list[int | float], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("csv")
+    (root / "rows.csv").write_text("id,v\n" + "".join(f"{n},{v}\n" for n, v in enumerate(column)))
+    assert [repr(values["v"]) for _, values in read(root, csv="rows.csv")] == [repr(v) for v in column]
+
+
+def test_a_column_of_versions_stays_text_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,version,sha\na,3.1,deadbeef\nb,3.10,12e4567\n")
+    items, found, notes = find_items(InputsSection(csv="rows.csv", group_by="version"), tmp_path, 0)
+    assert [item.group for item, _ in items] == ["3.1", "3.10"]
+    assert items[1][1] == {"version": "3.10", "sha": "12e4567"}
+    assert found == []
+    [note] = notes
+    assert "rows.csv: column 'version' is text, as '3.10' would change" in note
+    typed = read(tmp_path, csv="rows.csv", types={"version": "number"})
+    assert [values["version"] for _, values in typed] == [3.1, 3.1]
+
+
+def test_declared_types_are_kept_or_refused(tmp_path: Path) -> None:
+    rows = "id,n,flag\na,12e4567,yes\nb,1_000,TRUE\nc,+1.50,false\nd,1e-999,\ne,007,\n"
+    (tmp_path / "rows.csv").write_text(rows)
+    said = faults(tmp_path, csv="rows.csv", types={"n": "number", "flag": "boolean"})
+    for line, text in ((2, "'12e4567' in"), (2, "'yes' in"), (3, "'1_000' in"), (5, "'1e-999' in")):
+        assert f"line {line}: {text}" in said
+    assert "line 4" not in said
+    assert "line 6" not in said
+    assert "did you mean 'flag'" in faults(tmp_path, csv="rows.csv", types={"flg": "boolean"})
+    (tmp_path / "rows.csv").write_text("id,n,n\na,1,2\n")
+    assert "names 'n' twice" in faults(tmp_path, csv="rows.csv")
+
+
+def test_numbers_of_json_lines_as_texts_are_those_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "v": 3.10, "w": [1.0]}\n{"id": 2, "v": "x", "w": 3.10}\n')
+    values = [values for _, values in read(tmp_path, jsonl="rows.jsonl", types={"v": "text"})]
+    assert values == [{"v": "3.10", "w": [1.0]}, {"v": "x", "w": 3.1}]
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "v": 12e4567}\n{"id": 2, "v": [1]}\n')
+    assert "'12e4567' is beyond a float" in faults(tmp_path, jsonl="rows.jsonl")
+    assert "[1] in column 'v' is no text" in faults(tmp_path, jsonl="rows.jsonl", types={"v": "text"})
+
+
+def test_types_of_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    import pyarrow.parquet as parquet
+
+    columns = {"id": ["a", "b"], "zip": [1234, 5], "version": ["3.10", "3.9"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    items = read(tmp_path, parquet="rows.parquet", types={"zip": "text", "version": "number"})
+    assert [values for _, values in items] == [
+        {"zip": "1234", "version": 3.1},
+        {"zip": "5", "version": 3.9},
+    ]

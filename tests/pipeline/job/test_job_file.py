@@ -117,7 +117,7 @@ def test_missing_and_unknown_arguments_are_both_named(folder: Path) -> None:
         ("stages.py", "is not module:Class"),
         ("'stages.py:'", "is not module:Class"),
         ("stagse.py:Brighten", "did you mean stages.py?"),
-        ("stages:Brighten", "write stages.py:..."),
+        ("stages:Brigten", "did you mean 'Brighten'?"),
         ("no_such_module_here:Thing", "no module named 'no_such_module_here'"),
         ("no_such.module_here:Thing", "no module named 'no_such.module_here'"),
         ("json.decoder:JSONDecodr", "did you mean 'JSONDecoder'?"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evenload.errors import ConfigError, FormatError
-from evenload.pipeline.artifacts import encode_artifact
+from evenload.pipeline.file_types import encode_artifact
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, ModelFolder, StageContext
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evenload.errors import SpecError
 from evenload.events import Note, Span, read_events
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
@@ -43,6 +44,9 @@ class Alone:
     def __call__(self, inputs, item):
         note(1)
         return {"double": 2 * inputs["x"], "text": "-"}
+
+class Inherits(Alone):
+    pass
 
 class Picky(Double):
     def __call__(self, inputs, item):
@@ -157,8 +161,15 @@ def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_size_is_don
     assert calls(job) == [2] * 12
 
 
+def test_a_stage_without_batches_is_refused_where_its_source_shows_it(job: Path) -> None:
+    with pytest.raises(SpecError, match=r"stages\[0\].batch .*Alone has no method batch"):
+        run(job, target="Alone")
+    result = run(job, "stages.s.batch=1", target="Alone")
+    assert (result.n_done, calls(job)) == (24, [1] * 24)
+
+
 def test_a_stage_without_batches_runs_item_by_item_and_it_is_said(job: Path) -> None:
-    result = run(job, target="Alone")
+    result = run(job, target="Inherits")
     assert (result.n_done, calls(job), told(result.folder)) == (24, [1] * 24, {"cpu:0": "refused"})
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenload.errors import printable
 from evenload.events import json_text
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ def echo_result(result: "PipelineResult", as_json: bool) -> None:
 def _text(result: "PipelineResult") -> str:
     """The result for a terminal: failures, figures, and where everything is."""
     lines = [
-        f"{name}: {failure.error.type}: {_first_line(failure.error.message)}"
+        f"{name}: {failure.error.type}: {_first_line(failure.error.message)}{place}"
         for failure in result.failures[:MOST_SHOWN]
         if failure.error
         for name in [f"failed {failure.id} in {failure.error.stage}"]
+        for place in [f" ({printable(failure.error.place)})" if failure.error.place else ""]
     ]
     if len(result.failures) > MOST_SHOWN:
         lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")

@@ -132,7 +132,9 @@ class RunRequest:
 @skip_option
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
 @planning_limit_option
-@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check all, import the stages' code, print the plan, run nothing."
+)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
 @json_option
 @quiet_option
@@ -164,6 +166,7 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
     if slurm.given:
         raise click.UsageError(f"{', '.join(slurm.given)} only go with --slurm.")
     if request.dry_run:
+        pipeline.try_imports()
         plan = pipeline.plan(
             request.devices,
             backend=request.backend,

@@ -1,8 +1,13 @@
 """Why an item went no further."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["ItemFailure"]
+
+_PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_OURS = ("<", str(Path(__file__).parents[2]), str(Path(re.__file__).parents[1]))  # and Python's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +20,13 @@ class ItemFailure:
     type: str
     message: str
     traceback: str = ""
+
+    @property
+    def place(self) -> str:
+        """File and line of the user's code that came last in the traceback; "" if none of it did."""
+        found = _PLACE.findall(self.traceback)
+        own = [one for one in found if not one[0].startswith(_OURS) and "site-packages" not in one[0]]
+        return " line ".join(own[-1]) if own else ""
 
     def to_json(self) -> dict[str, str]:
         return {"stage": self.stage, "type": self.type, "message": self.message}

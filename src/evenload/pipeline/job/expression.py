@@ -205,5 +205,6 @@ def _compare(sign: str, first: Any, second: Any, text: str) -> bool:
     except TypeError as error:
         kinds = f"{type(first).__name__} {sign} {type(second).__name__}"
         raise ConfigError(
-            f"condition {quoted(text, 200)} compares {kinds}", hint="compare numbers with numbers"
+            f"condition {quoted(text, 200)} compares {kinds}",
+            hint="compare numbers with numbers; job.inputs.types: {COLUMN: number} makes a column numbers",
         ) from error

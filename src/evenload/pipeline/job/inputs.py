@@ -5,16 +5,19 @@ import difflib
 import glob
 import io
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
 from evenload.executor.loop.cost_cache import user_cache
+from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
@@ -29,10 +32,10 @@ __all__ = ["Items", "find_items", "read_items"]
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
 Faults = list[tuple[Place, str]]
+Rows = list[tuple[str, dict[str, Any]]]
+Line = tuple[int, dict[str, Any] | str]
 FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
-_MOST_DIGITS = 4300  # of an integer that Python parses
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) -> Items:
@@ -41,20 +44,21 @@ def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) ->
     Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
     line that is not JSON, a row without id, ids given twice, a column that no item has.
     """
-    items, faults = find_items(inputs, folder, seed)
+    items, faults, _ = find_items(inputs, folder, seed)
     if faults:
         raise SpecError(source, [(".".join(map(str, place)), text) for place, text in faults])
     return items
 
 
-def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults]:
-    """Return every item with its values, as ``read_items``, and what is wrong with the inputs."""
+def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults, list[str]]:
+    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes."""
     faults: Faults = []
+    notes: list[str] = []
     given = str(getattr(inputs, inputs.source))
     if inputs.folder is not None or inputs.glob is not None:
-        rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults)
+        rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults, notes)
     else:
-        rows = _table_rows(inputs, folder, given, _place(inputs), faults)
+        rows = _table_rows(inputs, folder, given, _place(inputs), faults, notes)
     _fetch_all(inputs, rows, faults)
     _refuse_repeated(rows, _place(inputs), faults)
     faults += _column_faults(inputs, rows)
@@ -66,21 +70,22 @@ def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items,
         )
     n_left_out = len(faults) - _MOST_SHOWN
     more = [(("...",), f"and {n_left_out} more")] if n_left_out > 0 else []
-    return items, faults[:_MOST_SHOWN] + more
+    return items, faults[:_MOST_SHOWN] + more, notes
 
 
 def _place(inputs: "InputsSection") -> Place:
     return ("job", "inputs", inputs.source)
 
 
-def _column_faults(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]]) -> Faults:
+def _column_faults(inputs: "InputsSection", rows: Rows) -> Faults:
     """Return faults of columns that ``group_by`` and ``paths`` name, each told once with a count."""
     known = sorted({column for _, values in rows for column in values})
     faults: Faults = []
-    for column in inputs.paths if "paths" in inputs.model_fields_set and rows else ():
+    for key in ("paths", "types") if rows else ():
         # A column that no item has may be one of items to come; one that is nearly there is misspelt.
-        if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
-            faults.append((("job", "inputs", "paths"), f"no item has a column {_nearest(column, known)}"))
+        for column in getattr(inputs, key) if key in inputs.model_fields_set else ():
+            if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
+                faults.append((("job", "inputs", key), f"no item has a column {_nearest(column, known)}"))
     lacking = [name for name, values in rows if inputs.group_by and not _text(values.get(inputs.group_by))]
     if lacking:
         column, named = str(inputs.group_by), ", ".join([*map(repr, lacking[:3]), "..."][: len(lacking)])
@@ -102,20 +107,21 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"{quoted(name)}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
 
 
-def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
-    root, files = _files(inputs, folder)
+def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
+    root, files = _files(inputs, folder, notes)
     if not files:
         where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
         is_nested = (
             inputs.folder is not None and root.is_dir() and any(one.is_dir() for one in root.iterdir())
         )
         below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
-        faults.append((_place(inputs), f"there is no file {where}{below}"))
-    columns = _columns_of(inputs, folder, faults)
+        lost = "".join(f"; {note}" for note in notes)
+        faults.append((_place(inputs), f"there is no file {where}{below}{lost}"))
+    columns = _columns_of(inputs, folder, faults, notes)
+    found = {str(path): _relative(path, root) for path in sorted(files)}
     rows = []
-    for path in sorted(files):
-        name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
-        values = {**columns.get(name, {}), "path": str(path)}
+    for path, (name, stem) in _ids_of(found, notes).items():
+        values = {**columns.get(name, columns.get(stem, {})), "path": path}
         if inputs.group_by == FOLDER and "/" in name:
             values.setdefault(FOLDER, name.rpartition("/")[0])
         rows.append((name, values))
@@ -127,14 +133,16 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
     return rows
 
 
-def _columns_of(inputs: "InputsSection", folder: Path, faults: Faults) -> dict[str, dict[str, Any]]:
+def _columns_of(
+    inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]
+) -> dict[str, dict[str, Any]]:
     """Return the columns that ``table`` adds to files, by id."""
     if inputs.table is None:
         return {}
-    return dict(_table_rows(inputs, folder, inputs.table, ("job", "inputs", "table"), faults))
+    return dict(_table_rows(inputs, folder, inputs.table, ("job", "inputs", "table"), faults, notes))
 
 
-def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
     """Return a row for each file of a remote folder or pattern; ids are relative to what has no wildcard."""
     given = str(getattr(inputs, inputs.source))
     try:
@@ -144,15 +152,37 @@ def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[
         return []
     if not found:
         faults.append((_place(inputs), f"there is no file at {given}"))
-    columns, rows = _columns_of(inputs, folder, faults), []
+    columns, rows = _columns_of(inputs, folder, faults, notes), []
     root = given.rstrip("/") if inputs.folder is not None else re.split(r"[^/]*[*?\[]", given)[0].rstrip("/")
-    for url in found:
-        name = str(PurePosixPath(url.removeprefix(root).lstrip("/")).with_suffix(""))
-        rows.append((name, {**columns.get(name, {}), "path": url}))
+    places = {url: PurePosixPath(url.removeprefix(root).lstrip("/")) for url in found}
+    for url, (name, stem) in _ids_of(places, notes).items():
+        rows.append((name, {**columns.get(name, columns.get(stem, {})), "path": url}))
     return rows
 
 
-def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]], faults: Faults) -> None:
+def _relative(path: Path, root: Path) -> PurePath:
+    return path.relative_to(root) if path.is_relative_to(root) else PurePath(path.name)
+
+
+def _ids_of(files: Mapping[str, PurePath], notes: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the id of each file, and its name without suffix: that is the id where no other file has it."""
+    stems = {path: name.with_suffix("").as_posix() for path, name in files.items()}
+    ids, n_before = dict(stems), -1
+    whole: set[str] = set()
+    while len(whole) > n_before:  # "a.jpg" may be the stem of "a.jpg.png", too
+        n_before, count = len(whole), Counter(ids.values())
+        whole |= {path for path, name in ids.items() if count[name] > 1}
+        ids |= {path: files[path].as_posix() for path in whole}
+    if whole:
+        named = ", ".join(quoted(ids[path]) for path in sorted(whole)[:4])
+        notes.append(
+            f"{len(whole)} files differ from others by their suffix only, which is in their ids, therefore: "
+            f"{named}{', ...' if len(whole) > 4 else ''}; glob: in/*.jpg takes files of one kind"
+        )
+    return {path: (name, stems[path]) for path, name in ids.items()}
+
+
+def _fetch_all(inputs: "InputsSection", rows: Rows, faults: Faults) -> None:
     """Put the paths of local copies in place of the addresses in columns that hold paths."""
     columns = {*inputs.paths, "path"} if inputs.source in ("folder", "glob") else set(inputs.paths)
     places = [
@@ -184,18 +214,25 @@ def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
     return sorted(one for one in found if _absolute(folder / one) not in filled)
 
 
-def _files(inputs: "InputsSection", folder: Path) -> tuple[Path, set[Path]]:
-    """Return the folder that ids are relative to, and the files."""
+def _files(inputs: "InputsSection", folder: Path, notes: list[str]) -> tuple[Path, set[Path]]:
+    """Return the folder that ids are relative to, and the files; a note tells links that lead nowhere."""
     if inputs.folder is not None:
         root = (folder / inputs.folder).resolve()
-        found = root.iterdir() if root.is_dir() else ()
-        return root, {path for path in found if path.is_file() and not path.name.startswith(".")}
-    parts = Path(str(inputs.glob)).parts
-    n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
-    return _absolute(folder.joinpath(*parts[:n_fixed])), {
-        path for match in matches if (path := _absolute(folder / match)).is_file()
-    }
+        inside = root.iterdir() if root.is_dir() else ()
+        found = {path for path in inside if not path.name.startswith(".")}
+    else:
+        parts = Path(str(inputs.glob)).parts
+        n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+        root = _absolute(folder.joinpath(*parts[:n_fixed]))
+        matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
+        found = {_absolute(folder / match) for match in matches}
+    lost = sorted(path for path in found if path.is_symlink() and not path.exists())
+    if lost:
+        named = ", ".join(quoted(str(_relative(path, root))) for path in lost[:4])
+        more = ", ..." if len(lost) > 4 else ""
+        links = "link" if len(lost) == 1 else "links"
+        notes.append(f"{len(lost)} {links} to files that are not there left out: {named}{more}")
+    return root, {path for path in found if path.is_file()}
 
 
 def _absolute(path: Path) -> Path:
@@ -204,10 +241,10 @@ def _absolute(path: Path) -> Path:
 
 
 def _table_rows(
-    inputs: "InputsSection", folder: Path, given: str, place: Place, faults: Faults
-) -> list[tuple[str, dict[str, Any]]]:
+    inputs: "InputsSection", folder: Path, given: str, place: Place, faults: Faults, notes: list[str]
+) -> Rows:
     """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths or addresses."""
-    rows: list[tuple[str, dict[str, Any]]] = []
+    rows: Rows = []
     try:
         file = _copies(inputs).of(given) if is_remote(given) else folder / given
     except EvenloadError as error:
@@ -216,10 +253,11 @@ def _table_rows(
     base = given.rpartition("/")[0] if is_remote(given) else ""
     n_rows, nameless = 0, []
     try:
-        for line, columns in _lines(inputs, file):
+        for line, columns in _typed_lines(inputs, file, notes):
             n_rows += 1
+            wrong = [columns] if isinstance(columns, str) else apply_types(columns, inputs.types)
+            faults += [((f"{file.name} line {line}",), text) for text in wrong]
             if isinstance(columns, str):
-                faults.append(((f"{file.name} line {line}",), columns))
                 continue
             name = columns.pop(inputs.id, None)
             if not _text(name):
@@ -253,16 +291,20 @@ def _nameless_fault(
     return (f"{file.name} {where}",), f"has no {_nearest(inputs.id, known)} (job.inputs.id){count}"
 
 
-def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _typed_lines(inputs: "InputsSection", file: Path, notes: list[str]) -> Iterable[Line]:
     """Yield the rows of a table with their line numbers; a text in place of a row says what is wrong."""
     if file.suffix == ".parquet" or inputs.parquet is not None:
         return _parquet_rows(file)
     if file.suffix == ".jsonl" or inputs.jsonl is not None:
-        return _json_lines(file)
-    return _csv_lines(file, inputs.id)
+        return _json_lines(file, {column for column, kind in inputs.types.items() if kind == "text"})
+    rows = list(_csv_lines(file))
+    notes += [
+        f"{file.name}: {note}" for note in type_columns(rows, {inputs.id, *inputs.paths, *inputs.types})
+    ]
+    return rows
 
 
-def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _parquet_rows(file: Path) -> Iterator[Line]:
     """Yield the rows of a parquet file without nulls; a row whose values JSON cannot hold is a fault."""
     parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
     arrow = require("pyarrow", extra="parquet", why="reading parquet files")
@@ -288,37 +330,47 @@ def _is_json(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the objects of a JSON-lines file with their line numbers."""
+def _json_lines(file: Path, texts: set[str]) -> Iterator[Line]:
+    """Yield the objects of a JSON-lines file with their line numbers; columns ``texts`` as written."""
     with io.TextIOWrapper(plain_file(file), "utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_float=_finite)
+                if isinstance(row, dict) and not texts.isdisjoint(row):
+                    written = json.loads(line, parse_float=str, parse_int=str)
+                    row |= {name: written[name] for name in texts & row.keys() if _is_number(row[name])}
             except (ValueError, RecursionError) as error:
                 yield number, f"is not JSON: {error}"
                 continue
             yield number, row if isinstance(row, dict) else "is not a JSON object"
 
 
-def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{quoted(text)} is beyond a float; write it as a text")
+    return number
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _csv_lines(file: Path) -> Iterator[Line]:
+    """Yield the rows of a CSV file with a header, as texts. Empty fields are left out."""
     with io.TextIOWrapper(plain_file(file), "utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines)
+        header = list(reader.fieldnames or ())
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise ConfigError(f"{file} names {', '.join(map(quoted, twice))} twice in its header")
         for row in reader:
             if None in row or None in row.values():
-                yield reader.line_num, f"does not have the header's {len(reader.fieldnames or ())} fields"
+                yield reader.line_num, f"does not have the header's {len(header)} fields"
                 continue
-            filled = {key: text for key, text in row.items() if text != ""}
-            yield reader.line_num, {k: t if k == id_column else _number_or_text(t) for k, t in filled.items()}
-
-
-def _number_or_text(text: str) -> int | float | str:
-    """Parse a number as JSON writes it; "007" stays a text, as does a number with too many digits."""
-    if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
-        return text
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+            yield reader.line_num, {key: text for key, text in row.items() if text != ""}
 
 
 def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place, faults: Faults) -> None:
@@ -326,6 +378,5 @@ def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place
     for number, (name, _) in enumerate(rows):
         if name in first:
             which = f"items {first[name] + 1} and {number + 1}"
-            hint = "; two files that differ by suffix only?" if place[-1] in ("folder", "glob") else ""
-            faults.append((place, f"the id {quoted(name)} is given twice, to {which}{hint}"))
+            faults.append((place, f"the id {quoted(name)} is given twice, to {which}"))
         first.setdefault(name, number)

@@ -89,7 +89,8 @@ def parse_spec(
 def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
     """Check the text of a job file as ``load_job`` does."""
     spec = _parse(text, folder, source, changes)
-    items, faults = find_items(spec.job.inputs, folder, spec.job.seed)
+    items, faults, notes = find_items(spec.job.inputs, folder, spec.job.seed)
+    spec._notes += tuple(notes)
     if not faults:
         columns = {name for _, values in items for name in values}
         faults = find_name_faults(spec, columns, folder) + find_priority_faults(spec, items)

@@ -3,6 +3,7 @@
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from evenload.errors import quoted
+from evenload.pipeline.job.column_types import ColumnType
 from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import is_remote
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder
@@ -33,6 +34,9 @@ class InputsSection(Section):
     """With folder or glob: a .csv, .jsonl or .parquet file whose columns are added to the items, by id."""
     paths: tuple[str, ...] = ("path",)
     """Columns that hold paths; relative ones belong to the file they stand in."""
+    types: dict[str, ColumnType] = Field(default_factory=dict)
+    """What a column holds, such as {version: text}: text, number, boolean. By default a column of a CSV file
+    is numbers if Python would write each as it stands there (3.1, not 3.10), and text otherwise."""
     file_limit: Size = MOST_FILE_BYTES
     """Longest remote file of which a copy is made, such as 16GiB."""
     group_by: str | None = None

@@ -1,21 +1,26 @@
 """One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
 
+import difflib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StrictInt,
     StrictStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from evenload.devices.selection import check_spec
-from evenload.errors import EvenloadError
-from evenload.pipeline.artifacts import FILE_TYPES, output_path, part_id
+from evenload.errors import EvenloadError, quoted
+from evenload.pipeline.artifacts import output_path, part_id
+from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
@@ -33,7 +38,28 @@ __all__ = [
     "sampled_stages",
 ]
 
-OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
+_OUTPUT_TYPES = (
+    "png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file",
+    "number", "text", "boolean", "json",
+)  # fmt: skip
+_OTHER_FILE = r"file\.[a-z0-9]{1,12}"
+
+
+def _output_type(kind: str) -> str:
+    if kind in _OUTPUT_TYPES or re.fullmatch(_OTHER_FILE, kind):
+        return kind
+    near = difflib.get_close_matches(kind, _OUTPUT_TYPES, n=1)
+    nearest = f"did you mean {quoted(near[0])}? " if near else ""
+    raise ValueError(f"{quoted(kind)} is not known; {nearest}use {', '.join(_OUTPUT_TYPES)} or file.mp4")
+
+
+OutputType = Annotated[
+    str,
+    AfterValidator(_output_type),
+    WithJsonSchema(
+        {"anyOf": [{"enum": [*_OUTPUT_TYPES]}, {"type": "string", "pattern": f"^{_OTHER_FILE}$"}]}
+    ),
+]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
 LOSSY = ("fp8", "nf4")
 Names = Annotated[
@@ -135,7 +161,8 @@ class StageSpec(Section):
     call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     """Given to each call, by name."""
     outputs: dict[Name, OutputType] = Field(default_factory=dict)
-    """Saved as files (png, npy, txt, safetensors), or of a type that is checked (number, text, boolean)."""
+    """Saved as files (png, jpg, webp, wav, npy, txt, safetensors, bytes, file, file.mp4), or values of a type
+    that is checked (number, text, boolean, json)."""
     fit: tuple[FitName, ...] = ("whole", "layer_split", "resident_stream")
     """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
     batch: int = Field(default=1, ge=1)
@@ -167,7 +194,7 @@ class StageSpec(Section):
     @property
     def file_outputs(self) -> list[str]:
         """Names of the outputs that are files."""
-        return [name for name, kind in self.outputs.items() if kind in FILE_TYPES]
+        return [name for name, kind in self.outputs.items() if is_file_type(kind)]
 
     def place_of(self, output: str, item: str, folder: str = "") -> str | None:
         """Where an output of an item is saved, relative to the run folder; None if it is no file.

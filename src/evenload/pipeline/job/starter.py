@@ -30,7 +30,7 @@ stages:                             # each item goes through all of them, in thi
     target: stages.py:Draft         # file.py:Class or package.module:Class; it is built once on each device
     params: {words: 3}              # for its constructor
     samples: 2                      # each item goes through it twice, with two seeds ...
-    outputs: {text: text}           # text, number, boolean; png, npy, txt and safetensors become files
+    outputs: {text: text}           # text, number, boolean, json; png, jpg, wav, npy, txt, ... become files
   - name: judge
     target: stages.py:Judge
     outputs: {score: number}

@@ -15,7 +15,7 @@ from evenload.same_code.module_reach import ModuleReach
 __all__ = ["StageCode", "read_code"]
 
 # Parts of evenload that decide what a stage's result is.
-_OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts")
+_OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts", "evenload.pipeline.file_types")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class StageCode:
 
 def read_code(targets: Sequence[CodeTarget], folder: Path) -> StageCode:
     """Read the code that ``targets`` depend on; ``folder`` is that of the job file."""
-    folders = [str(target.file.parent) for target in targets if target.file is not None]
+    folders = [str(folder) for target in targets for folder in target.folders]
     reach = ModuleReach([*dict.fromkeys(folders), *sys.path], base=folder, ours=_OUR_OWN)
     for target in targets:
         names = frozenset([target.name])
-        if target.file is not None:
+        if target.file is not None and not target.is_module:
             reach.take_file(target.file, target.file.stem, "", names)
         else:
             reach.take_module(target.module, names)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._version import __version__
 from evenload.events import json_text
-from evenload.pipeline.artifacts import FILE_TYPES, digest_of
+from evenload.pipeline.artifacts import digest_of
+from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.reuse.content_digests import ContentDigests
@@ -26,7 +27,7 @@ __all__ = ["StageIdentity", "change_of", "identify_stage", "identify_stages"]
 
 _PLAIN_PACKAGES = {"numpy", "PIL"}
 _LOSSY = ("fp8", "nf4")
-_ENCODER = "evenload.pipeline.artifacts:encode_artifact"
+_ENCODER = "evenload.pipeline.file_types:encode_artifact"
 _MOST_PLACES = 10_000  # of params that are looked at for names of files
 
 
@@ -79,7 +80,7 @@ def _targets(stage: "StageSpec", folder: Path) -> Iterator[CodeTarget]:
     for name in kind.code if kind is not None else ():
         if isinstance(stage.params.get(name), str):
             yield locate_target(stage.params[name], folder)
-    if any(one in FILE_TYPES for one in stage.outputs.values()):
+    if any(map(is_file_type, stage.outputs.values())):
         yield locate_target(_ENCODER, folder)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evenload.executor.task.answer import Answer, checked_waits
-from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.dispatch.device_group import HeldTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
@@ -26,10 +25,11 @@ from evenload.pipeline.dispatch.worker_protocol import (
     is_task,
     is_whole,
 )
+from evenload.pipeline.file_types import is_file_type
+from evenload.pipeline.json_values import is_json, is_plain
 from evenload.pipeline.part_keys import MOST_PARTS, is_key
 from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup
-from evenload.pipeline.stage_runner import is_plain
 
 __all__ = ["OutcomeCheck", "bound_times"]
 
@@ -150,12 +150,14 @@ class OutcomeCheck:
                 return "parts that are none"
         elif stage.outputs.keys() - outputs.keys():
             return "outputs that are not all that its stage has"
-        declared = {name for name, kind in stage.outputs.items() if kind in FILE_TYPES}
+        declared = {name for name, kind in stage.outputs.items() if is_file_type(kind)}
         for name, value in outputs.items():
             is_file = name in declared or _of_part(name, keys) in declared
             if is_file and not (_is_file(files.get(name)) and value == self._place_of(task, name)):
                 return "a file that belongs to another place"
-            if not is_file and (name in files or not (is_plain(value) or value is keys)):
+            may_nest = "json" in (stage.outputs.get(name), stage.outputs.get(_of_part(name, keys)))
+            is_value = is_plain(value) or value is keys or (may_nest and is_json(value))
+            if not is_file and (name in files or not is_value):
                 return "an output that is no plain value"
         return "" if files.keys() <= outputs.keys() else "files that are no outputs"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
-from evenload.pipeline.artifacts import SavedFile
+from evenload.pipeline.file_types import SavedFile
 from evenload.pipeline.stage import Item, StageContext
 
 __all__ = ["Command"]

@@ -202,7 +202,7 @@ class Uploads:
             if self._record.has(relative, before) or is_resting or relative in self._hanging:
                 return
             with plain_file(source) as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore
             if not self._record.has_content(relative, sha256):
                 if not self._put(source, relative):
                     return

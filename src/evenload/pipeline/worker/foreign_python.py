@@ -154,7 +154,7 @@ def _build_runner(hello: dict[str, Any]) -> StageRunner:
     plain = dict(hello["setup"])
     target = plain["target"]
     file = Path(target["file"]) if target["file"] else None
-    plain["target"] = CodeTarget(target["module"], target["name"], file)
+    plain["target"] = CodeTarget(target["module"], target["name"], file, tuple(map(Path, target["path"])))
     plain["model"] = ModelFolder(**plain["model"]) if plain["model"] else None
     plain["sources"] = tuple((file, digest) for file, digest in plain["sources"])
     for name in ("folder", "run_folder"):

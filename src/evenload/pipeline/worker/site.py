@@ -113,7 +113,8 @@ class Site:
             return setup
         target, model = setup.target, setup.model
         if target.file is not None:
-            target = replace(target, file=self._copy_of(target.file))
+            path = tuple(map(self._copy_of, target.path))
+            target = replace(target, file=self._copy_of(target.file), path=path)
         if model is not None:
             model = replace(model, path=self._model(at) or model.path)
         sources = tuple((str(self._copy_of(file)), digest) for file, digest in setup.sources)

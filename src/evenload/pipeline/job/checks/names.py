@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload.errors import quoted
-from evenload.pipeline.artifacts import FILE_TYPES
+from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
 from evenload.pipeline.stage_graph import StageGraph
 
@@ -137,7 +137,7 @@ def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
 def _no_key(names: _Names, name: str) -> str | None:
     """Return why no two items can be equal in ``name``; None if they can."""
     kinds = [stage.outputs[name] for stage in names.stages if name in stage.outputs]
-    if kinds and kinds[0] in FILE_TYPES:
+    if kinds and is_file_type(kinds[0]):
         kind = f"is a file ({kinds[0]}), and each item has its own"
         return f"{quoted(name)} {kind}; name an output such as its shape"
     if name == "id":

@@ -1,5 +1,6 @@
 """What each stage of a job takes and gives by name, as far as it is known before the stage has run."""
 
+import contextlib
 import re
 import string
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenload.errors import EvenloadError, quoted
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, BuiltinStage
 from evenload.pipeline.job.section import one_line
-from evenload.pipeline.target import ReturnedNames, find_returned_names, locate_target
+from evenload.pipeline.target import ReturnedNames, find_returned_names, lacks_method, locate_target
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import StageSpec
@@ -93,7 +94,7 @@ def _names_in_source(target: str, folder: Path) -> ReturnedNames:
 
 
 def code_faults(stage: "StageSpec", folder: Path) -> Iterator[tuple[Place, str]]:
-    """Yield faults of a shipped stage's ``params`` that name a class or function which is not there."""
+    """Yield faults of code that is not there: what ``params`` of a shipped stage name, a ``batch``."""
     kind = BUILTIN_STAGES.get(stage.kind or "")
     for param in kind.code if kind is not None else ():
         if isinstance(stage.params.get(param), str):
@@ -101,6 +102,13 @@ def code_faults(stage: "StageSpec", folder: Path) -> Iterator[tuple[Place, str]]
                 locate_target(stage.params[param], folder)
             except EvenloadError as error:
                 yield ("params", param), one_line(error)
+    with contextlib.suppress(EvenloadError, OSError):  # the code is not on this machine
+        if stage.batch > 1 and lacks_method(locate_target(stage.target, folder), "batch"):
+            name = stage.target.rpartition(":")[2]
+            yield (
+                ("batch",),
+                f"{name} has no method batch, which takes several items; write it, or leave this out",
+            )
 
 
 def names_taken(stage: "StageSpec") -> tuple[list[Reference], list[tuple[Place, str]]]:

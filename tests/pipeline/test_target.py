@@ -1,0 +1,133 @@
+"""Tests where a stage's code is looked for. The oracle is Python itself, started in the job file's folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenload.errors import SpecError
+from evenload.pipeline import Pipeline
+from evenload.pipeline.target import CodeTarget, lacks_method, load_target
+
+BODY = "class S(Base):\n    def __call__(self, inputs, item): return {'value': self.value}\n"
+FILES = {
+    "pkg/__init__.py": "",
+    "pkg/base.py": "class Base: value = {value!r}\n",
+    "pkg/relative.py": "from .base import Base\n" + BODY,
+    "pkg/absolute.py": "from pkg.base import Base\n" + BODY,
+    "pkg/deep/__init__.py": "",
+    "pkg/deep/up.py": "from ..base import Base\n" + BODY,
+    "bare/base.py": "class Base: value = {value!r}\n",  # a folder without __init__.py
+    "bare/relative.py": "from .base import Base\n" + BODY,
+    "src/own/__init__.py": "from own.base import Base\n" + BODY,
+    "src/own/base.py": "class Base: value = {value!r}\n",
+    "src/own/relative.py": "from .base import Base\n" + BODY,
+}
+TARGETS = {
+    "pkg.relative:S": "pkg.relative",
+    "pkg.absolute:S": "pkg.absolute",
+    "pkg.deep.up:S": "pkg.deep.up",
+    "pkg/relative.py:S": "pkg.relative",
+    "pkg/absolute.py:S": "pkg.absolute",
+    "pkg/deep/up.py:S": "pkg.deep.up",
+    "bare/relative.py:S": "bare.relative",
+    "bare.relative:S": "bare.relative",
+    "src/own/relative.py:S": "own.relative",
+}
+
+
+def make_job(folder: Path, target: str, value: str) -> Pipeline:
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("{value!r}", repr(value)))
+    (folder / "rows.jsonl").write_text('{"id": "a"}\n')
+    (folder / "job.yaml").write_text(
+        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\n"
+        f"report: {{html: false, trace: false}}\nstages:\n  - {{name: s, target: '{target}'}}\n"
+    )
+    return Pipeline.from_yaml(folder / "job.yaml")
+
+
+def value_of(pipeline: Pipeline, backend: str) -> object:
+    result = pipeline.run(backend=backend)
+    assert result.status == "done", result.failures
+    return next(iter(result)).outputs["value"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_code_is_found_as_by_a_script_beside_the_job(tmp_path: Path, target: str) -> None:
+    pipeline = make_job(tmp_path, target, "first")
+    program = f"import sys; sys.path[:0] = ['', 'src']; from {TARGETS[target]} import S; print(S().value)"
+    script = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500
+    )
+    assert value_of(pipeline, "process") == script.stdout.strip() == "first"
+    pipeline.try_imports()
+    assert value_of(make_job(tmp_path, target, "second"), "process") == "second"  # another base: not kept
+
+
+def test_packages_of_one_name_in_two_jobs_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", sys.modules)
+    for name in ("first", "second", "first"):
+        assert value_of(make_job(tmp_path / name, "pkg.relative:S", name), "inline") == name
+    for known in [one for one in sys.modules if one.partition(".")[0] == "pkg"]:
+        del sys.modules[known]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import no_such_module\n",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("x = {}['pth']\n", "KeyError: 'pth'"),
+        ("import os\nos._exit(7)\n", "ended the process with exit code 7"),
+        ("import sys\nsys.exit('no licence')\n", "SystemExit: no licence"),
+        ("print('loud')\n", ""),
+    ],
+)
+def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    pipeline = make_job(tmp_path, "pkg/relative.py:S", "x")
+    (tmp_path / "pkg/base.py").write_text(text + "class Base: value = 1\n")
+    if not said:
+        pipeline.try_imports()
+        return
+    with pytest.raises(SpecError) as caught:
+        pipeline.try_imports()
+    assert said in str(caught.value)
+    assert "stages[0].target (line 6)" in str(caught.value)
+    if "Error" in said:
+        assert f"{tmp_path / 'pkg/base.py'} line 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_seen"),
+    [
+        ("class S: pass\n", True),
+        (
+            "class S:\n    def __call__(self, i, item): pass\nclass T:\n    def batch(self): pass\n",
+            True,
+        ),
+        ("class S:\n    def batch(self): pass\n", False),
+        ("class S:\n    batch = print\n", False),
+        ("class S:\n    def __init__(self): self.batch = print\n", False),
+        ("class S:\n    def __getattr__(self, name): return print\n", False),
+        ("class S: pass\nS.batch = print\n", False),
+        ("class S: pass\nsetattr(S, 'batch', print)\n", False),
+        ("class Base:\n    def batch(self): pass\nclass S(Base): pass\n", False),
+        ("class T:\n    def batch(self): pass\nclass S: pass\nS = T\n", False),
+        ("class T:\n    def batch(self): pass\ndef more(one): return T\n@more\nclass S: pass\n", False),
+    ],
+)
+def test_a_method_is_missed_only_where_it_is_not_there(tmp_path: Path, text: str, is_seen: bool) -> None:
+    """The oracle is Python: an instance has the method, or it has not."""
+    (tmp_path / "s.py").write_text(text)
+    target = CodeTarget("s", "S", tmp_path / "s.py")
+    has_it = hasattr(load_target(target)(), "batch")
+    assert lacks_method(target, "batch") == is_seen == (not has_it)
