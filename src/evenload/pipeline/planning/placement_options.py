@@ -101,7 +101,7 @@ def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) ->
     needed = needed_bytes(stage, problem, name)
     if needed is not None and device.free_bytes is not None and needed > device.free_bytes:
         return None
-    fit = Fit(name, device2bytes=(needed,) if needed is not None else ())
+    fit = Fit(name, stage.in_flight, device2bytes=(needed,) if needed is not None else ())
     load_s = min(stage.load_s, dict(device.returns).get(stage.name, stage.load_s))
     return PlacementOption(stage.name, (device.id,), fit, stage.item_s / device.speed, load_s)
 
@@ -121,7 +121,7 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Placement
     pass_s = max(stage.item_s / stage.n_passes / device.speed, host_bytes / device.upload_bytes_s)
     kept = (n_resident + STREAM_BUFFERS) * weights.block_bytes + weights.rest_bytes
     needed = kept + stage.activation_bytes + problem.context_bytes
-    fit = Fit("resident_stream", resident_blocks=n_resident, device2bytes=(needed,), host_bytes=host_bytes)
+    fit = Fit("resident_stream", stage.in_flight, (), n_resident, (needed,), host_bytes)
     return PlacementOption(stage.name, (device.id,), fit, pass_s * stage.n_passes, stage.load_s)
 
 

@@ -89,7 +89,7 @@ class OutcomeReader:
                 self._record.note("warning", f"{group}: no memory for an item of {name}; trying {tried}")
         if outcome.how:
             self._take_comparison(group, outcome.stage, outcome.how)
-        return False
+        return outcome.must_replace
 
     def unanswered(self, worker: Worker, order: Order, failure: Failure) -> None:
         """``order`` or its answer could not be read: all that it asked for has failed."""
@@ -160,8 +160,11 @@ class OutcomeReader:
         self._record.idle(group, outcome.start_s, outcome.stop_s, f"loads {name}" if is_read else back)
         seconds = seconds if is_read else None
         self._dispatcher.loaded(
-            group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys
-        )
+            group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys,
+            n_lanes=outcome.n_lanes,
+        )  # fmt: skip
+        if fit.is_waiting and outcome.n_lanes == 1:
+            self._record.note("warning", f"{group}: {name} is done one by one: its calls are not async")
         if not outcome.can_batch and self._dispatcher.batch_of(group, outcome.stage) > 1:
             self._take_comparison(group, outcome.stage, "refused")
         return outcome.must_replace

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
-from evenload.pipeline.stages.openai import pause_s
+from evenload.pipeline.stages.server_pace import pause_s
 from evenload.pipeline.store.upload_record import UploadRecord
 
 __all__ = ["FileSender", "SendLimits", "Store"]
