@@ -44,6 +44,11 @@ class Fit:
         return self.in_flight > 1 and self.name != "layer_split"
 
     @property
+    def n_parallel(self) -> int:
+        """Items that a plan has at once; of those that wait one, with its share of the seconds."""
+        return 1 if self.is_waiting else self.in_flight
+
+    @property
     def is_lossless(self) -> bool:
         return self.name not in ("fp8", "nf4")
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.dispatch import hang_watch
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
 
@@ -44,6 +45,8 @@ class Ask:
             (HERE / f"blocked-{os.getpid()}").write_text("")
             while True:
                 time.sleep(0.01)
+        elif how == "computes":
+            time.sleep(1.2)
         elif how == "raises":
             raise KeyError("no such thing")
         elif how == "exits":
@@ -122,7 +125,10 @@ def test_each_item_has_its_own_seed_and_values_as_in_a_loop_of_one(tmp_path: Pat
     assert {item.outputs["most"] for item in one} == {1}
 
 
-def test_an_item_that_fails_or_takes_too_long_costs_no_other_and_no_worker(tmp_path: Path) -> None:
+def test_an_item_that_fails_or_takes_too_long_costs_no_other_and_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_watch, "WAITING_S", 1.0)
     hows = ["", "never", "raises", "", "exits", "stubborn", "", ""]
     more = "errors: {timeout_s: 1}\n"
     result = run_job(tmp_path, ASK, [{"how": how} for how in hows], more)
@@ -144,6 +150,11 @@ def test_a_worker_that_dies_takes_only_the_item_that_killed_it(tmp_path: Path) -
     rows = [{"how": "dies"} if at == 3 else {} for at in range(12)]
     result = run_job(tmp_path, ASK, rows)
     assert [item.status for item in result] == ["failed" if at == 3 else "done" for at in range(12)]
+
+
+def test_an_item_that_computes_where_it_should_wait_is_told(tmp_path: Path) -> None:
+    run_job(tmp_path, ASK, [{"how": "computes"} if at == 3 else {} for at in range(6)])
+    assert "held the event loop" in warnings_of(tmp_path)
 
 
 def test_what_items_wait_is_told_as_waiting(tmp_path: Path) -> None:

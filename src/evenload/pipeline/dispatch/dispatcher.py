@@ -217,6 +217,11 @@ class Dispatcher:
         """The tasks that its worker has."""
         return self.groups[group_id].held()
 
+    def is_waiting(self, group_id: str, stage: int) -> bool:
+        """Whether items of ``stage`` wait there, many at a time."""
+        fit = self.groups[group_id].resident.get(stage)
+        return fit is not None and fit.is_waiting
+
     def active_devices(self) -> set[str]:
         """Devices that take work."""
         groups = [group for group in self.groups.values() if group.state != "lost" and not group.is_draining]

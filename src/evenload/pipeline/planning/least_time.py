@@ -124,7 +124,7 @@ def _best_speed(stage: PlanStage, device: PlanDevice, problem: Problem, is_split
 
     In a group that splits the layers, a device counts with the speed that it has with the whole model.
     """
-    ways = [stage.item_s * option.items_per_s for option in device_options(stage, device, problem)]
+    ways = [stage.item_s / option.item_s for option in device_options(stage, device, problem)]
     return max([*ways, device.speed if is_split and stage.name not in device.barred else 0.0])
 
 

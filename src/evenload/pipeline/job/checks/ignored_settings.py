@@ -56,6 +56,8 @@ def _of_stage(stage: "StageSpec") -> list[str]:
     waits = [f"{name}" for name in ("max_wait_s", "batch_key") if getattr(stage, name)]
     if waits and stage.batch == 1:
         notes.append(f"stages.{stage.name}.{waits[0]}: does nothing with batch: 1; say how many go together")
+    if stage.python is not None and (stage.in_flight or 1) > 1:
+        notes.append(f"stages.{stage.name}.in_flight: does nothing with python, whose items go one by one")
     if stage.batch > 1 and not stage.repeatable:
         notes.append(f"stages.{stage.name}.batch: does nothing with repeatable: false, whose items run alone")
     if stage.model is None and any(fit in ("fp8", "nf4") for fit in stage.fit):
