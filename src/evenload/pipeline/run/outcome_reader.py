@@ -223,9 +223,7 @@ class OutcomeReader:
         if self._dispatcher.is_waiting(worker.slot, task.stage) and task.stage not in self._blocking:
             self._blocking.add(task.stage)
             name = self._stages[task.stage]
-            text = (
-                f"{name}: an item held the event loop of {worker.slot} for {seconds:.1f} s, so that no other"
-            )
+            text = f"{name}: an item held the event loop of {worker.slot} for {seconds:.1f} s: no other"
             self._record.note("warning", f"{text} went on; `await asyncio.to_thread(...)` what takes long")
 
     def _span(
