@@ -3,8 +3,8 @@
     wait_s(now) ──► begin(now, tokens) ──► answered | refused ──► end
 
 Requests keep the distance that the limits ask for. A server that is too busy is left alone by all for as long
-as it says, or for growing pauses, and gets half as many at once afterwards, and one more for each round that
-it answers.
+as it says. If it says nothing, or is too busy again and again, the pauses grow, and it gets half as many at
+once afterwards, and one more for each round that it answers.
 """
 
 import math
@@ -16,6 +16,7 @@ __all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "Pace", "pause_s", "seconds_of"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MINUTE_S = 60.0
+MOST_BELIEVED = 3  # times in a row that a server says when to come back
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -77,8 +78,11 @@ class Pace:
         if began_s < self.hold_s:
             return  # it went before the others were held, and says nothing new
         said_s = seconds_of(headers.get("retry-after"))
-        self.hold_s = now + pause_s(self.n_refused, said_s, chance)
-        self.most_open = max(1.0, min(self.most_open, self.n_open) / 2)
+        if said_s is not None and self.n_refused < MOST_BELIEVED:
+            self.hold_s = max(self.hold_s, now + min(said_s, LONGEST_PAUSE_S))
+        else:
+            self.hold_s = max(self.hold_s, now + pause_s(self.n_refused, said_s, chance))
+            self.most_open = max(1.0, min(self.most_open, self.n_open) / 2)
         self.n_refused += 1
 
     def _hear(self, now: float, headers: Mapping[str, str]) -> None:
