@@ -225,6 +225,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running.server_close()
 
 
+@pytest.mark.timeout(600)
+def test_an_item_whose_answer_never_comes_is_ended_and_asked_for_once(tmp_path: Path, server: Server) -> None:
+    """Also on a connection that was open before, where a request that fails is sent again."""
+    server.n_free = 9
+    params = f"{{url: '{server.url}', model: m, prompt: '{{q}}', retries: 0}}"
+    stages = f"  - {{name: ask, kind: openai, params: {params}, in_flight: 3}}\n"
+    rows = [{"q": str(at)} for at in range(15)]
+    result = run_job(tmp_path, stages, rows, "errors: {timeout_s: 1}\n", backend="inline")
+    assert [item.status for item in result].count("done") == 9
+    assert {item.error.type for item in result if item.error} == {"TaskTimeout"}
+    assert set(server.n_asked.values()) == {1}
+
+
 def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     tmp_path: Path,
     server: Server,

@@ -49,6 +49,14 @@ class _Server:
     idle: list[http.client.HTTPConnection] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """A request on its way; ``connection``: by which, once a thread has taken it up."""
+
+    connection: http.client.HTTPConnection | None = None
+    is_cancelled: bool = False
+
+
 class ModelServers:
     """One or several servers with the same model.
 
@@ -138,29 +146,28 @@ class ModelServers:
 
     async def _send(self, server: _Server, body: bytes) -> Reply:
         """Send it once, from a thread; one that was cancelled gives its thread back at once."""
-        opened: list[http.client.HTTPConnection] = []
-        loop = asyncio.get_running_loop()
+        attempt, loop = _Attempt(), asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._exchange, server, body, opened)
+            return await loop.run_in_executor(self._threads, self._exchange, server, body, attempt)
         except asyncio.CancelledError:
-            for connection in opened:
-                with contextlib.suppress(OSError, AttributeError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+            attempt.is_cancelled = True
+            with contextlib.suppress(OSError, AttributeError):
+                attempt.connection.sock.shutdown(socket.SHUT_RDWR)  # pyrefly: ignore
             raise
 
-    def _exchange(self, server: _Server, body: bytes, opened: list[http.client.HTTPConnection]) -> Reply:
+    def _exchange(self, server: _Server, body: bytes, attempt: _Attempt) -> Reply:
         while True:
             try:
                 connection, is_new = server.idle.pop(), False
             except IndexError:
                 connection, is_new = _connection(server.url, self._timeout_s), True
-            opened[:] = [connection]
+            attempt.connection = connection
             began_s = time.monotonic()
             try:
                 reply = self._exchange_on(connection, server.url, body, began_s)
             except (ConnectionResetError, BrokenPipeError):  # also RemoteDisconnected
                 connection.close()
-                if is_new:
+                if is_new or attempt.is_cancelled:
                     raise
                 continue  # the server had closed it meanwhile
             except BaseException:
