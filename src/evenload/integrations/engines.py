@@ -4,15 +4,16 @@
 by the documentation of vLLM 0.20 and has never been run.
 """
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 from evenload._optional import is_installed, require
 from evenload.devices import CurrentDevice
 from evenload.errors import ConfigError
+from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.stage import StageContext
 
 __all__ = ["BATCHES", "ENGINES", "VLLM", "Engine", "Prompt", "Server", "Transformers"]
@@ -121,25 +122,29 @@ class Server:
         urls = [url] if isinstance(url, str) else list(url)
         mine = urls[int(device.id.rpartition(":")[2]) % len(urls)]
         context = StageContext("llm", device, Path())
-        self._client = OpenAI(context, url=mine, model=model, prompt="", concurrency=1, **more)
-        self._pool = ThreadPoolExecutor(max(1, concurrency), "evenload-llm")
+        self._client = OpenAI(context, url=mine, model=model, prompt="", **more)
+        self._loop, self._n_free = EventLoop(), asyncio.Semaphore(max(1, concurrency))
 
     def generate(self, prompts: Sequence[Prompt], **sampling: Any) -> list[str | Exception]:
         """Write texts. ``sampling``: more of the request, such as ``temperature`` and ``max_tokens``."""
 
-        def answer(prompt: Prompt) -> str | Exception:
+        async def answer(prompt: Prompt) -> str | Exception:
             if not (isinstance(prompt, str) or is_chat(prompt)):
                 return ConfigError("tokens cannot be sent to a server", hint="give texts or conversations")
             messages: Any = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            try:
-                return self._client.answer(messages, **sampling)
-            except Exception as error:
-                return error
+            async with self._n_free:
+                try:
+                    return (await self._client.answer(messages, **sampling)).text
+                except Exception as error:
+                    return error
 
-        return list(self._pool.map(answer, prompts))
+        async def answers() -> list[str | Exception]:
+            return await asyncio.gather(*map(answer, prompts))
+
+        return self._loop.run(answers())
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._loop.close()
         self._client.close()
 
 

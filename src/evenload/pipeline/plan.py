@@ -26,7 +26,7 @@ class Fit:
     """A way for a unit to hold its model.
 
     name             whole | layer_split | resident_stream | fp8 | nf4
-    in_flight        items at once; more than one only where layers are split over devices
+    in_flight        items at once, where layers are split over devices or the stage's items wait
     device2blocks    layer_split: how many blocks each of the unit's devices holds, in order
     resident_blocks  resident_stream: blocks that stay on the device; the others come from pinned host memory
     device2bytes     bytes that each of the unit's devices needs: weights, context and activations
@@ -40,13 +40,23 @@ class Fit:
     device2bytes: tuple[int, ...] = ()
     host_bytes: int = 0
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether items in flight wait, so that their worker can run and load other stages meanwhile."""
+        return self.in_flight > 1 and self.name != "layer_split"
+
+    @property
+    def n_parallel(self) -> int:
+        """Items that a plan has at once; of those that wait one, with its share of the seconds."""
+        return 1 if self.is_waiting else self.in_flight
+
     def __str__(self) -> str:
         if self.name == "layer_split":
             blocks = "+".join(map(str, self.device2blocks))
             return f"layers split {blocks}, {self.in_flight} in flight"
         if self.name == "resident_stream":
             return f"{self.resident_blocks} blocks resident, the rest streamed"
-        return self.name
+        return f"{self.name}, {self.in_flight} in flight" if self.is_waiting else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class PlanStage:
     n_passes          forwards through the blocks for one item (steps, twice that with guidance)
     n_tasks           how often an item goes through the stage; more than 1 for samples
     fits              ways to hold the model that may be used
+    in_flight         items at once that wait on a device
     lossy_ratio       bytes of the weights in fp8 or nf4, relative to those now
     """
 
@@ -53,6 +54,7 @@ class PlanStage:
     n_tasks: int = 1
     fits: tuple[str, ...] = _DEFAULT_FITS
     lossy_ratio: tuple[tuple[str, float], ...] = (("fp8", 0.5), ("nf4", 0.28125))
+    in_flight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

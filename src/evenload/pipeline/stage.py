@@ -4,11 +4,13 @@ A stage is a plain class, named by ``target`` in the job file; it needs no base 
 
     class Brighten:
         def __init__(self, context, *, by=0.1): ...        # once per worker: load the model here
-        def __call__(self, inputs, item): ...              # once per item; returns a dict of outputs
+        def __call__(self, inputs, item): ...              # once per item; returns a dict of outputs. With
+                                                           # ``async def`` many items wait at once, see
+                                                           # ``in_flight`` of the job file
         def batch(self, inputs, items): ...                # optional: several items; a list of dicts, with an
                                                            # exception in the place of one that failed
         def batch_key(self, inputs, item): ...             # optional: what is equal in all items of a batch
-        def close(self): ...                               # optional, when the worker ends
+        def close(self): ...                               # optional, when the worker ends; may be async
 """
 
 from collections.abc import Mapping

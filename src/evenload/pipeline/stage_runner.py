@@ -1,8 +1,10 @@
 """The runner that calls a stage in a worker: its outputs are checked and encoded, its reads noted."""
 
+import asyncio
+import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenload._waiting import waiting
@@ -15,6 +17,7 @@ from evenload.pipeline.artifacts import (
     write_output,
 )
 from evenload.pipeline.batch_key import batch_key_text
+from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.file_types import encode_artifact, is_file_type
 from evenload.pipeline.json_values import PLAIN, is_plain, json_value
 from evenload.pipeline.part_keys import part_keys
@@ -37,6 +40,7 @@ class StageRunner:
         stage_class = load_target(setup.target, setup.sources)
         # What the constructor reads, all results depend on; so does what a call gets from the context.
         self._own_reads: set[str] = set() if has_sources(setup.sources) else {UNSETTLED}
+        self._loop: EventLoop | None = None
         if not isinstance(stage_class, type):
             raise ConfigError(
                 f"{setup.target.name} in {setup.target.module} is not a class",
@@ -57,13 +61,26 @@ class StageRunner:
         if make is None:
             return None
         twin = object.__new__(StageRunner)
-        twin.setup, twin._stage, twin._own_reads = self.setup, make(), self._own_reads
+        twin.setup, twin._stage, twin._own_reads, twin._loop = self.setup, make(), self._own_reads, None
         return twin
 
     @property
     def stage(self) -> Any:
         """The user's object."""
         return self._stage
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the stage's calls are coroutines, so that many items can wait at once on ``loop``."""
+        is_own = getattr(self._stage, "is_async", False) is True
+        return is_own or inspect.iscoroutinefunction(type(self._stage).__call__)
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop that the stage's coroutines run on."""
+        if self._loop is None:
+            self._loop = EventLoop()
+        return self._loop
 
     @property
     def can_batch(self) -> bool:
@@ -91,21 +108,32 @@ class StageRunner:
 
         A failed call is repeated as often as the setup allows, unless memory ran out.
         """
+        if self.is_async:
+            return self.loop.run(self.call_async(inputs, item, place))
         seen: set[str] = set()
-        for attempt in range(self.setup.retries):
+        for attempt in range(self.setup.retries + 1):
             try:
-                return self._called(inputs, item, place, seen)
+                outputs = self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
+                return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
             except Exception as error:
-                if is_memory_error(error):
+                if attempt == self.setup.retries or _is_final(error):
                     raise
-                # What was missing may come back: a server, a file.
-                with waiting():
-                    time.sleep(min(0.1 * 2**attempt, 5.0))
-        return self._called(inputs, item, place, seen)
+            with waiting():
+                time.sleep(_pause_s(attempt))
+        raise AssertionError
 
-    def _called(self, inputs: Mapping[str, Any], item: Item, place: str, seen: set[str]) -> StageOutput:
-        outputs = self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
-        return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
+    async def call_async(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
+        """Call an async stage as ``call`` does; to be awaited on ``loop``."""
+        seen: set[str] = set()
+        for attempt in range(self.setup.retries + 1):
+            try:
+                outputs = await self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
+                return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
+            except Exception as error:
+                if attempt == self.setup.retries or _is_final(error):
+                    raise
+            await asyncio.sleep(_pause_s(attempt))
+        raise AssertionError
 
     def _reads(self, seen: set[str]) -> tuple[str, ...]:
         return tuple(sorted(seen | self._own_reads))
@@ -144,10 +172,15 @@ class StageRunner:
         return task[1].index, self.run(*task)[0]
 
     def close(self) -> None:
-        """Call the stage's ``close``, if it has one."""
+        """Call the stage's ``close``, if it has one: on its event loop, if it has one of those."""
         close = getattr(self._stage, "close", None)
-        if close is not None:
-            close()
+        if self._loop is None:
+            return None if close is None else close()
+        try:
+            if close is not None:
+                self._loop.run(_result_of(close))
+        finally:
+            self._loop.close()
 
     def _checked(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> StageOutput:
         declared = self.setup.outputs
@@ -240,6 +273,21 @@ class StageRunner:
 
     def _refused(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"stage {quoted(self.setup.stage)} {what}", hint=hint)
+
+
+async def _result_of(function: Callable[[], Any]) -> Any:
+    returned = function()
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the same call would fail again: memory ran out, or the error says so."""
+    return is_memory_error(error) or getattr(error, "is_final", False) is True
+
+
+def _pause_s(attempt: int) -> float:
+    """Seconds before a failed call is repeated: what was missing may come back, a server or a file."""
+    return min(0.1 * 2**attempt, 5.0)
 
 
 def save(made: StageOutput) -> None:

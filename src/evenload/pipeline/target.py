@@ -32,6 +32,9 @@ __all__ = [
     "locate_target",
 ]
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+DEFINITIONS = FUNCTIONS | ast.ClassDef
+
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
@@ -159,7 +162,7 @@ def _check_name(target: CodeTarget, source: Path) -> None:
     own: list[str] = []
     others: set[str] = set()
     for node in _statements(_parsed(source).body):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        if isinstance(node, DEFINITIONS):
             own.append(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             others |= {alias.asname or alias.name for alias in node.names}
@@ -179,7 +182,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     while todo:
         node = todo.pop()
         yield node
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, DEFINITIONS):
             parts = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
             parts += [arm.body for name in ("handlers", "cases") for arm in getattr(node, name, [])]
             todo += [one for part in reversed(parts) for one in reversed(part)]
@@ -198,7 +201,7 @@ def _parse(content: bytes, name: str) -> ast.Module:
     return ast.parse(content, filename=name)
 
 
-def _signature(function: ast.FunctionDef, n_own: int) -> _Signature:
+def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef, n_own: int) -> _Signature:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     n_required = len(positional) - len(arguments.defaults)
@@ -224,7 +227,7 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
     for node in _parsed(source).body:
         if isinstance(node, ast.ClassDef) and node.name == target.name:
             for part in node.body:
-                if isinstance(part, ast.FunctionDef) and part.name == method:
+                if isinstance(part, FUNCTIONS) and part.name == method:
                     return _argument_faults(_signature(part, n_own), given)
             if not node.bases and method == "__call__":
                 return [f"{target.name} has no __call__(inputs, item) method"]
@@ -263,16 +266,16 @@ def find_returned_names(target: CodeTarget) -> ReturnedNames:
     found = [
         node
         for node in _statements(_parsed(source).body)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == target.name
+        if isinstance(node, DEFINITIONS) and node.name == target.name
     ]
     if len(found) != 1:  # imported from elsewhere, or one of several
         return ReturnedNames()
     node = found[0]
     texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
     mentioned = frozenset(text for text in texts if isinstance(text, str))
-    methods = [node] if isinstance(node, ast.FunctionDef) else node.body
+    methods = [node] if isinstance(node, FUNCTIONS) else node.body
     called = "__call__" if isinstance(node, ast.ClassDef) else target.name
-    calls = [part for part in methods if isinstance(part, ast.FunctionDef) and part.name == called]
+    calls = [part for part in methods if isinstance(part, FUNCTIONS) and part.name == called]
     if len(calls) != 1 or calls[0].decorator_list or node.decorator_list:
         return ReturnedNames(mentioned=mentioned)
     keys = [_literal_keys(part.value) for part in _own_returns(calls[0])]
@@ -280,14 +283,14 @@ def find_returned_names(target: CodeTarget) -> ReturnedNames:
     return ReturnedNames(names, mentioned, bool(keys) and None not in keys)
 
 
-def _own_returns(function: ast.FunctionDef) -> Iterator[ast.Return]:
+def _own_returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Return]:
     """Yield the returns of a function, without those of functions and classes inside it."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Return):
             yield node
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        elif not isinstance(node, DEFINITIONS | ast.Lambda):
             todo += ast.iter_child_nodes(node)
 
 

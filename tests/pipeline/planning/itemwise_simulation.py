@@ -95,7 +95,7 @@ class _PlanSimulation:
             worker.stages.append(stage)
             worker.item_s[stage], worker.load_s[stage] = unit.option.item_s, unit.option.load_s
             worker.limits[stage], worker.taken[stage], worker.at[stage] = unit.limit, 0, position
-            worker.n_parallel = max(worker.n_parallel, unit.option.fit.in_flight)
+            worker.n_parallel = max(worker.n_parallel, unit.option.fit.n_parallel)
         for worker in here.values():
             worker.stages.sort(reverse=self.late_first)
 

@@ -14,11 +14,12 @@ from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 GIB = 1 << 30
 stages = st.lists(
     st.builds(
-        lambda item_s, load_s, n_blocks, n_tasks: PlanStage(
-            "", item_s, load_s, Weights(2 * GIB, GIB, n_blocks), GIB // 4, n_tasks=n_tasks
+        lambda item_s, load_s, n_blocks, n_tasks, in_flight: PlanStage(
+            "", item_s, load_s, Weights(2 * GIB, GIB, n_blocks), GIB // 4, n_tasks=n_tasks,
+            in_flight=in_flight,
         ),
         st.sampled_from([0.1, 1.0, 7.3]), st.sampled_from([0.0, 10.0, 33.3]), st.sampled_from([4, 20]),
-        st.sampled_from([1, 1, 2]),
+        st.sampled_from([1, 1, 2]), st.sampled_from([1, 1, 4]),
     ),
     min_size=1, max_size=3,
 )  # fmt: skip

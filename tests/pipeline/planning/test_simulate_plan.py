@@ -41,6 +41,7 @@ def problems(
             n_passes=4,
             n_tasks=counts[s],
             fits=("whole", "layer_split", "resident_stream"),
+            in_flight=draw(st.sampled_from([1, 1, 1, 5])),
         )
         for s in range(n)
     )

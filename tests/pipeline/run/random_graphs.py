@@ -12,6 +12,7 @@ import yaml
 from evenload.pipeline.seeds import item_seed
 
 STAGES = '''
+import asyncio
 import hashlib
 import os
 import signal
@@ -42,10 +43,11 @@ def seen(value, name):
     return Path(value).read_text() if name[0] == "f" else value
 
 class Step:
+    may_stop = True
     def __init__(self, context, *, name, fails=0, expand=False):
         self.name, self.fails, self.expand = name, fails, expand
     def __call__(self, inputs, item):
-        if STOP_AFTER.exists():
+        if self.may_stop and STOP_AFTER.exists():
             left = int(STOP_AFTER.read_text()) - 1
             STOP_AFTER.write_text(str(left))
             if left <= 0:
@@ -67,6 +69,12 @@ class Step:
         return {f"p_{self.name}": parts, f"t_{self.name}": number % 10}
     def batch(self, inputs, items):
         return list(map(self, inputs, items))
+
+class Waits(Step):
+    batch, may_stop = None, False  # it runs in another thread than what is to be interrupted
+    async def __call__(self, inputs, item):
+        await asyncio.sleep(digest(item.id, self.name) % 3 / 1000)
+        return super().__call__(inputs, item)
 
 class Keyed(Step):
     def batch_key(self, inputs, item):
@@ -138,9 +146,9 @@ def random_step(rng: random.Random, steps: list[Step], number: int, may_expand: 
 
 
 def random_batch(rng: random.Random) -> dict[str, Any]:
-    """Keys of a stage that has batches; {} of one that has none."""
+    """Keys of a stage that has batches, or whose items wait; {} of one that has neither."""
     if rng.random() < 0.5:
-        return {}
+        return rng.choice([{}, {"target": "stages.py:Waits", "in_flight": rng.choice([1, 2, 8])}])
     batch = {"batch": rng.choice([2, 3, 8]), "max_wait_s": rng.choice([0, 0.01, 0.1])}
     return {**batch, **rng.choice([{}, {"batch_key": "column"}, {"target": "stages.py:Keyed"}])}
 

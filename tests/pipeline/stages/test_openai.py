@@ -1,5 +1,6 @@
 """The stage that asks a server, against a real one on this machine that misbehaves in every usual way."""
 
+import asyncio
 import base64
 import json
 import threading
@@ -12,13 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenload.errors import ConfigError, EvenloadError, SpecError
 from evenload.pipeline import Pipeline
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.stages.openai import FIRST_PAUSE_S, LONGEST_PAUSE_S, OpenAI, pause_s
+from evenload.pipeline.stages.openai import AnswerCut, OpenAI
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
 
@@ -87,13 +86,26 @@ class Handler(BaseHTTPRequestHandler):
             return self.say(307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
         if how == "silent":
             return self.say(200, {"choices": [{"message": {"content": None, "refusal": "no"}}]})
+        if how == "html":
+            return self.say(200, "<html><body>It works!</body></html>")
+        if how == "odd":
+            return self.say(200, {"choices": {"0": [1, {"message": []}]}, "usage": [], "x": "[" * 100})
+        if how == "short":
+            return self.say(
+                200, {"choices": [{"message": {"content": "never whole"}}]}, {"Content-Length": "9"}
+            )
+        if how == "end":
+            word = text.partition(" ")[2]
+            choice = {"message": {"content": f"answer to {text}"}, "finish_reason": word}
+            usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+            return self.say(200, {"choices": [choice], "usage": usage})
         said = '{"rating": 7, "why": "sharp"}' if how == "json" else f"answer to {text}"
         return self.say(200, {"choices": [{"message": {"role": "assistant", "content": said}}]})
 
-    def say(self, code: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        content = json.dumps(body).encode()
+    def say(self, code: int, body: Any, headers: dict[str, str] | None = None) -> None:
+        content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(code)
-        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -115,10 +127,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def ask(server: Server, text: str, **more: Any) -> Any:
     device = SimpleNamespace(id="cpu:0", torch="cpu")
     options = {"url": server.url, "model": "m", "prompt": "{text}", "api_key_env": "TEST_KEY"}
-    stage = OpenAI(StageContext("ask", device, Path()), **(options | more))
-    stage._sleep = lambda seconds: None
+    return called(OpenAI(StageContext("ask", device, Path()), **(options | more)), {"text": text})
+
+
+def called(stage: OpenAI, values: dict[str, Any]) -> Any:
+    """What one call gives; nothing pauses before it tries again."""
+
+    async def no_pause(_: float) -> None:
+        for server in stage._servers._servers:
+            server.pace.hold_s = 0.0
+
+    stage._servers._sleep = no_pause  # type: ignore[assignment]
     try:
-        return stage({"text": text}, Item(0, "a", seed=2**33 + 5))
+        return asyncio.run(stage(values, Item(0, "a", seed=2**33 + 5)))
     finally:
         stage.close()
 
@@ -142,7 +163,15 @@ def test_an_answer_may_be_an_object_of_outputs(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "match"), [("wrong", "answered 400"), ("moved", "answered 307"), ("silent", "gave no text")]
+    ("how", "match"),
+    [
+        ("wrong", "answered 400"),
+        ("moved", "answered 307"),
+        ("silent", "gave no text"),
+        ("odd", "gave no text"),
+        ("html", "not JSON"),
+        ("short", "not JSON"),
+    ],
 )
 def test_what_is_no_use_to_try_again_is_told_at_once_and_without_the_key(
     server: Server, how: str, match: str
@@ -165,45 +194,24 @@ def test_pictures_are_sent_before_the_prompt(server: Server, tmp_path: Path) -> 
         StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path()),
         url=server.url + "/", model="m", prompt="what is it?", images=["path"],
     )  # fmt: skip
-    stage({"path": str(tmp_path / "a.png")}, Item(0, "a"))
+    called(stage, {"path": str(tmp_path / "a.png")})
     picture, text = server.seen[0]["messages"][0]["content"]
     assert text == {"type": "text", "text": "what is it?"}
     assert picture["image_url"]["url"].startswith("data:image/png;base64,")
     assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == b"\x89PNG"
-    stage.close()
 
 
-def test_a_batch_is_asked_together_and_never_more_than_allowed(server: Server) -> None:
-    server.together = threading.Barrier(3)  # nobody is answered before three have asked
-    stage = OpenAI(
-        StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path()),
-        url=server.url, model="m", prompt="{text}", concurrency=3,
-    )  # fmt: skip
-    answers = stage.batch([{"text": f"t{n}"} for n in range(9)], [Item(n, str(n)) for n in range(9)])
-    stage.close()
-    assert answers == [{"answer": f"answer to t{n}"} for n in range(9)]
-    assert server.most_at_once == 3
-
-
-def test_an_item_that_fails_in_a_batch_costs_no_other_a_request(server: Server) -> None:
-    context = StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path())
-    stage = OpenAI(context, url=server.url, model="m", prompt="{text}")
-    texts = ["a", "wrong b", "c"]
-    first, failed, last = stage.batch([{"text": one} for one in texts], [Item(0, one) for one in texts])
-    stage.close()
-    assert (first, last) == ({"answer": "answer to a"}, {"answer": "answer to c"})
-    assert isinstance(failed, EvenloadError)
-    assert server.n_asked == Counter(texts)
-
-
-@given(st.integers(0, 2000), st.none() | st.floats(0, 1e9), st.floats(0, 1))
-def test_pauses_grow_to_a_limit_and_are_what_the_server_asks_for(
-    attempt: int, wanted_s: float | None, chance: float
-) -> None:
-    pause = pause_s(attempt, wanted_s, chance)
-    assert FIRST_PAUSE_S / 2 <= pause <= LONGEST_PAUSE_S
-    assert pause >= min(wanted_s or 0.0, LONGEST_PAUSE_S)
-    assert pause_s(attempt + 1, wanted_s, chance) >= pause
+@pytest.mark.parametrize("how", ["length", "content_filter"])
+def test_an_answer_that_was_cut_fails_unless_it_is_allowed(server: Server, how: str) -> None:
+    with pytest.raises(AnswerCut, match=how):
+        ask(server, f"end {how}")
+    assert server.n_asked[f"end {how}"] == 1
+    also = ["finish_reason", "tokens_in", "tokens_out", "latency_s"]
+    found = ask(server, f"end {how}", allow_cut=True, also=also)
+    assert found.pop("latency_s") > 0
+    assert found == {"answer": f"answer to end {how}", "finish_reason": how, "tokens_in": 3, "tokens_out": 4}
+    found = ask(server, "plain", also={"finish_reason": "why"})
+    assert found == {"answer": "answer to plain", "why": None}
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "http://", "http://me:pw@host/v1"])
@@ -224,8 +232,7 @@ stages:
   - name: ask
     kind: openai
     params: {{url: {server.url}, model: m, prompt: "{{text}}", api_key_env: TEST_KEY, output: said}}
-    batch: 4
-    batch_changes_bits: allow
+    in_flight: 4
     timeout_s: 600
 """
     )

@@ -43,6 +43,7 @@ class DeviceGroup:
 
     state       off | starting | up | lost
     is_ordered  it has an order that it has not answered
+    with_lanes  stages whose tasks may be over long after the order that began them
     parked      stages whose model waits in host memory -> seconds until it is back
     running     task -> since when
     saving      tasks that are computed, whose files are on their way to the disk
@@ -60,6 +61,7 @@ class DeviceGroup:
     state: str = "off"
     is_ordered: bool = False
     resident: dict[int, Fit] = field(default_factory=dict)
+    with_lanes: set[int] = field(default_factory=set)
     parked: dict[int, float] = field(default_factory=dict)
     loading: int | None = None
     loading_since_s: float = 0.0
@@ -112,6 +114,16 @@ class DeviceGroup:
         self.n_timed[stage] = self.n_timed.get(stage, 0) + 1
         self.total_s[stage] = self.total_s.get(stage, 0.0) + seconds
 
+    @property
+    def n_computing(self) -> int:
+        """How many tasks it runs of stages whose items do not wait."""
+        waiting = {stage for stage, fit in self.resident.items() if fit.is_waiting}
+        return sum(task.stage not in waiting for task in self.running)
+
+    def running_of(self, stage: int) -> int:
+        """How many tasks of ``stage`` it runs."""
+        return sum(task.stage == stage for task in self.running)
+
     def free_s(self, stage: int, now: float) -> float:
         """When it may be through with what it runs, at the pace of ``stage``."""
         if not self.running:
@@ -122,14 +134,14 @@ class DeviceGroup:
 
     def held(self) -> HeldTasks:
         """Return the tasks that its worker has."""
-        has_lanes = any(fit.in_flight > 1 for fit in self.resident.values())
-        return HeldTasks(frozenset(self.running), frozenset(self.saving), has_lanes)
+        return HeldTasks(frozenset(self.running), frozenset(self.saving), bool(self.with_lanes))
 
     def reset(self) -> None:
         """Its worker is gone, with all that it held."""
         self.running.clear()
         self.saving.clear()
         self.resident.clear()
+        self.with_lanes.clear()
         self.parked.clear()
         self.loading = None
         self.is_ordered = False

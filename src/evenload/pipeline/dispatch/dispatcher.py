@@ -144,13 +144,14 @@ class Dispatcher:
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
-            return None if group.running else self._state.load(group, assignment, now)
-        lead = self._state.lead(group, assignment, now)
-        if lead is None or len(group.running) >= assignment.fit.in_flight:
+            may_load = self._state.may_load(group, assignment)
+            return self._state.load(group, assignment, now) if may_load else None
+        lead, n_free = self._state.lead(group, assignment, now), self._state.n_free(group, assignment)
+        if lead is None or n_free < 1:
             return None
-        if group.running and any(map(self._suspects.is_alone, (lead.task, *group.running))):
+        if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
             return None
-        tasks = tuple(self._state.take(group, assignment, lead))
+        tasks = tuple(self._state.take(group, assignment, lead, n_free))
         group.take(tasks, now)
         most = self.batch_of(group.id, assignment.stage)
         return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
@@ -216,6 +217,11 @@ class Dispatcher:
         """The tasks that its worker has."""
         return self.groups[group_id].held()
 
+    def is_waiting(self, group_id: str, stage: int) -> bool:
+        """Whether items of ``stage`` wait there, many at a time."""
+        fit = self.groups[group_id].resident.get(stage)
+        return fit is not None and fit.is_waiting
+
     def active_devices(self) -> set[str]:
         """Devices that take work."""
         groups = [group for group in self.groups.values() if group.state != "lost" and not group.is_draining]
@@ -254,14 +260,18 @@ class Dispatcher:
         parked: Mapping[int, float] | None = None,
         *,
         gives_keys: bool = False,
+        n_lanes: int = 1,
     ) -> None:
         """``seconds`` it took, if it was read; ``parked``: as in ``DeviceGroup``, from now on;
-        ``gives_keys``: the stage's class says what must be equal in a batch.
+        ``gives_keys``: the stage's class says what must be equal in a batch; ``n_lanes``: items at once.
         """
         group = self.groups[group_id]
         if seconds is not None:
             self._state.load_s[stage] = seconds
         group.resident[stage], group.parked = fit, dict(parked or {})
+        (group.with_lanes.add if n_lanes > 1 else group.with_lanes.discard)(stage)
+        if n_lanes < fit.in_flight:
+            lower_in_flight(group, stage, n_lanes)
         group.loading = None
         if gives_keys:
             self.waiting.ask_keys(stage)
@@ -424,16 +434,23 @@ def fewer_together(group: DeviceGroup, stage: int, n_now: int) -> str | None:
 
 
 def smaller_in_flight(group: DeviceGroup, stage: int) -> str | None:
-    """Half as many items in flight over a layer group; nothing is built anew for that."""
-    for at, assignment in enumerate(group.assignments):
+    """Half as many items in flight; nothing is built anew for that."""
+    for assignment in group.assignments:
         if assignment.stage == stage and assignment.fit.in_flight > 1:
             fewer = assignment.fit.in_flight // 2
-            group.assignments[at] = replace(assignment, fit=replace(assignment.fit, in_flight=fewer))
-            group.lowered[stage] = group.assignments[at].fit
-            if stage in group.resident:
-                group.resident[stage] = group.assignments[at].fit
+            lower_in_flight(group, stage, fewer)
             return f"{fewer} in flight"
     return None
+
+
+def lower_in_flight(group: DeviceGroup, stage: int, fewer: int) -> None:
+    """Have at most ``fewer`` items of ``stage`` in flight there from now on."""
+    for at, assignment in enumerate(group.assignments):
+        if assignment.stage == stage and assignment.fit.in_flight > fewer:
+            group.lowered[stage] = replace(assignment.fit, in_flight=fewer)
+            group.assignments[at] = replace(assignment, fit=group.lowered[stage])
+    if stage in group.resident:
+        group.resident[stage] = replace(group.resident[stage], in_flight=fewer)
 
 
 def next_fit(group: DeviceGroup, stage: int, fits: Sequence[str]) -> str | None:
@@ -445,7 +462,8 @@ def next_fit(group: DeviceGroup, stage: int, fits: Sequence[str]) -> str | None:
         lower = ladder[ladder.index(assignment.fit.name) + 1 :]
         if lower:
             n_resident = 0 if lower[0] == "resident_stream" else None
-            group.assignments[at] = replace(assignment, fit=Fit(lower[0], resident_blocks=n_resident))
+            fit = Fit(lower[0], assignment.fit.in_flight, resident_blocks=n_resident)
+            group.assignments[at] = replace(assignment, fit=fit)
             group.lowered[stage] = group.assignments[at].fit
             return f"fit {lower[0]}"
     return None

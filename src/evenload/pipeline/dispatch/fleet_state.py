@@ -68,6 +68,23 @@ class FleetState:
         """Most items in one call there."""
         return self.groups[group_id].batch.get(stage, self.waiting.rule(stage).most)
 
+    def n_free(self, group: DeviceGroup, assignment: Assignment) -> int:
+        """How many tasks may be given to ``group`` now, beside those that it runs.
+
+        Where its items wait, it gets a few more than it can begin: then the next one is there when one is
+        over, whatever else its worker or this program does at that moment.
+        """
+        fit, stage = assignment.fit, assignment.stage
+        if not fit.is_waiting:
+            return fit.in_flight - group.n_computing
+        n_holders = self._n_holding(stage)
+        is_plenty = n_holders <= 1 or self.waiting.count(stage) > 2 * n_holders * fit.in_flight
+        n_ahead = max(1, fit.in_flight // 4) if is_plenty else 0
+        return fit.in_flight + n_ahead - group.running_of(stage)
+
+    def _n_holding(self, stage: int) -> int:
+        return sum(stage in one.resident for one in self.groups.values() if one.state == "up")
+
     def _most(self, group: DeviceGroup, assignment: Assignment) -> int:
         return 1 if assignment.fit.in_flight > 1 else self.batch_of(group.id, assignment.stage)
 
@@ -83,27 +100,32 @@ class FleetState:
             group.id, stage, now, most, is_growing=self.is_growing(stage), may_ask=is_there
         )
 
-    def take(self, group: DeviceGroup, assignment: Assignment, lead: Lead) -> list[StageTask]:
-        """Take a batch: near the end of a stage, no more tasks than the others get as well."""
+    def take(self, group: DeviceGroup, assignment: Assignment, lead: Lead, n_free: int) -> list[StageTask]:
+        """Take a batch, or ``n_free`` tasks that wait: near the end of a stage, no more than others get."""
         stage, n_most = assignment.stage, self._most(group, assignment)
+        if assignment.fit.is_waiting:
+            n_most = n_free
         if not self.waiting.rule(stage).max_wait_s or not self.is_growing(stage):
-            holders = sum(stage in one.resident for one in self.groups.values() if one.state == "up")
-            n_most = min(n_most, -(-self.waiting.count(stage) // max(1, holders)))
+            n_most = min(n_most, -(-self.waiting.count(stage) // max(1, self._n_holding(stage))))
         return self.waiting.take(group.id, stage, lead, n_most)
 
     def n_ripe(self, stage: int, now: float) -> int:
         """Tasks of ``stage`` that wait for a worker, and not for others to go with."""
         return self.waiting.n_ripe(stage, now, is_growing=self.is_growing(stage))
 
+    def may_load(self, group: DeviceGroup, assignment: Assignment) -> bool:
+        """Does nothing run there but items that wait, of stages that stay?"""
+        kept = _kept_beside(group, assignment)
+        return not group.n_computing and all(task.stage in kept for task in group.running)
+
     def load(self, group: DeviceGroup, assignment: Assignment, now: float) -> LoadStage:
         """Have ``group`` load a stage, beside those that the plan holds at the same time."""
-        keep = tuple(
-            p.stage for p in group.assignments if p.phase == assignment.phase and p.stage != assignment.stage
-        )
+        keep = _kept_beside(group, assignment)
         gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
         later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self.is_fed(stage))
         group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
         group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
+        group.with_lanes.intersection_update(keep)
         return LoadStage(group.id, assignment.stage, assignment.fit, keep, later)
 
     def turn(self, assignment: Assignment, group: DeviceGroup) -> int:
@@ -120,7 +142,7 @@ class FleetState:
         item_s = sum(known) / len(known) if known else self._item_s.get(stage)
         if not holders or item_s is None:
             return True
-        without_s = self.waiting.count(stage) * item_s / len(holders)
+        without_s = self.waiting.count(stage) * item_s / sum(one.resident[stage].in_flight for one in holders)
         load_s = group.parked.get(stage, self.load_s.get(stage, 0.0))
         return without_s > load_s + group.item_s.get(stage, item_s)
 
@@ -130,12 +152,18 @@ class FleetState:
         Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
         is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
-        coming = self.tasks_on(stage)
+        coming = self.tasks_on(stage) - self._n_waiting(stage)
         return any(
-            self.n_ripe(later, now) + coming >= max(queue, self.waiting.rule(later).most)
+            self.n_ripe(later, now) + coming
+            >= max(queue, self.waiting.rule(later).most, 2 * self._n_waiting(later))
             and self._is_taken(later)
             for later in self.graph.next[stage]
         )
+
+    def _n_waiting(self, stage: int) -> int:
+        """How many tasks of ``stage`` can be under way at once, where its items wait."""
+        fits = (one.resident.get(stage) for one in self.groups.values())
+        return sum(fit.in_flight for fit in fits if fit is not None and fit.is_waiting)
 
     def _is_taken(self, stage: int) -> bool:
         """Can a group that is meant to work at ``stage`` run some of what waits for it?"""
@@ -221,3 +249,9 @@ class FleetState:
                         causes[group.id] = group.refused.get(stage) or group.back_off.why_given_up or drained
                 return stage, causes
         return None
+
+
+def _kept_beside(group: DeviceGroup, assignment: Assignment) -> tuple[int, ...]:
+    """Stages that the plan holds there beside that of ``assignment``."""
+    here = [one.stage for one in group.assignments if one.phase == assignment.phase]
+    return tuple(stage for stage in here if stage != assignment.stage)

@@ -21,6 +21,7 @@ SLOW_LOAD_S = 120.0  # a model of 60 GB takes a minute to read
 SLOW_LOAD_TIMES = 3.0
 UNKNOWN_S = 600.0  # an item of a stage of which nothing has ended yet does not make way before
 MORE_PATIENCE = 1.5  # each time that one had to make way, and might have been no hang
+WAITING_TIMES, WAITING_S = 3.0, 10.0  # of its limit, and beside: an item that its own worker should end
 MOST_STEP_S = 5.0  # of the clock at once: when the program itself was stopped, nobody has worked
 
 
@@ -163,13 +164,18 @@ class HangWatch:
             yield SlowWork(group.id, stage, None, seconds)
 
     def _is_over(self, group: DeviceGroup, task: StageTask) -> bool:
-        """Is it over its limit? A batch has twice the sum of its items, as it may be done one by one, too."""
+        """Is it over its limit, or not even ended by the worker that should have?
+
+        A batch has twice the sum of its items, as it may be done one by one, too.
+        """
         limit = self._limit_of(task)
         if limit is None:
             return False
-        fit = group.resident.get(task.stage)
-        is_batch = len(group.running) > 1 and (fit is None or fit.in_flight == 1)
-        return self._seconds(group, task) > limit.seconds * (2 * len(group.running) if is_batch else 1)
+        fit, n_together = group.resident.get(task.stage), group.running_of(task.stage)
+        if fit is not None and fit.is_waiting:  # its worker ends it, and knows when it began
+            return self._seconds(group, task) > WAITING_TIMES * limit.seconds + WAITING_S
+        is_batch = n_together > 1 and (fit is None or fit.in_flight == 1)
+        return self._seconds(group, task) > limit.seconds * (2 * n_together if is_batch else 1)
 
     def _may_hang(self, group: DeviceGroup, task: StageTask) -> bool:
         """Does it take so long that it should make way for others, if it is allowed to be run again?"""

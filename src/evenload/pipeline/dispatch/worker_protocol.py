@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from evenload.pipeline.dispatch.course.stage_rule import TimeLimit
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
@@ -45,6 +46,7 @@ class TaskInputs(NamedTuple):
     """A task with all that its stage is given. ``place`` comes before the item's id in names of files.
 
     files  places (see ``site.values_in``) of values that are paths, with the files; () where workers have all
+    limit  seconds that it may take; on an event loop, only the worker knows when it began
     """
 
     task: StageTask
@@ -52,6 +54,7 @@ class TaskInputs(NamedTuple):
     item: Item
     place: str = ""
     files: tuple[tuple[tuple[str | int, ...], GivenFile], ...] = ()
+    limit: TimeLimit | None = None
 
 
 class FilePiece(NamedTuple):
@@ -72,7 +75,7 @@ class Order(NamedTuple):
     """An order to a worker, of one of seven kinds.
 
     load    make ``stage`` ready
-    run     run the tasks of ``inputs`` together (with several lanes: begin one)
+    run     run the tasks of ``inputs`` together (with several lanes: begin them)
     keys    say the key of each task of ``inputs``, and run none
     wait    answer when something that runs is over
     adopt   hold the models for another job from now on, ``spec``
@@ -108,11 +111,12 @@ class OrderOutcome:
     start_s       by ``time.monotonic``, the same clock in all processes of a machine; saving left out
     waited_s      of the seconds of a task, and cpu_s: see ``events.Span``
     peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
-    must_replace  memory did not come back: this process should not go on
+    must_replace  memory did not come back, or a task cannot be ended: this process should not go on
     parked        of a load: stages that wait in host memory here, and the seconds until one is back
     site          what its machine has of the job
     piece         a part of a file that it sends
     can_batch     of a load: the stage takes several items in one call
+    n_lanes       of a load: items at once, each of which is told as it is over
     gives_keys    of a load: the stage's class says what must be equal in a batch
     key           of a task that is keyed: what must be equal in its batch; None: it runs alone, and ``error``
                   says why if that was not meant
@@ -139,6 +143,7 @@ class OrderOutcome:
     site: SiteReport | None = None
     piece: FilePiece | None = None
     can_batch: bool = True
+    n_lanes: int = 1
     gives_keys: bool = False
     key: str | None = None
     told_s: float = 0.0

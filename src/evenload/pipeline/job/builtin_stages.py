@@ -20,6 +20,7 @@ class BuiltinStage:
     columns     its ``params`` that name values it takes, with their defaults
     templates   its ``params`` in which ``{name}`` stands for a value, with the names in their defaults
     code        its ``params`` that name a class or function
+    manners     its ``params`` that change no result
     imports     modules that it imports as it is loaded, and that take long
     """
 
@@ -32,6 +33,7 @@ class BuiltinStage:
     columns: Mapping[str, Any] = field(default_factory=dict)
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     code: tuple[str, ...] = ()
+    manners: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
 
 
@@ -110,6 +112,14 @@ BUILTIN_STAGES = {
         needs_model=False,
         columns={"images": ()},
         templates={"prompt": (), "system": ()},
+        manners=(
+            "concurrency",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "timeout_s",
+            "retries",
+            "api_key_env",
+        ),
     ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }

@@ -167,6 +167,9 @@ class StageSpec(Section):
     """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
     batch: int = Field(default=1, ge=1)
     """Most items in one call, where the stage takes several (it has a method batch) and is repeatable."""
+    in_flight: int | None = Field(default=None, ge=1, le=4096)
+    """Most items under way at once in each worker, where the stage is async; by default 1, and for kind
+    openai its params.concurrency, or 8."""
     max_wait_s: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
     """Seconds that the first item of a batch waits for others, while more may come; by default a free worker
     takes what is there."""
@@ -195,6 +198,19 @@ class StageSpec(Section):
     def file_outputs(self) -> list[str]:
         """Names of the outputs that are files."""
         return [name for name, kind in self.outputs.items() if is_file_type(kind)]
+
+    @property
+    def n_in_flight(self) -> int:
+        """Most items that wait at once in a worker, as far as it is known before the stage is loaded."""
+        asked = self.in_flight
+        if asked is None and self.kind == "openai":
+            asked = self.params.get("concurrency", 8)
+        return max(1, asked) if isinstance(asked, int) and self.python is None else 1
+
+    @property
+    def n_together(self) -> int:
+        """Most items whose values are in memory at once."""
+        return max(self.batch, self.n_in_flight)
 
     def place_of(self, output: str, item: str, folder: str = "") -> str | None:
         """Where an output of an item is saved, relative to the run folder; None if it is no file.

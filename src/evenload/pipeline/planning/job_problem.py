@@ -326,9 +326,10 @@ def _plan_stage(source: _StageSource, fact: StageFacts, n_tasks: int) -> PlanSta
         fact.item_s if fact.item_s is not None else UNKNOWN_S,
         fact.load_s,
         weights,
-        fact.activation_bytes * source.stage.batch,
+        fact.activation_bytes * source.stage.n_together,
         waiting_bytes=work.waiting_bytes if work is not None else 0,
         n_passes=work.n_passes if work is not None else 1,
         n_tasks=n_tasks,
         fits=source.stage.fit,
+        in_flight=source.stage.n_in_flight,
     )

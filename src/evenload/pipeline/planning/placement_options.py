@@ -21,7 +21,7 @@ STREAM_BUFFERS = 2  # blocks being copied while another one computes
 class PlacementOption:
     """A way for some devices to hold a stage's model.
 
-    item_s  seconds from the start to the end of an item of size 1
+    item_s  seconds from the start to the end of an item of size 1; where items wait, between two ends
     load_s  seconds until the model is ready
     """
 
@@ -33,7 +33,7 @@ class PlacementOption:
 
     @property
     def items_per_s(self) -> float:
-        return self.fit.in_flight / self.item_s
+        return self.fit.n_parallel / self.item_s
 
 
 def group_option(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> PlacementOption | None:
@@ -101,9 +101,9 @@ def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) ->
     needed = needed_bytes(stage, problem, name)
     if needed is not None and device.free_bytes is not None and needed > device.free_bytes:
         return None
-    fit = Fit(name, device2bytes=(needed,) if needed is not None else ())
+    fit = Fit(name, stage.in_flight, device2bytes=(needed,) if needed is not None else ())
     load_s = min(stage.load_s, dict(device.returns).get(stage.name, stage.load_s))
-    return PlacementOption(stage.name, (device.id,), fit, stage.item_s / device.speed, load_s)
+    return PlacementOption(stage.name, (device.id,), fit, _item_s(stage) / device.speed, load_s)
 
 
 def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
@@ -118,11 +118,16 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Placement
     host_bytes = (weights.n_blocks - n_resident) * weights.block_bytes
     if problem.host_bytes is not None and host_bytes * _n_too_small(stage, problem) > problem.host_bytes:
         return None
-    pass_s = max(stage.item_s / stage.n_passes / device.speed, host_bytes / device.upload_bytes_s)
+    pass_s = max(_item_s(stage) / stage.n_passes / device.speed, host_bytes / device.upload_bytes_s)
     kept = (n_resident + STREAM_BUFFERS) * weights.block_bytes + weights.rest_bytes
     needed = kept + stage.activation_bytes + problem.context_bytes
-    fit = Fit("resident_stream", resident_blocks=n_resident, device2bytes=(needed,), host_bytes=host_bytes)
+    fit = Fit("resident_stream", stage.in_flight, (), n_resident, (needed,), host_bytes)
     return PlacementOption(stage.name, (device.id,), fit, pass_s * stage.n_passes, stage.load_s)
+
+
+def _item_s(stage: PlanStage) -> float:
+    """Return the seconds between the ends of two items, on a device of speed 1."""
+    return stage.item_s / stage.in_flight
 
 
 def _n_too_small(stage: PlanStage, problem: Problem) -> int:

@@ -113,7 +113,7 @@ class _Page:
                 parts = [self._number[one] for one in unit.devices]
                 self.devices.append({"name": group, "lanes": 1, "parts": parts})
             device = self.devices[self._number[group]]
-            device["lanes"] = max(device["lanes"], unit.fit.in_flight)
+            device["lanes"] = max(device["lanes"], unit.fit.n_parallel)
         self._chunks: dict[str, list[list[Any]]] = {stage.name: [] for stage in problem.stages}
         self._loads: dict[str, list[list[int]]] = {stage.name: [] for stage in problem.stages}
 

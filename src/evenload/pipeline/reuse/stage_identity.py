@@ -59,14 +59,16 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
     else:
         found = environment_of(stage.python, folder)
         facts |= {f"version {name}": digest_of(text.encode()) for name, text in found.items()}
-    for section, given in (("params", stage.params), ("call", stage.call)):
+    kind = BUILTIN_STAGES.get(stage.kind or "")
+    params = {n: value for n, value in stage.params.items() if kind is None or n not in kind.manners}
+    for section, given in (("params", params), ("call", stage.call)):
         for name, value in given.items():
             facts[f"{section}.{name}"] = json_text(value)
             for file, digest in _files(value, folder, digests):
                 facts[f"{section}.{name} {file}"] = digest
     facts["outputs"] = json_text(stage.outputs)
     facts |= _model_facts(stage, folder, digests)
-    if stage.batch_changes_bits == "allow":  # else a batch makes no difference
+    if stage.batch_changes_bits == "allow" and stage.n_in_flight == 1:  # else a batch makes no difference
         facts["batch"] = str(stage.batch)
         if stage.batch_key is not None:
             facts["batch_key"] = json_text(stage.batch_key)

@@ -39,6 +39,7 @@ HOW_LOADED = ("", "read", "unparked", "kept")
 HOW_COMPARED = re.compile(r"|differs|refused|equal(, [0-9.]{1,20}x as fast)?")
 MOST_TEXT = 65_536  # characters of a part of an error
 MOST_READS = 100_000
+MOST_LANES = 1 << 16
 MOST_KEY = 1000  # characters of a batch key; longer ones come as digests
 MOST_S = 1e8  # of a task, three years
 AHEAD_S = 60.0  # that the clock of another machine may seem to be ahead
@@ -105,6 +106,8 @@ class OutcomeCheck:
             return "an outcome without times"
         if not (one.peak_bytes is None or _is_count(one.peak_bytes, MOST_BYTES)):
             return "a number of bytes that cannot be"
+        if not _is_count(one.n_lanes, MOST_LANES):
+            return "a number of lanes that cannot be"
         flags = (one.must_replace, one.can_batch, one.gives_keys)
         if not all(type(flag) is bool for flag in flags) or not _is_text(one.how):
             return "an outcome that is none"

@@ -19,6 +19,8 @@ from evenload.pipeline.run.outcome_check import bound_times
 
 __all__ = ["EndedTask", "OutcomeReader"]
 
+LONG_S = 1.0  # in which an item of a stage that waits does not
+
 
 @dataclass(slots=True)
 class EndedTask:
@@ -47,6 +49,7 @@ class OutcomeReader:
         self.parked: dict[str, set[int]] = {}
         self.ended: deque[EndedTask] = deque()
         self._keyless: set[int] = set()  # stages of which it was told that an item has no key
+        self._blocking: set[int] = set()  # stages of which it was told that they hold their event loop
         self._dispatcher, self._stages, self._record = dispatcher, tuple(stages), record
 
     def take_ended(self) -> list[EndedTask]:
@@ -89,7 +92,7 @@ class OutcomeReader:
                 self._record.note("warning", f"{group}: no memory for an item of {name}; trying {tried}")
         if outcome.how:
             self._take_comparison(group, outcome.stage, outcome.how)
-        return False
+        return outcome.must_replace
 
     def unanswered(self, worker: Worker, order: Order, failure: Failure) -> None:
         """``order`` or its answer could not be read: all that it asked for has failed."""
@@ -160,8 +163,11 @@ class OutcomeReader:
         self._record.idle(group, outcome.start_s, outcome.stop_s, f"loads {name}" if is_read else back)
         seconds = seconds if is_read else None
         self._dispatcher.loaded(
-            group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys
-        )
+            group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys,
+            n_lanes=outcome.n_lanes,
+        )  # fmt: skip
+        if fit.is_waiting and outcome.n_lanes == 1:
+            self._record.note("warning", f"{group}: {name} is done one by one: its calls are not async")
         if not outcome.can_batch and self._dispatcher.batch_of(group, outcome.stage) > 1:
             self._take_comparison(group, outcome.stage, "refused")
         return outcome.must_replace
@@ -204,11 +210,21 @@ class OutcomeReader:
         seconds = outcome.stop_s - outcome.start_s
         is_told = task in self._dispatcher.held_by(worker.slot).saving
         is_measured = outcome.kind == "done" and seconds > 0 and not is_told
+        if outcome.kind == "done" and seconds - outcome.waited_s > LONG_S:
+            self._tell_blocking(worker, task, seconds - outcome.waited_s)
         self._dispatcher.ended(worker.slot, task, seconds if is_measured else None)
         if seconds > 0:
             status = "ok" if outcome.kind == "done" else "failed"
             self._span(worker, task, outcome.start_s, outcome.stop_s, status, outcome.waited_s, outcome.cpu_s)
         self.ended.append(EndedTask(task, outcome, worker.slot))
+
+    def _tell_blocking(self, worker: Worker, task: StageTask, seconds: float) -> None:
+        """Say once of a stage whose items wait on one event loop that one of them held it for so long."""
+        if self._dispatcher.is_waiting(worker.slot, task.stage) and task.stage not in self._blocking:
+            self._blocking.add(task.stage)
+            name = self._stages[task.stage]
+            text = f"{name}: an item held the event loop of {worker.slot} for {seconds:.1f} s: no other"
+            self._record.note("warning", f"{text} went on; `await asyncio.to_thread(...)` what takes long")
 
     def _span(
         self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str,

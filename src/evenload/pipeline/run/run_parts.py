@@ -176,7 +176,7 @@ def _dispatcher(
         batch={
             at: BatchRule(stage.batch, stage.max_wait_s, inputs.key_of)
             for at, stage in stages.items()
-            if stage.repeatable
+            if stage.repeatable and stage.n_in_flight == 1
         },
         once=[at for at, stage in stages.items() if not stage.repeatable],
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),

@@ -318,14 +318,16 @@ class StageDriver:
         if worker.slot not in self._idle_since_s or self._dispatcher.running_on(worker.slot):
             self._idle_since_s[worker.slot] = time.monotonic()  # an answer to ``wait`` ends no rest
         self._dispatcher.answered(worker.slot)
-        must_replace = False
+        must_replace = ""
         for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
             self.outcomes.unanswered(worker, chunk.order, failure)
         for outcomes in message.answer.values if not message.answer.failures else ():
             for outcome in outcomes:
-                must_replace |= self._take(worker, outcome, chunk.order.fit, message.answer.stop_s)
+                if self._take(worker, outcome, chunk.order.fit, message.answer.stop_s):
+                    is_load = outcome.task is None
+                    must_replace = "memory did not come back" if is_load else "an item could not be ended"
         if must_replace:
-            self._replace(worker)
+            self._replace(worker, must_replace)
 
     def _lose(self, worker: Worker, why: str, *, is_cut_off: bool = False) -> None:
         """End the worker now: what it ran is run elsewhere. ``why``: in words after "the worker"."""
@@ -392,9 +394,9 @@ class StageDriver:
         self._forget(worker)
         self.outcomes.worker_gone(worker, message, saying(message.last_words))
 
-    def _replace(self, worker: Worker) -> None:
-        self._record.note("warning", f"{worker.slot}: memory did not come back; a new worker takes over")
+    def _replace(self, worker: Worker, why: str) -> None:
+        self._record.note("warning", f"{worker.slot}: {why}; a new worker takes over")
         self._forget(worker)
-        self._supervisor.discard(worker, "replaced: memory did not come back")
+        self._supervisor.discard(worker, f"replaced: {why}")
         given_up = self._dispatcher.restart(worker.slot)
-        self.outcomes.not_again(given_up, worker.slot, "was replaced as memory did not come back")
+        self.outcomes.not_again(given_up, worker.slot, f"was replaced as {why}")

@@ -35,7 +35,8 @@ class StageInputs:
         values = run_folder_path(self._flow.values(task), self._run_folder, self._files)
         if (gather := self._flow.rules[task.stage].gather) and isinstance(values[gather], list):
             values[gather] = [run_folder_path(part, self._run_folder, self._files) for part in values[gather]]
-        return TaskInputs(task, values, strand.item, self._folder_of(task))
+        limit = self._flow.limit_of(task)
+        return TaskInputs(task, values, strand.item, self._folder_of(task), limit=limit)
 
     def key_of(self, task: StageTask) -> str | None:
         """What its stage's ``batch_key`` names, as text; None if the item has none of it, and runs alone."""

@@ -1,53 +1,50 @@
-"""Ask a server that speaks OpenAI's protocol, such as vLLM's: one chat completion for each item.
-
-A request is sent again, after growing pauses, while the server is busy or not there: connections that fail,
-408, 409, 425, 429 and 5xx. What is wrong with the request itself is told at once.
-"""
+"""Ask a server that speaks OpenAI's protocol, such as vLLM's: one chat completion for each item."""
 
 import base64
-import http.client
 import json
 import mimetypes
 import os
-import random
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 from evenload._bounded_json import parse_json
 from evenload._private_files import read_plain
-from evenload._waiting import waiting
-from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
+from evenload.errors import ConfigError, FormatError, quoted
 from evenload.pipeline.stage import Item, StageContext
+from evenload.pipeline.stages.model_servers import MOST_ANSWER_BYTES, ModelServers, checked_url
 from evenload.pipeline.stages.vlm_score import fill_question
 
-__all__ = ["BUSY", "NoRedirects", "OpenAI", "pause_s"]
+__all__ = ["FACTS", "AnswerCut", "OpenAI", "facts_named"]
 
-BUSY = (408, 409, 425, 429)
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-MOST_ANSWER_BYTES = 64 << 20
-MOST_ERROR_BYTES = 4096
+FACTS = ("finish_reason", "tokens_in", "tokens_out", "latency_s")
+CUT = {"length": "at the limit of its tokens", "content_filter": "by the server's filter of contents"}
 MOST_PICTURE_BYTES = 256 << 20
+FIRST_TOKENS = 256  # of an answer, where neither the request nor an answer before says more
+
+
+class AnswerCut(FormatError):
+    """An answer that ends before its end; the same request would be cut again."""
+
+    is_final = True
 
 
 class OpenAI:
     """A stage that asks a server, and outputs its answer.
 
-    url          where the protocol begins, such as http://localhost:8000/v1
+    url          where the protocol begins, such as http://localhost:8000/v1, or a list of those
     model        the name of the model there
     prompt       what is asked; ``{column}`` stands for the item's value
     system       what the model is told before
     images       columns with pictures, which are sent as they are, before the prompt
     output       name of the output that gets the text
     reads_json   the answer is a JSON object of outputs instead
+    also         more outputs: finish_reason, tokens_in, tokens_out, latency_s, or a mapping to names for them
+    allow_cut    take an answer that was cut at its limit of tokens, or filtered, for one
     body         more of the request: temperature, max_tokens, response_format, ...
-    concurrency  requests at once by this worker, where the stage has a ``batch``
+    concurrency  requests at once by this worker, where the job file has no ``in_flight``
+    requests_per_minute, tokens_per_minute  to each server, by this worker
     timeout_s    seconds without a word from the server after which a request is tried again
     retries      further attempts at a request
     api_key_env  name of the environment variable with the key; it is written nowhere
@@ -58,33 +55,81 @@ class OpenAI:
         self,
         context: StageContext,
         *,
-        url: str,
+        url: str | Sequence[str],
         model: str,
         prompt: str,
         system: str | None = None,
         images: Sequence[str] = (),
         output: str = "answer",
         reads_json: bool = False,
+        also: Sequence[str] | Mapping[str, str] = (),
+        allow_cut: bool = False,
         body: Mapping[str, Any] | None = None,
         concurrency: int = 8,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
         timeout_s: float = 120.0,
         retries: int = 6,
         api_key_env: str = "OPENAI_API_KEY",
         sends_seed: bool = True,
     ):
-        self._url = _checked_url(url)
+        urls = [checked_url(one) for one in ([url] if isinstance(url, str) else url)]
+        if not urls:
+            raise ConfigError("url: the list is empty", hint="write http://localhost:8000/v1")
+        self._url = urls[0] if len(urls) == 1 else f"{urls[0]} or another"
+        self._servers = ModelServers(
+            urls, timeout_s=timeout_s, retries=retries, key=os.environ.get(api_key_env, ""),
+            requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute,
+        )  # fmt: skip
         self._body = {"model": model, **(body or {})}
         self._prompt, self._system, self._images = prompt, system, tuple(images)
         self._output, self._reads_json, self._sends_seed = output, reads_json, sends_seed
-        self._timeout_s, self._retries = timeout_s, retries
-        self._key = os.environ.get(api_key_env, "")
-        self._opener = urllib.request.build_opener(NoRedirects)
-        self._pool = ThreadPoolExecutor(max(1, concurrency), "evenload-openai")
-        self._sleep: Callable[[float], None] = time.sleep
+        self._also, self._allow_cut = facts_named(also), allow_cut
 
-    def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
+    async def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
         seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
-        text = self.answer(self._messages(inputs), seed)
+        answer = await self.answer(self._messages(inputs), seed)
+        if answer.reason in CUT and not self._allow_cut:
+            raise AnswerCut(
+                f"the answer was cut {CUT[answer.reason]} ({answer.reason}): {quoted(answer.text, 120)}",
+                hint="raise body.max_tokens, or take it with params: {allow_cut: true}",
+            )
+        return self._outputs(answer.text) | {name: getattr(answer, fact) for fact, name in self._also.items()}
+
+    def close(self) -> None:
+        self._servers.close()
+
+    async def answer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        **body: Any,
+    ) -> "Answer":
+        """Ask, and return the answer. ``body`` goes before the stage's, and that before ``defaults``."""
+        request = {**defaults, **self._body, **body, "messages": messages}
+        content = json.dumps(request).encode()
+        most = request.get("max_tokens") or request.get("max_completion_tokens")
+        expected = len(content) / 4 + (most if isinstance(most, int) else FIRST_TOKENS)
+        reply = await self._servers.ask(content, expected, _n_tokens)
+        said = parse_json(reply.content, f"the answer of {self._url}", MOST_ANSWER_BYTES)
+        return self._read(said, reply.seconds)
+
+    def _read(self, said: Any, seconds: float) -> "Answer":
+        choice = _at(said, "choices", 0)
+        reason, text = _at(choice, "finish_reason"), _at(choice, "message", "content")
+        reason = reason if isinstance(reason, str) and len(reason) < 100 else None
+        if text is None and reason == "content_filter":
+            text = ""
+        if not isinstance(text, str):
+            raise FormatError(
+                f"{self._url} gave no text: {self._servers.without_key(quoted(said, 200))}",
+                hint="is it a server for chat completions? look for a refusal in its answer",
+            )
+        counts = [_at(said, "usage", name) for name in ("prompt_tokens", "completion_tokens")]
+        n_in, n_out = (one if type(one) is int and 0 <= one < 2**53 else None for one in counts)
+        return Answer(text, reason, n_in, n_out, round(seconds, 6))
+
+    def _outputs(self, text: str) -> dict[str, Any]:
         if not self._reads_json:
             return {self._output: text}
         outputs = parse_json(text, f"the answer of {self._url}")
@@ -93,31 +138,6 @@ class OpenAI:
                 f"the answer is {quoted(text)}, no JSON object", hint="ask for one in the prompt"
             )
         return outputs
-
-    def batch(
-        self, inputs: Sequence[Mapping[str, Any]], items: Sequence[Item]
-    ) -> list[dict[str, Any] | Exception]:
-        """Ask for several items at once, ``concurrency`` at a time; an item that fails costs no other's."""
-        return list(self._pool.map(self._outputs_or_error, inputs, items))
-
-    def _outputs_or_error(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any] | Exception:
-        try:
-            return self(inputs, item)
-        except Exception as error:
-            return error
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def answer(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        defaults: Mapping[str, Any] = MappingProxyType({}),
-        **body: Any,
-    ) -> str:
-        """Ask, and return the text. ``body`` has precedence over the stage's, and that over ``defaults``."""
-        request = {**defaults, **self._body, **body, "messages": messages}
-        return self._text(self._ask(json.dumps(request).encode()))
 
     def _messages(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
         content: Any = fill_question(self._prompt, inputs)
@@ -129,106 +149,48 @@ class OpenAI:
             messages.insert(0, {"role": "system", "content": fill_question(self._system, inputs)})
         return messages
 
-    def _ask(self, body: bytes) -> bytes:
-        """Send the request until there is an answer. Raises EvenloadError with what was said last."""
-        why = ""
-        for attempt in range(self._retries + 1):
-            try:
-                return self._send(body)
-            except urllib.error.HTTPError as error:
-                with error:
-                    said = error.read(MOST_ERROR_BYTES).decode("utf-8", "replace")
-                why = self._without_key(f"{self._url} answered {error.code}: {quoted(said, 200)}")
-                wanted_s = _seconds(error.headers.get("Retry-After"))
-                if error.code not in BUSY and error.code < 500:
-                    raise EvenloadError(why, hint=_HINTS.get(error.code, "correct the request")) from None
-            except (OSError, http.client.HTTPException) as error:  # also a time limit, or a cut connection
-                why, wanted_s = (
-                    self._without_key(f"{self._url}: {type(error).__name__}: {reason_of(error)}"),
-                    None,
-                )
-            if attempt == self._retries:
-                break
-            with waiting():
-                self._sleep(pause_s(attempt, wanted_s, random.random()))
-        raise EvenloadError(
-            f"{why}, {self._retries + 1} times", hint="is the server up? see retries, timeout_s"
+
+class Answer(NamedTuple):
+    """A text, and what the server says of it; None where it says nothing."""
+
+    text: str
+    finish_reason: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    latency_s: float
+
+    @property
+    def reason(self) -> str:
+        return self.finish_reason or ""
+
+
+def facts_named(also: Any) -> dict[str, str]:
+    """Return the facts that ``also`` asks for, and the name of each as an output. Raises ConfigError."""
+    named = dict(also) if isinstance(also, Mapping) else {one: one for one in also}
+    if unknown := [one for one in named if one not in FACTS]:
+        raise ConfigError(
+            f"also: {quoted(unknown[0])} is no fact of an answer", hint=f"write {', '.join(FACTS)}"
         )
+    return named
 
-    def _send(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(f"{self._url}/chat/completions", body, headers)
-        with waiting(), self._opener.open(request, timeout=self._timeout_s) as reply:
-            answer = reply.read(MOST_ANSWER_BYTES + 1)
-            if reply.length and len(answer) <= MOST_ANSWER_BYTES:
-                raise http.client.IncompleteRead(answer, reply.length)
-        if len(answer) > MOST_ANSWER_BYTES:
-            raise FormatError(f"{self._url} answered with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return answer
 
-    def _text(self, answer: bytes) -> str:
-        said = parse_json(answer, f"the answer of {self._url}", MOST_ANSWER_BYTES)
+def _at(value: Any, *path: str | int) -> Any:
+    """Return what lies at ``path`` in a stranger's JSON; None if nothing does."""
+    for step in path:
         try:
-            text = said["choices"][0]["message"]["content"]
+            value = value[step]
         except (KeyError, IndexError, TypeError):
-            text = None
-        if not isinstance(text, str):
-            raise FormatError(
-                f"{self._url} gave no text: {self._without_key(quoted(said, 200))}",
-                hint="is it a server for chat completions? look for a refusal in its answer",
-            )
-        return text
-
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "***") if self._key else text
+            return None
+    return value
 
 
-_HINTS = {
-    401: "set the key in the variable that api_key_env names",
-    403: "set the key in the variable that api_key_env names",
-    404: "url ends before /chat/completions; model must be one that the server has",
-}
-
-
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like any other: the key goes to no other server."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        return None
-
-
-def pause_s(attempt: int, wanted_s: float | None, chance: float) -> float:
-    """Seconds before the next attempt: doubling, and spread so that workers do not come back together.
-
-    attempt   0 for the first one that failed
-    wanted_s  what the server asked for
-    chance    0 to 1
-    """
-    grown_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 30))
-    return max(grown_s * (0.5 + chance / 2), min(wanted_s or 0.0, LONGEST_PAUSE_S))
-
-
-def _seconds(text: str | None) -> float | None:
+def _n_tokens(content: bytes) -> int | None:
+    """Read the tokens that a request took."""
     try:
-        return max(0.0, float(text)) if text else None
-    except ValueError:  # a date
+        n_tokens = _at(json.loads(content), "usage", "total_tokens")
+    except (ValueError, RecursionError):
         return None
-
-
-def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"url: {quoted(url)} is no address of a server", hint="write http://localhost:8000/v1"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            f"url: the address of {quoted(parts.hostname)} holds a password, which the run folder would show",
-            hint="put the key into an environment variable, and its name into api_key_env",
-        )
-    return url.rstrip("/")
+    return n_tokens if type(n_tokens) is int and 0 <= n_tokens < 2**53 else None
 
 
 def _as_url(path: str) -> str:

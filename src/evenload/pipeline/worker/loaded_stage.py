@@ -1,10 +1,12 @@
-"""Run items on a loaded model: one by one, several at once on lanes, or as a batch.
+"""Run items on a loaded model: one by one, several at once on lanes or an event loop, or as a batch.
 
 A batch must give the bytes that its items give one by one, unless the job allows otherwise: in each worker
 the first batch of a key (other shapes, other kernels) is done both ways and compared.
 """
 
+import asyncio
 import contextlib
+import functools
 import gc
 import queue
 import sys
@@ -16,7 +18,8 @@ from pathlib import Path
 
 from evenload._waiting import Meter
 from evenload.executor.task.failure import Failure, is_memory_error
-from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, TaskInputs
+from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, StageTask, TaskInputs
+from evenload.pipeline.event_loop import LoopShare
 from evenload.pipeline.stage import StageOutput, StageSetup
 from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
@@ -26,9 +29,10 @@ __all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
 
 
 class LoadedStage:
-    """A loaded model; each lane has its own scheduler state and thread.
+    """A loaded model. Each lane has its own scheduler state and thread; an async stage has one event loop.
 
-    over   queue of outcomes that come later: those of lanes, and of items whose files were saved
+    n_lanes  items at once, if the stage can have several
+    over     queue of outcomes that come later: those of lanes, and of items whose files were saved
     """
 
     def __init__(
@@ -45,12 +49,14 @@ class LoadedStage:
         self._compared: set[str] = set()  # keys of batches that gave the bytes of single items
         self._lanes: queue.SimpleQueue[StageRunner] = queue.SimpleQueue()
         self._lanes.put(runner)
-        self._has_lanes = False
-        for _ in range(n_lanes - 1):
+        self._n_free = asyncio.Semaphore(n_lanes)
+        self._on_loop: dict[StageTask, tuple[TaskInputs, LoopShare, float]] = {}
+        self._is_async = n_lanes > 1 and runner.is_async
+        for _ in range(0 if self._is_async else n_lanes - 1):
             lane = runner.lane()
             if lane is not None:
-                self._has_lanes = True
                 self._lanes.put(lane)
+        self.n_lanes = n_lanes if self._is_async else self._lanes.qsize()
 
     def key_of(self, one: TaskInputs) -> OrderOutcome:
         """Say what must be equal in the item's batch; where that fails, it runs alone."""
@@ -65,7 +71,11 @@ class LoadedStage:
         """Run the items, which are equal in ``key``; returns the outcomes there are by now, the others go
         to ``over``.
         """
-        if self._has_lanes:
+        if self._is_async:
+            for one in tasks:
+                self.runner.loop.begin(functools.partial(self._run_on_loop, one))
+            return []
+        if self.n_lanes > 1:
             for one in tasks:
                 threading.Thread(target=self._run_on_lane, args=(one,), daemon=True).start()
             return []
@@ -104,6 +114,45 @@ class LoadedStage:
         if outcome.kind != "made":  # else it is in ``over`` already
             self._over.put(outcome)
 
+    async def _run_on_loop(self, one: TaskInputs) -> None:
+        """Run an item of an async stage: while it does not hold the loop, it waits."""
+        async with self._n_free:
+            share = LoopShare(self.runner.call_async(one.values, one.item, one.place))
+            made, began_s, limit = None, time.monotonic(), one.limit
+            self._on_loop[one.task] = one, share, began_s
+            timer = asyncio.timeout(None if limit is None else limit.seconds)
+            try:
+                async with timer:
+                    made = await share
+            except BaseException as error:
+                is_late = timer.expired() and isinstance(error, TimeoutError)
+                outcome = self._late(one) if is_late else self._failed(one, error)
+            else:
+                outcome = OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads)
+        if self._on_loop.pop(one.task, None) is None:
+            return  # it held the loop for so long that it was given up
+        timed(outcome, began_s)
+        outcome.waited_s = max(0.0, outcome.stop_s - began_s - share.held_s)
+        if made is None or self._saved(outcome, made).kind != "made":
+            self._over.put(outcome)
+
+    def given_up(self) -> list[OrderOutcome]:
+        """Give up the item that holds the event loop beyond its time limit: nothing can take it off there."""
+        outcomes, now = [], time.monotonic()
+        for one, share, began_s in tuple(self._on_loop.values()):
+            since_s, limit = share.since_s, one.limit
+            is_stuck = since_s is not None and limit is not None and now - since_s > limit.seconds
+            if is_stuck and self._on_loop.pop(one.task, None) is not None:
+                outcome = self._late(one, ": it holds the event loop and never awaits")
+                outcome.must_replace = True
+                outcomes.append(timed(outcome, began_s))
+        return outcomes
+
+    def _late(self, one: TaskInputs, how: str = "") -> OrderOutcome:
+        assert one.limit is not None
+        text = f"the item ran longer than {one.limit.text} and was ended{how}"
+        return OrderOutcome("failed", self._stage, one.task, error=("TaskTimeout", text, ""))
+
     def _run_one(self, runner: StageRunner, one: TaskInputs) -> OrderOutcome:
         made, outcome = self._called(runner, one)
         return outcome if made is None else self._saved(outcome, made)
@@ -113,7 +162,7 @@ class LoadedStage:
         began_s, made, meter = time.monotonic(), None, Meter()
         try:
             # Items on lanes run at once in one process: nobody can say what was done for which.
-            with contextlib.nullcontext() if self._has_lanes else meter:
+            with contextlib.nullcontext() if self.n_lanes > 1 else meter:
                 made = runner.call(one.values, one.item, one.place)
         except Exception as error:
             outcome = self._failed(one, error)
@@ -138,7 +187,7 @@ class LoadedStage:
             "made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s
         )
         interim.peak_bytes = outcome.peak_bytes
-        if self._has_lanes:
+        if self.n_lanes > 1:
             self._over.put(interim)  # before the outcome itself can be there
 
         def then(fault: Exception | None) -> None:

@@ -127,8 +127,8 @@ class StageHost:
             return []
 
     def _outcomes_so_far(self) -> list[OrderOutcome]:
-        """Return the outcomes of lanes and of saved files that are there already."""
-        outcomes = []
+        """Return the outcomes of lanes and of saved files that are there already, and of what is given up."""
+        outcomes = [one for loaded in self._loaded.values() for one in loaded.given_up()]
         while not self._over.empty():
             outcomes.append(self._over.get())
         return outcomes
@@ -155,6 +155,7 @@ class StageHost:
         loaded = timed(OrderOutcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
         runner = self._loaded[order.stage].runner
         loaded.can_batch, loaded.gives_keys = runner.can_batch, runner.gives_keys
+        loaded.n_lanes = self._loaded[order.stage].n_lanes
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace and isinstance(self._saver, FileSaver):
             self._saver.close()  # so that nothing computed is lost when this process is replaced

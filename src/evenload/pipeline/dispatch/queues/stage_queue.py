@@ -167,13 +167,20 @@ class StageQueue:
         return min((seconds for seconds in due if 0 < seconds < float("inf")), default=None)
 
     def take(self, lead: Lead, n_most: int) -> list[StageTask]:
-        """Take out a batch that begins with ``lead``; those that are only asked for come back."""
+        """Take out a batch that begins with ``lead``; those that are only asked for come back.
+
+        Where a stage has no batches, these are tasks that a worker has in flight, each by itself.
+        """
         line_key = _UNASKED if lead.asks else lead.key
         n_most = ASKED * self.rule.most if lead.asks else n_most
         tasks = [lead.task]
         self.discard(tasks, runs=not lead.asks)
-        while len(tasks) < n_most and line_key is not None and line_key in self._lines:
-            tasks.append(self._head(self._lines[line_key].heap)[-1])
+        is_alone = line_key is None and (self.rule.most > 1 or self._is_single(lead.task))
+        while len(tasks) < n_most and line_key in self._lines and not is_alone:
+            task = self._head(self._lines[line_key].heap)[-1]
+            if line_key is None and self._is_single(task):
+                break
+            tasks.append(task)
             self.discard(tasks[-1:], runs=not lead.asks)
         return tasks
 

@@ -43,17 +43,21 @@ def _of_stage(stage: "StageSpec") -> list[str]:
             f"stages.{stage.name}.call.true_cfg_scale: {scale} does nothing without a negative_prompt; "
             'give one, if only " " (each step then computes twice)'
         )
-    if stage.batch > 1:
+    if stage.batch > 1 and stage.n_in_flight > 1:
+        whose = "" if stage.in_flight else " (params.concurrency)"
+        notes.append(
+            f"stages.{stage.name}.batch: {stage.batch} does nothing: each item goes by itself, "
+            f"{stage.n_in_flight} under way at once{whose}; write in_flight: {stage.n_in_flight} and no batch"
+        )
+    elif stage.batch > 1:
         notes.append(
             f"stages.{stage.name}.batch: {stage.batch} items in one call may change the last bits of results"
         )
     waits = [f"{name}" for name in ("max_wait_s", "batch_key") if getattr(stage, name)]
     if waits and stage.batch == 1:
         notes.append(f"stages.{stage.name}.{waits[0]}: does nothing with batch: 1; say how many go together")
-    if stage.kind == "openai" and stage.batch == 1:
-        notes.append(
-            f"stages.{stage.name}.batch: 1 item in one call, so one request at a time; try batch: 32"
-        )
+    if stage.python is not None and (stage.in_flight or 1) > 1:
+        notes.append(f"stages.{stage.name}.in_flight: does nothing with python, whose items go one by one")
     if stage.batch > 1 and not stage.repeatable:
         notes.append(f"stages.{stage.name}.batch: does nothing with repeatable: false, whose items run alone")
     if stage.model is None and any(fit in ("fp8", "nf4") for fit in stage.fit):

@@ -142,14 +142,14 @@ def _fill_phase(
         load_s = option.load_s if _hindrance(option, holds) else 0.0
         start_s = max(max(used_s[device] for device in option.devices) + load_s, lead_s)
         n_rounds = math.floor((end_s - start_s) / (option.item_s * problem.mean_size) + 1e-9)
-        n_tasks = min(n_left, n_rounds * option.fit.in_flight)
+        n_tasks = min(n_left, n_rounds * option.fit.n_parallel)
         if quotas is not None:
             is_rest = end_s - start_s < LEAST * (end_s - lead_s)
             n_tasks = 0 if is_rest else quotas.take(option, n_tasks)
         if n_tasks <= 0:
             continue
         n_left -= n_tasks
-        stop_s = start_s + math.ceil(n_tasks / option.fit.in_flight) * option.item_s * problem.mean_size
+        stop_s = start_s + math.ceil(n_tasks / option.fit.n_parallel) * option.item_s * problem.mean_size
         used_s.update(dict.fromkeys(option.devices, stop_s))
         phase.append(CandidateUnit(option, n_tasks))
     return tuple(phase), n_left

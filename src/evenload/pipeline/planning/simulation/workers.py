@@ -64,7 +64,7 @@ class WorkerKind:
         self.item_s = {s: units[s].option.item_s for s in stages}
         self.load_s = {s: units[s].option.load_s for s in stages}
         self.limits = {s: limit for s in stages if (limit := units[s].limit) is not None}
-        self.n_parallel = max(unit.option.fit.in_flight for unit in units.values())
+        self.n_parallel = max(unit.option.fit.n_parallel for unit in units.values())
         self.rank = min(self.item_s[s] / problem.stages[s].item_s for s in stages)
 
 
@@ -146,7 +146,7 @@ def list_workers(
             stages = sorted(placed, reverse=late_first)
             units = {stage: unit for stage, (_, unit) in placed.items()}
             key = tuple(
-                (s, u.option.item_s, u.option.load_s, u.limit, u.option.fit.in_flight)
+                (s, u.option.item_s, u.option.load_s, u.limit, u.option.fit.n_parallel)
                 for s, u in sorted(units.items())
             )
             if key not in kinds:

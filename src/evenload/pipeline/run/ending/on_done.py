@@ -22,7 +22,8 @@ from evenload.errors import quoted, reason_of
 from evenload.events import json_text
 from evenload.pipeline.dispatch.results import PipelineResult
 from evenload.pipeline.job.spec_settings import OnDoneSection, fault_of_address
-from evenload.pipeline.stages.openai import BUSY, NoRedirects, pause_s
+from evenload.pipeline.stages.model_servers import BUSY
+from evenload.pipeline.stages.server_pace import pause_s
 
 __all__ = ["tell_done"]
 
@@ -140,4 +141,11 @@ def _seconds(text: str | None) -> float | None:
     try:
         return max(0.0, float(json.loads(text))) if text else None
     except (ValueError, TypeError):  # a date
+        return None
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other: the token goes to no other server."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
