@@ -22,7 +22,6 @@ from typing import Any
 
 import psutil
 import pytest
-from compiled_once import compile_tests
 from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
 from hypothesis import HealthCheck, settings
 from longest_first import longest_first, needs_cluster
@@ -76,8 +75,6 @@ def pytest_configure(config: pytest.Config) -> None:
         package = importlib.util.find_spec("evenload")
         if package is not None and package.origin:  # else each process of a test would compile it again
             compileall.compile_dir(Path(package.origin).parent, quiet=2)
-        if getattr(config.option, "numprocesses", None):
-            compile_tests(config)
     else:
         start_servers_anew()
 

@@ -46,8 +46,15 @@ def python_that_has_read(life: ExitStack, arguments: Sequence[str]) -> str:
     with open(os.devnull, "r+") as null:
         programs.start(Path(__file__), *[null.fileno()] * 3).wait(LIMIT_S)
     os.environ[ADDRESS] = programs.address
+    return shlex.join(python_command())
+
+
+def python_command() -> list[str]:
+    """Of a program that is forked from that process where there is one, else a new interpreter's."""
+    if ADDRESS not in os.environ:
+        return [sys.executable]
     client = Path(__file__).with_name("asked_program.py")
-    return shlex.join([sys.executable, "-I", "-S", str(client), programs.address])
+    return [sys.executable, "-I", "-S", str(client), os.environ[ADDRESS]]
 
 
 def start_servers_anew() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_workers import python_command
 
 from evenload.devices.device import Device
 from evenload.devices.environment import worker_environment
@@ -45,7 +46,8 @@ def test_each_part_is_named_once():
 @pytest.mark.parametrize("modules", LOADED)
 def test_parts_pretend(modules, tmp_path):
     names = LOADED[modules]
-    program = [sys.executable, str(Path(__file__).with_name("forked_parts.py")), modules]
+    python = python_command() if "torch._dynamo" in modules else [sys.executable]
+    program = [*python, str(Path(__file__).with_name("forked_parts.py")), modules]
     asked = ["--pretend", "--minutes", "60", "--out", str(tmp_path), "--only", ",".join(names)]
     done = subprocess.run([*program, *asked], capture_output=True, text=True, timeout=1100, cwd="/")
     assert (tmp_path / "log.txt").exists(), done.stderr

@@ -1,11 +1,11 @@
 """Tests that rooms of speed-only extras can be taken away: the plain path gives the same results."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forked_workers import python_command
 from torch import nn
 
 from evenload.clients import SGD, Recipe, train
@@ -62,6 +62,8 @@ class Refuse(importlib.abc.MetaPathFinder):
 
 folder, path, *rooms = sys.argv[1:]
 refused = set()
+for name in [name for name in sys.modules if name.partition(".")[0] == "evenload"]:
+    del sys.modules[name]  # where this is forked from a process with the rooms
 sys.meta_path.insert(0, Refuse())
 sys.path.insert(0, folder)
 from test_speedups_taken_away import CASES, trained
@@ -75,7 +77,7 @@ assert refused == set(rooms), "nothing has asked for some"
 def without(request, tmp_path_factory):
     """What is trained in a process without the rooms: one, since to import torch and its compiler is slow."""
     path = tmp_path_factory.mktemp("without") / "states.pt"
-    command = [sys.executable, "-W", "ignore", "-c", WITHOUT, str(request.path.parent), str(path), *CASES]
+    command = [*python_command(), "-W", "ignore", "-c", WITHOUT, str(request.path.parent), str(path), *CASES]
     subprocess.run(command, check=True, timeout=1100)
     return torch.load(path, weights_only=True)
 

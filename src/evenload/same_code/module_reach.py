@@ -199,9 +199,7 @@ class ModuleReach:
         self._has_all = True
         for name, module in list(self._loaded.items()):
             is_own = name != "__main__" and name.partition(".")[0] != "evenload"
-            file = getattr(module, "__dict__", {}).get(
-                "__file__"
-            )  # most are installed: no more is asked of those
+            file = getattr(module, "__dict__", {}).get("__file__")  # most are installed: no more is asked
             place = _place_of(module) if is_own and isinstance(file, str) and not is_installed(file) else None
             if place is not None and place.file is not None:
                 yield place.file, name, name if place.parts is not None else name.rpartition(".")[0]
