@@ -87,7 +87,9 @@ FORKED = ExitStack()
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     if sys.platform == "linux" and len(specs) > 1:
         python = python_that_has_read(FORKED, [*map(str, config.invocation_params.args)])
-        specs[:] = [type(spec)(f"{spec}//python={python}") for spec in specs]
+        for at, spec in enumerate(specs):
+            specs[at] = type(spec)(f"{spec}//python={python}")
+            specs[at].id = spec.id
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,23 @@ class Reader:
                     del sys.modules[name]
 
 
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """Let torch start no thread, whatever a file computes as it is read: forks would wait for them."""
+    try:
+        import torch
+    except ImportError:
+        yield
+    else:
+        n_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(n_threads)
+
+
 def read_tests(arguments: Sequence[str]) -> None:
     """Import all tests that a runner with these arguments would, and what many of them import later."""
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), torch_alone():
         pytest.main([*arguments, "--numprocesses", "0", "--collect-only", "--capture", "no"], [Reader()])
         if "evenload.clients" in sys.modules:
             with warnings.catch_warnings(), suppress(ImportError):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from forked_programs import Programs
+from forked_workers import ADDRESS, python_command
 
 from evenload import __version__
 
@@ -150,3 +151,13 @@ def test_workers_have_what_is_loaded(tmp_path: Path) -> None:
         program = programs.start(path, 0, out.fileno(), out.fileno())
         assert program.wait(timeout=500) == 0
     assert (tmp_path / "out").read_text() == "True False True False\n"
+
+
+def test_what_has_read_all_tests_has_no_threads_that_a_fork_would_wait_for() -> None:
+    """The oracle is torch: a product on two threads, which hangs where the parent had a team of them."""
+    pytest.importorskip("torch")
+    if ADDRESS not in os.environ:
+        pytest.skip("the tests run in one process, which is not forked")
+    code = "import torch; torch.set_num_threads(2); x = torch.ones(600, 600); print(int((x @ x).sum()))"
+    done = subprocess.run([*python_command(), "-c", code], capture_output=True, timeout=500, check=False)
+    assert (done.returncode, done.stdout) == (0, b"216000000\n")
