@@ -301,7 +301,7 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
         "moe_engines": MOE_ENGINES,
         "moe_in_vllm": Table(
             "policy | exchange = mode | answers | steps | rearranged | imbalance :.3f"
-            " | slots moved each time = moved :.1f | plan, ms = plan_ms :.2f", 3,
+            " | slots moved each time = moved :.1f", 3,
         ),
     },
     "how-to/ray.md": {

@@ -16,7 +16,8 @@ from typing import Any
 from gpu_parts.gpu_results import FORMAT, MOST_NOTES, MOST_ROWS, MOST_TEXT, VERSION
 from result_files import COMMITTED
 
-from evenload._bounded_json import parse_json, read_json_file
+from evenload._bounded_json import parse_json
+from evenload._private_files import read_named
 from evenload.errors import FormatError, quoted
 
 KEPT = COMMITTED / "gpu"
@@ -35,7 +36,7 @@ def read_result(path: Path, known: Mapping[str, Any] | set[str]) -> list[Page]:
     Raises FormatError for a file that is none, that only pretended, or that names no GPU; OSError if it
     cannot be read.
     """
-    page = parse_json(read_json_file(path, MOST_BYTES), path.name, MOST_BYTES, parse_constant=lambda _: None)
+    page = parse_json(read_named(path, MOST_BYTES), path.name, MOST_BYTES, parse_constant=lambda _: None)
     if not isinstance(page, dict) or (page.get("format"), page.get("version")) != (FORMAT, VERSION):
         raise FormatError(f"{quoted(path.name)} is no result of the GPU run", hint=HINT)
     parts = page.get("parts")
@@ -151,7 +152,7 @@ def read_kept(name: str, folder: Path) -> Page | None:
     path = folder / f"{name}.json"
     if not path.is_file():
         return None
-    page = parse_json(read_json_file(path, MOST_BYTES), path.name, MOST_BYTES)
+    page = parse_json(read_named(path, MOST_BYTES), path.name, MOST_BYTES)
     if not isinstance(page, dict) or page.get("part") != name or not {*ORIGIN} <= {*page}:
         raise FormatError(f"{quoted(path.name)} is no kept part", hint=HINT)
     return {**page, **checked(name, page)}
