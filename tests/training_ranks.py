@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from evenload.errors import EvenloadError
 from evenload.training import EvenBatches, TrainingRecord
-from evenload.training.passes.step_clock import Measured
+from evenload.training.passes.step_clock import MeasuredStep
 
 N, WIDTH, BATCH = 50, 6, 16  # the last batch has 2 samples: fewer than ranks
 PER_SAMPLE_S = [[1e-3, 2e-3, 4e-3], [4e-3, 1e-3, 1e-3], [1e-3, 1e-3, 9e-3]]
@@ -41,7 +41,7 @@ def told(even: EvenBatches, rank: int) -> None:
     """Have the ranks' speeds be what PER_SAMPLE_S says, others every three steps; nothing is timed."""
     measured = even._clock.measured
 
-    def instead() -> Measured | None:
+    def instead() -> MeasuredStep | None:
         if (found := measured()) is None:
             return None
         speeds = PER_SAMPLE_S[found.number // 3 % len(PER_SAMPLE_S)]

@@ -15,7 +15,7 @@ from typing import Any
 from evenload.devices import Device, DevicePool
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spoilt, TaskRefused, Up
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING
 
@@ -199,7 +199,7 @@ class VirtualBackend:
                 if self._happens(0.1):
                     return self._end(one)
                 if self._happens(0.05):
-                    self._news.append(Refused(one.number, order.task.id, RAISED))
+                    self._news.append(TaskRefused(one.number, order.task.id, RAISED))
                 else:
                     one.tasks[order.task.id] = order.task
                     self._news.append(Loaded(one.number, order.task.id, 0.1))

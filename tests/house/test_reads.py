@@ -69,6 +69,7 @@ ELSEWHERE = {
     **dict.fromkeys(("executor/transport/arena.py", "native/machine.py"), KERNEL),
     **dict.fromkeys(("executor/backends/ray/actor.py",), KERNEL),
     "cli/serving/proof_server.py": "a folder, to sync it",
+    "pipeline/worker/import_check.py": "opens no file: what this program wrote to its own process",
     "executor/worker/child.py": "opens no file: memory of the worker",
 }
 """A module that opens files past the door, and why it may."""

@@ -9,7 +9,7 @@ from evenload.errors import ConfigError, FormatError, UnknownName
 from evenload.executor import Executor
 from evenload.merkle import MerkleTree, Scheme, parallel_root
 from evenload.merkle import partition as module
-from evenload.merkle.partition import Blocks, HashBlocks, LeafFile
+from evenload.merkle.partition import Blocks, HashBlocks, LeafPart
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_bad_elements_are_found_by_the_workers(inline, rows_for, monkeypatch):
 
 
 def test_blocks_are_cut_like_an_array():
-    blocks = Blocks(LeafFile("f", 0, 32, 100), 3, range(12))
+    blocks = Blocks(LeafPart("f", 0, 32, 100), 3, range(12))
     part = blocks[4:9]
     assert (len(blocks), len(part), part.numbers) == (12, 5, range(4, 9))
 
@@ -99,7 +99,7 @@ def test_a_gpu_hashes_its_blocks(context, tmp_path, rows_for):
     (tmp_path / "raw").write_bytes(rows.tobytes())
     task = functools.partial(HashBlocks, scheme=Scheme())
     worker = task(device=CurrentDevice("wgpu:0", "cpu", 1, None))
-    roots, has_twins = worker(Blocks(LeafFile(str(tmp_path / "raw"), 0, 32, 64), 3, range(2, 7)))
+    roots, has_twins = worker(Blocks(LeafPart(str(tmp_path / "raw"), 0, 32, 64), 3, range(2, 7)))
     expected = [MerkleTree(rows[8 * k : 8 * k + 8]).root for k in range(2, 7)]
     assert [root.tobytes() for root in roots] == expected
     assert not has_twins

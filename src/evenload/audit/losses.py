@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from evenload.audit.occupancy import Occupancy, Stretches, closed
 from evenload.audit.recording import EXCHANGE, HOLE, LATE, LOADING, PARTLY, REPEAT, WORK
 
-__all__ = ["CAUSES", "Activity", "Cause", "Gap", "device_losses", "narrow_stretches"]
+__all__ = ["CAUSES", "Activity", "Gap", "IdleCause", "device_losses", "narrow_stretches"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class IdleCause:
     """A reason why a device did no work: what it is, the factor that it belongs to, and what helps."""
 
     says: str
@@ -41,62 +41,62 @@ class Cause:
 
 
 CAUSES = {
-    "not used": Cause(
+    "not used": IdleCause(
         "nothing ever ran on the device",
         "balance",
         "Give the device work, or give it back: see what the job was told of its devices.",
     ),
-    "start-up": Cause(
+    "start-up": IdleCause(
         "before the device's first work: processes start, packages are imported, models are loaded",
         "start-up",
         "Keep processes and models for several runs, and load on all devices at once.",
     ),
-    "exchange": Cause(
+    "exchange": IdleCause(
         "only copies, transfers or collectives ran",
         "overhead",
         "Overlap communication with work, send less, use pinned memory.",
     ),
-    "late ranks": Cause(
+    "late ranks": IdleCause(
         "within a collective, until the last rank had come to it",
         "waiting",
         "Speed up the rank that comes late, or give it a smaller share of the batch.",
     ),
-    "repeats": Cause(
+    "repeats": IdleCause(
         "only work ran that failed or was done twice",
         "repeats",
         "Look at what failed and why.",
     ),
-    "launch gaps": Cause(
+    "launch gaps": IdleCause(
         "short gaps between two spans: launches, and handing out the next task",
         "overhead",
         "Do more in one launch: larger batches, a compiled or fused step, CUDA graphs; larger tasks.",
     ),
-    "no device works": Cause(
+    "no device works": IdleCause(
         "longer gaps in which no device worked: all wait for the host, the disk or the reader",
         "waiting",
         "Read ahead in more processes, move checks and logging off the path, and remove synchronisation.",
     ),
-    "serial": Cause(
+    "serial": IdleCause(
         "longer gaps in which exactly one other device worked",
         "waiting",
         "Spread what that device does over the others, or let their next work begin meanwhile.",
     ),
-    "waiting": Cause(
+    "waiting": IdleCause(
         "longer gaps in which two or more other devices worked",
         "waiting",
         "Hand out work as devices get free, rather than in rounds; make the pieces more equal.",
     ),
-    "tail": Cause(
+    "tail": IdleCause(
         "after the device's last work, while others still worked",
         "balance",
         "Deal while running (policy measured), the longest pieces first, or cut them.",
     ),
-    "within samples": Cause(
+    "within samples": IdleCause(
         "samples say that the device was busy for a part of their time, not when",
         "overhead",
         "Record a trace: samples do not tell why.",
     ),
-    "not recorded": Cause(
+    "not recorded": IdleCause(
         "no samples for much longer than usual: what the device did is not known",
         "none",
         "Record without holes, or audit what lies before and after them by itself.",

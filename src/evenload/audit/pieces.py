@@ -11,7 +11,7 @@ from evenload.audit.occupancy import Stretches, union
 from evenload.audit.recording import WORK, Recording
 from evenload.balance.metrics import lower_bound
 
-__all__ = ["Phase", "Pieces", "bound_of", "phases_of", "pieces_of", "speeds_of"]
+__all__ = ["Pieces", "WorkPhase", "bound_of", "phases_of", "pieces_of", "speeds_of"]
 
 MOST_PHASES = 200
 MOST_COMPARED_NAMES = 200
@@ -29,7 +29,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class WorkPhase:
     """A stretch of a run within which work may move: seconds of each piece, by start, and where it ran."""
 
     seconds: Sequence[float]
@@ -65,7 +65,9 @@ def bound_of(pieces: Pieces, speeds: Sequence[float]) -> float:
     return max(float(work.sum()) / sum(speeds), lower_bound(longest.tolist(), speeds))
 
 
-def phases_of(pieces: Pieces, busy: Sequence[Stretches], gap_ns: int, n_most: int) -> tuple[list[Phase], int]:
+def phases_of(
+    pieces: Pieces, busy: Sequence[Stretches], gap_ns: int, n_most: int
+) -> tuple[list[WorkPhase], int]:
     """The phases of a run, and the nanoseconds in which no device was busy between its first span and last.
 
     A phase ends where no device is busy for ``gap_ns``; of many such pauses, the longest count.
@@ -86,7 +88,7 @@ def phases_of(pieces: Pieces, busy: Sequence[Stretches], gap_ns: int, n_most: in
     few, phase = _merged(pieces, together.start_ns[borders + 1], n_most)
     edges = np.searchsorted(phase, np.arange(len(borders) + 2))
     phases = [
-        Phase((few.length_ns[first:last] / 1e9).tolist(), few.device[first:last].tolist())
+        WorkPhase((few.length_ns[first:last] / 1e9).tolist(), few.device[first:last].tolist())
         for first, last in pairwise(edges)
         if last > first
     ]

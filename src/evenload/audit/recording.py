@@ -62,7 +62,7 @@ class Collectives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """Which devices waited within a collective for another to come, one row each, by device and start.
+    """The waits of devices within collectives for another to come: one for each row, by device and start.
 
     device, stop_ns  who waited, from ``start_ns`` until ``late`` had come
     late             the device that came last

@@ -12,7 +12,7 @@ on any other device, but for devices that were clearly slower or faster with spa
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evenload.audit.pieces import Phase
+from evenload.audit.pieces import WorkPhase
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.metrics import makespan
 from evenload.balance.pack import loads, pack_lpt
@@ -39,7 +39,9 @@ class WhatIf:
     wall_s: float
 
 
-def what_ifs(phases: Sequence[Phase], fixed_s: float, more: float, speeds: Sequence[float]) -> list[WhatIf]:
+def what_ifs(
+    phases: Sequence[WorkPhase], fixed_s: float, more: float, speeds: Sequence[float]
+) -> list[WhatIf]:
     """The ways to place the phases' work again.
 
     fixed_s  seconds that no dealing changes: start-up, and pauses in which no device works

@@ -24,7 +24,7 @@ __all__ = ["failed_row", "prove", "prover_for", "write_proof"]
 
 
 @dataclass(frozen=True, slots=True)
-class ProveRequest:
+class ProveOptions:
     """The options of ``evenload prove``."""
 
     zkey: Path
@@ -82,8 +82,8 @@ class ProveRequest:
 @json_option
 @quiet_option
 @monitor_options
-@passed_as(ProveRequest)
-def prove(request: ProveRequest, monitors: Monitors) -> int:
+@passed_as(ProveOptions)
+def prove(request: ProveOptions, monitors: Monitors) -> int:
     """Prove WITNESS.wtns... with ZKEY (Groth16, BN254) and write NAME.proof.json and NAME.public.json.
 
     Every proof is verified before it is written. What failed is listed, and the exit code is 1. CPU devices
@@ -118,7 +118,7 @@ def prove(request: ProveRequest, monitors: Monitors) -> int:
     return 1 if n_failed else 0
 
 
-def _serve(request: ProveRequest, address: str) -> int:
+def _serve(request: ProveOptions, address: str) -> int:
     from evenload.cli.serving.proof_server import ServeRequest, serve_proofs
 
     with watched(f"prove --serve {address}", None):
@@ -139,7 +139,7 @@ def _serve(request: ProveRequest, address: str) -> int:
 
 
 def _proofs(
-    request: ProveRequest, monitors: Monitors, stack: contextlib.ExitStack
+    request: ProveOptions, monitors: Monitors, stack: contextlib.ExitStack
 ) -> tuple[Iterator[Any], Callable[..., object]]:
     """The proofs in order, and what is told of each that is done; ``stack`` holds what must be closed."""
     name = f"prove {request.zkey.name}"
@@ -165,7 +165,7 @@ def _names(witnesses: Sequence[Path]) -> list[str]:
     return names
 
 
-def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
+def _prove_mapped(request: ProveOptions, log: "EventLog") -> Iterator[Any]:
     """Yield a ProvedStatement or an exception for each witness, in order; a worker on each device.
 
     A key that cannot be used is an error of the command, not of each witness: it is read here, too.
@@ -185,7 +185,7 @@ def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
     yield from prove_batch(request.zkey, witnesses, request.devices or "cpu", **options)
 
 
-def _prove_here(request: ProveRequest) -> Iterator[Any]:
+def _prove_here(request: ProveOptions) -> Iterator[Any]:
     """Yield a ProvedStatement or an exception for each witness, in order; by threads of this process."""
     with prover_for(request.zkey, request.threads, request.level) as prover:
         for path in request.witnesses:

@@ -28,7 +28,7 @@ from evenload.clients.trainer import Trainer
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, FormatError, reason_of
 
 __all__ = ["FederatedResult", "Round", "federate"]
@@ -66,7 +66,7 @@ class FederatedResult:
     state: dict[str, Tensor]
     server: Server
     history: tuple[Round, ...]
-    plan: TrainingPlan | None
+    plan: ClientPlan | None
 
 
 @suggests_arguments
@@ -144,7 +144,7 @@ class _FederatedRun:
     algorithm: Any
     rule: Cohort
     seed: int
-    plan: TrainingPlan | None = None
+    plan: ClientPlan | None = None
 
     def begin(self) -> Server:
         params = tuple(name for name, p in self.trainer.model.named_parameters() if p.requires_grad)

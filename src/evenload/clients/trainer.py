@@ -33,7 +33,7 @@ from evenload.clients.tune.strategy_selector import StrategySelector
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
-from evenload.clients.values.strategy import Strategy, TrainingPlan, n_workers
+from evenload.clients.values.strategy import ClientPlan, Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
@@ -130,7 +130,7 @@ class Trainer:
         reducer = make_reducer(options.reduce)
         results: dict[int, ClientResult] = {}
         order = {client: at for at, client in enumerate(inputs.ids)}
-        plan: TrainingPlan | None = None
+        plan: ClientPlan | None = None
         reasons: dict[str, str] = {}
         has_tasks, has_trained, n_fresh = False, False, 0
         for part in _windows(inputs):
@@ -195,7 +195,7 @@ class Trainer:
         )
 
     def _train_loaded(
-        self, plan: TrainingPlan, loaded: LoadedClients, round: int, reasons: dict[str, str]
+        self, plan: ClientPlan, loaded: LoadedClients, round: int, reasons: dict[str, str]
     ) -> Iterator[list[ClientResult]]:
         """Results of all loaded clients as they end; ``reasons`` gets why another strategy was taken."""
         yield loaded.ended

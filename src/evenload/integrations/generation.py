@@ -11,11 +11,11 @@ from typing import Any
 
 from evenload._arguments import choice, sequence, whole
 from evenload.errors import ConfigError, PromptsFailed, TaskError, quoted
-from evenload.executor.decide.summary import Summary
+from evenload.executor.decide.summary import RunSummary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import named, pickle_callable
 from evenload.integrations.built_function import executor_for
-from evenload.integrations.engines import BATCHES, ENGINES, Engine, Prompt
+from evenload.integrations.engines import BATCHES, ENGINES, Prompt, ServingEngine
 
 __all__ = ["LLM"]
 
@@ -40,7 +40,7 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         devices: DeviceSpec | None = None,
-        engine: str | type[Engine] = "transformers",
+        engine: str | type[ServingEngine] = "transformers",
         batch: int | None = None,
         executor: Executor | None = None,
         **options: Any,
@@ -65,7 +65,7 @@ class LLM:
         self._until_closed = ExitStack()
         used = executor_for(executor, "all" if devices is None else devices)
         self._executor = self._until_closed.enter_context(used)
-        self.summary: Summary | None = None
+        self.summary: RunSummary | None = None
 
     def generate(
         self,

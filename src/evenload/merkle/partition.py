@@ -74,7 +74,7 @@ def parallel_root(
 
 
 @dataclass(frozen=True, slots=True)
-class LeafFile:
+class LeafPart:
     """A file of leaves: ``size`` records of ``width`` bytes in ``path``, from byte ``offset``."""
 
     path: str
@@ -94,7 +94,7 @@ class LeafFile:
 class Blocks:
     """An array of blocks of 2^height leaves, those with these ``numbers``; it can be cut and sent."""
 
-    leaves: LeafFile
+    leaves: LeafPart
     height: int
     numbers: range
 
@@ -135,7 +135,7 @@ def _block_height(size: int, n_devices: int) -> int:
 
 
 @contextmanager
-def _as_file(source: Any, width: int) -> Iterator[LeafFile]:
+def _as_file(source: Any, width: int) -> Iterator[LeafPart]:
     if isinstance(source, str | Path):
         yield _open_file(Path(source), width)
         return
@@ -159,7 +159,7 @@ def _as_file(source: Any, width: int) -> Iterator[LeafFile]:
         whole = source
         while isinstance(whole.base, np.memmap):
             whole = whole.base
-        yield LeafFile(
+        yield LeafPart(
             str(source.filename), whole.offset + source.ctypes.data - whole.ctypes.data, row_bytes, n
         )
         return
@@ -168,10 +168,10 @@ def _as_file(source: Any, width: int) -> Iterator[LeafFile]:
     with tempfile.NamedTemporaryFile(prefix="evenload-leaves-", dir=folder) as file:
         file.write(np.ascontiguousarray(source).data)
         file.flush()
-        yield LeafFile(file.name, 0, row_bytes, n)
+        yield LeafPart(file.name, 0, row_bytes, n)
 
 
-def _open_file(path: Path, width: int) -> LeafFile:
+def _open_file(path: Path, width: int) -> LeafPart:
     try:
         with plain_file(path) as file:
             width = npy_width(file) or width
@@ -183,4 +183,4 @@ def _open_file(path: Path, width: int) -> LeafFile:
             f"{path} has {n_bytes - offset} bytes: no whole number of records",
             hint=f"records have {width} bytes",
         )
-    return LeafFile(str(path), offset, width, (n_bytes - offset) // width)
+    return LeafPart(str(path), offset, width, (n_bytes - offset) // width)

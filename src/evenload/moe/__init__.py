@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evenload.moe.routing.weighted_copies import WeightedCopies
     from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches, renumber
     from evenload.moe.search.payback import Payback, where_it_pays
-    from evenload.moe.search.plan import Plan, place
+    from evenload.moe.search.plan import PlacementPlan, place
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
     from evenload.moe.trace import Trace, read_trace

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = [
@@ -156,7 +157,8 @@ def _encode_file(value: Any) -> bytes:
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"it is a {type(value).__name__}, no path", hint="return the path of the file")
     try:
-        return Path(value).read_bytes()
+        with plain_file(Path(value)) as file:
+            return file.read()
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{quoted(str(value))} cannot be read: {reason_of(error)}",

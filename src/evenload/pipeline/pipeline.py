@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.planning.search.plan_search import Watch
     from evenload.pipeline.reuse.decision import StageReuse
-    from evenload.pipeline.run.machines.fleet import Fleet
+    from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
     from evenload.pipeline.store.uploads import UploadOutcome
@@ -181,17 +181,17 @@ class Pipeline:
 
     def fleet(
         self, devices: Any = None, *, policy: str = "measured", backend: str | BackendSettings | None = None
-    ) -> "Fleet":
+    ) -> "RunFleet":
         """The devices that the job runs on, with the backend that reaches them; a context.
 
         The arguments win over the job file. Raises UnknownName or ConfigError on names that are none.
         """
-        from evenload.pipeline.run.machines.fleet import Fleet, backend_of, imports_of
+        from evenload.pipeline.run.machines.fleet import RunFleet, backend_of, imports_of
 
         _check_names(policy, backend or "process")
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
-        return Fleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
+        return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
         from evenload.pipeline.store.reuse_preview import preview_reuse
@@ -310,7 +310,7 @@ class Pipeline:
 
     def _planned(
         self,
-        fleet: "Fleet",
+        fleet: "RunFleet",
         folder: RunFolder,
         watch: "Watch | None",
         flow: "ItemFlow | None",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.search.plan_search import Watch
     from evenload.pipeline.reuse.decision import StageReuse
-    from evenload.pipeline.run.machines.fleet import Fleet
+    from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.stage import Item
     from evenload.pipeline.store.kept_results import ReuseSettings
     from evenload.pipeline.store.run_folder import RunFolder
@@ -54,7 +54,7 @@ class ResidentJob(Pipeline):
 
     def _planned(
         self,
-        fleet: "Fleet",
+        fleet: "RunFleet",
         folder: "RunFolder",
         watch: "Watch | None",
         flow: "ItemFlow | None",
@@ -82,7 +82,7 @@ class ResidentJob(Pipeline):
             plan=plan_job(self.spec.model_copy(update={"schedule": same}), asked), job_problem=asked
         )
 
-    def _first_plan(self, fleet: "Fleet", folder: "RunFolder", reuse: "Sequence[StageReuse]") -> Any:
+    def _first_plan(self, fleet: "RunFleet", folder: "RunFolder", reuse: "Sequence[StageReuse]") -> Any:
         """All models on each device where they fit whole, so that nothing is loaded twice."""
         asked = self.spec
         if asked.schedule.mode == "auto":

@@ -29,7 +29,7 @@ from evenload.training.passes.backward_marks import BackwardMarks
 from evenload.training.passes.collective_waits import leave_out_waits
 from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches
 from evenload.training.passes.model_checks import check_graph, watch
-from evenload.training.passes.step_clock import Measured, StepClock
+from evenload.training.passes.step_clock import MeasuredStep, StepClock
 from evenload.training.position import Position
 from evenload.training.ranks.agreement import agree, same_order
 from evenload.training.ranks.rank_group import RankGroup
@@ -312,7 +312,7 @@ class EvenBatches:
         self._at.passed(one.global_batch)
         self._number += 1
         self._fold()
-        found = self._clock.measured() or Measured(-1, 0, 0.0, math.nan)
+        found = self._clock.measured() or MeasuredStep(-1, 0, 0.0, math.nan)
         seen = found.number, found.n_samples, found.seconds, found.busy_s
         self._ranks.start([*map(float, self._issued), *seen])
 

@@ -10,7 +10,7 @@ from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.tune.strategy_selector import StrategySelector
 from evenload.clients.tune.tuner import Tuner
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
@@ -87,7 +87,7 @@ def test_the_next_best_is_taken_for_one_that_failed(tmp_path, monkeypatch, tasks
     cache, broken = tmp_path / "tuning.json", Strategy.parse("threads*2/eager")
     took = {"inline/eager": 3, "inline/fused:4": 2, str(broken): 1}
     rows = tuple({"strategy": name, "ms per client-step": ms} for name, ms in took.items())
-    monkeypatch.setattr(Tuner, "decide", lambda self: TrainingPlan(broken, "the fastest", {}, rows))
+    monkeypatch.setattr(Tuner, "decide", lambda self: ClientPlan(broken, "the fastest", {}, rows))
     model, tasks = tasks_of(4)
     selector, later = (
         StrategySelector(model, ClientDispatcher(model), None, 1, cache, measures=True) for _ in range(2)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.executor.transport.arena import (
+    ArenaPiece,
     Borrower,
     Lender,
     MemoryBudget,
-    Piece,
     make_arena_file,
     open_copy,
     usable_memory,
@@ -35,7 +35,7 @@ class Ends:
         self.lender = Lender(self.fd, self.budget, cell)
         self.borrower = Borrower(self.fd)
 
-    def put(self, array: np.ndarray) -> Piece | None:
+    def put(self, array: np.ndarray) -> ArenaPiece | None:
         return self.lender.put(memoryview(array).cast("B"))
 
     def __enter__(self) -> "Ends":

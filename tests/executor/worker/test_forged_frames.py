@@ -16,8 +16,8 @@ from evenload.errors import EvenloadError
 from evenload.executor import Executor
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import KINDS, Failure
-from evenload.executor.task.messages import Answered, Refused, Spoilt
-from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget, Piece, make_arena_file
+from evenload.executor.task.messages import Answered, Spoilt, TaskRefused
+from evenload.executor.transport.arena import ArenaPiece, Borrower, Lender, MemoryBudget, make_arena_file
 from evenload.executor.transport.pickling import pack
 from evenload.executor.transport.wire import (
     HEADER,
@@ -93,7 +93,7 @@ def forged_answer(rng: random.Random, fields: tuple) -> tuple:
     return tuple(changed)
 
 
-def forged_frame(rng: random.Random, frame: Frame, number: int, pieces: list[Piece]) -> bytes:
+def forged_frame(rng: random.Random, frame: Frame, number: int, pieces: list[ArenaPiece]) -> bytes:
     """``frame`` as bytes with right checksums, and one field of its header or its table changed."""
     head = [frame.kind, 0, len(pieces), frame.task, frame.chunk, len(frame.body)]
     widths = (8, 8, 16, 32, 64, 64)
@@ -163,7 +163,7 @@ def check_reading(seed: int) -> None:
                 assert value == at or at in answer.failures, f"seed {seed}"
             answer.bound_times(0.0, 1.0)
             assert math.isfinite(answer.start_s + answer.stop_s + answer.busy_s)
-        elif isinstance(message, Spoilt | Refused):
+        elif isinstance(message, Spoilt | TaskRefused):
             assert message.failure.kind in KINDS
             message.failure.to_error(0, "cpu:0")
     receiver.close()
@@ -210,12 +210,12 @@ def forge(seed: int) -> None:
                 n_body = choose(rng, 2**64 - 1)
         return head(self, frame, is_first, n_body, table, checksum)
 
-    def forged_put(self: Lender, buffer: memoryview) -> Piece | None:
+    def forged_put(self: Lender, buffer: memoryview) -> ArenaPiece | None:
         piece = list(put(self, buffer) or ())
         at = rng.randrange(3)
         if piece:
             piece[at] = choose(rng, 2 ** (32 if at == 0 else 64) - 1)
-        return Piece(*piece) if piece else None
+        return ArenaPiece(*piece) if piece else None
 
     kind = seed % 3
     if kind == 0:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
@@ -20,7 +20,7 @@ class Fleet:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: GroupScheduler,
         flow: ItemFlow,
         *,
         item_s=None,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import RunTasks
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
@@ -18,10 +18,10 @@ from evenload.pipeline.plan import Fit, Phase, Unit
 def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **more) -> Fleet:
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(mode, stages, devices, split=stages[:1], in_flight=1)
-    return Fleet(Dispatcher(phases, stages, batch=batch), flow(n_items, stages), **more)
+    return Fleet(GroupScheduler(phases, stages, batch=batch), flow(n_items, stages), **more)
 
 
-def is_told(dispatcher: Dispatcher) -> bool:
+def is_told(dispatcher: GroupScheduler) -> bool:
     """Does it say which stage nobody can run, and of those that were to, why not?"""
     stuck = dispatcher.why_stuck()
     return stuck is not None and bool(stuck[1])
@@ -82,7 +82,7 @@ def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     )  # fmt: skip
     plans = [random_phases(rng, stages, devices, n_items, p_split) for _ in range(rng.choice([1, 1, 3]))]
     batch = {at: BatchRule(rng.choice([1, 3]), rng.choice([0.0, 2.0])) for at in range(3)}
-    dispatcher = Dispatcher(plans[0], stages, oom=("other_device",), batch=batch)
+    dispatcher = GroupScheduler(plans[0], stages, oom=("other_device",), batch=batch)
     played = Fleet(
         dispatcher, flow(n_items, stages), rng=rng, p_death=p_death, p_saving=p_saving, parks=parks,
         plans=plans[1:],
@@ -115,7 +115,7 @@ def test_groups_that_share_devices_do_not_end_each_other_for_ever(
     )
     phases = random_phases(rng, stages, devices, n_items, p_split)
     played = Fleet(
-        Dispatcher(phases, stages, queue=rng.choice([2, 8])), flow(n_items, stages), rng=rng,
+        GroupScheduler(phases, stages, queue=rng.choice([2, 8])), flow(n_items, stages), rng=rng,
         item_s={device: rng.choice([0.5, 1.0, 4.0]) for device in devices},
         load_s={at: rng.choice([0.0, 1.0]) for at in range(n_stages)},
     )  # fmt: skip
@@ -124,7 +124,7 @@ def test_groups_that_share_devices_do_not_end_each_other_for_ever(
 
 
 def test_tasks_that_come_back_are_no_part_of_a_share_that_is_done() -> None:
-    dispatcher = Dispatcher((Phase((Unit(("d0",), "edit", limit=2),), ("edit",)),), ("edit",))
+    dispatcher = GroupScheduler((Phase((Unit(("d0",), "edit", limit=2),), ("edit",)),), ("edit",))
     group, tasks = dispatcher.groups["d0"], [StageTask(0, 0), StageTask(0, 1)]
     dispatcher.add(tasks)
     for come_back in (
@@ -159,7 +159,7 @@ def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
         for stage, name in enumerate(STAGES)
     ]
     phases = tuple(Phase(some, (name,)) for some, name in zip(units, STAGES, strict=True))
-    dispatcher = Dispatcher(phases, STAGES, barred=barred)
+    dispatcher = GroupScheduler(phases, STAGES, barred=barred)
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_death=p_death, load_s=rng.random())
     if joins:
         barred["new"] = frozenset([rng.choice([0, 1])])
@@ -188,7 +188,7 @@ def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     costs = {at: rng.choice([0.0, 1.0, 2.0]) for at in range(n_items)} if rng.random() < 0.5 else {}
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(rng.choice(["data_parallel", "swap"]), STAGES, devices)
-    dispatcher = Dispatcher(
+    dispatcher = GroupScheduler(
         phases, STAGES, batch={0: BatchRule(batch), 1: BatchRule(batch)}, priority_of=priority.__getitem__
     )
     order, real = [], dispatcher.decide
@@ -244,7 +244,7 @@ def test_a_group_begins_when_the_last_of_its_devices_is_free_and_ends_before_the
     alone = [tuple(Unit((device,), stage) for device in devices) for stage in ("encode", "score")]
     split = (Unit(devices, "denoise", Fit("layer_split")),)
     phases = (Phase(alone[0], stages[:1]), Phase(split, stages[1:2]), Phase(alone[1], stages[2:]))
-    played = Fleet(Dispatcher(phases, stages), flow(6, stages))
+    played = Fleet(GroupScheduler(phases, stages), flow(6, stages))
     played.go()
     by_stage = [{group for group, task, _ in played.ran if task.stage == stage} for stage in range(3)]
     assert by_stage[0] == by_stage[2] == set(devices)
@@ -254,7 +254,7 @@ def test_a_group_begins_when_the_last_of_its_devices_is_free_and_ends_before_the
 def test_beyond_its_limit_a_device_goes_on_and_comes_back_only_to_help() -> None:
     units = (Unit(("d0",), "edit"), Unit(("d1",), "edit", limit=2))
     phases = (Phase(units, ("edit",)), Phase((Unit(("d1",), "score"),), ("score",)))
-    dispatcher = Dispatcher(phases, STAGES, load_s={0: 5.0, 1: 0.5}, item_s={0: 1.0, 1: 1.0})
+    dispatcher = GroupScheduler(phases, STAGES, load_s={0: 5.0, 1: 0.5}, item_s={0: 1.0, 1: 1.0})
     played = Fleet(dispatcher, flow(20))
     played.go()
     edits = [task for group, task, _ in played.ran if group == "d1" and task.stage == 0]
@@ -268,7 +268,7 @@ def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept()
     scores = [Unit(("d2",), "score"), Unit(("d3",), "score")]
     phases = (Phase(tuple(edits), ("edit",)), Phase(tuple(scores), ("score",)))
     seconds = {0: 0.25, 1: 0.17}
-    dispatcher = Dispatcher(phases, STAGES, item_s=seconds, load_s={0: 1.0, 1: 0.75})
+    dispatcher = GroupScheduler(phases, STAGES, item_s=seconds, load_s={0: 1.0, 1: 0.75})
     played = Fleet(dispatcher, flow(100), stage_s=seconds, load_s={0: 1.0, 1: 0.75})
     assert played.go() <= 1.02 * 11.92
     assert [stage for group, stage in played.loads if group == "d3"] == [1]
@@ -276,7 +276,7 @@ def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept()
 
 def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None:
     phases = phases_of_mode("data_parallel", ("edit",), ["d0", "d1"])
-    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(4)})
+    dispatcher = GroupScheduler(phases, ("edit",), batch={0: BatchRule(4)})
     for group in ("d0", "d1"):
         dispatcher.up(group)
         dispatcher.loaded(group, 0, Fit())
@@ -295,16 +295,16 @@ def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None
 
 def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
     phases = (Phase((Unit(("d0",), "edit"),), ("edit",)),)
-    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(4)}, oom=("smaller_in_flight",))
+    dispatcher = GroupScheduler(phases, ("edit",), batch={0: BatchRule(4)}, oom=("smaller_in_flight",))
     said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(3)]
     assert said == ["batches of 2", "batches of 1", None]
-    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(2)}, oom=())
+    dispatcher = GroupScheduler(phases, ("edit",), batch={0: BatchRule(2)}, oom=())
     said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(2)]
     assert said == ["batches of 1", None], "others in its batch are no reason to give an item up"
 
 
 def test_what_is_computed_is_not_lost_with_its_worker() -> None:
-    dispatcher = Dispatcher(phases_of_mode("data_parallel", STAGES, ["d0"]), STAGES)
+    dispatcher = GroupScheduler(phases_of_mode("data_parallel", STAGES, ["d0"]), STAGES)
     dispatcher.up("d0")
     dispatcher.loaded("d0", 0, Fit())
     dispatcher.add([StageTask(0, 0), StageTask(0, 1)])
@@ -319,7 +319,7 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
 
 def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
     """What is computed is no result yet: it would be computed and lost for ever."""
-    dispatcher = Dispatcher(phases_of_mode("data_parallel", ("edit",), ["d0"]), ("edit",))
+    dispatcher = GroupScheduler(phases_of_mode("data_parallel", ("edit",), ["d0"]), ("edit",))
     dispatcher.add([StageTask(0, 0)])
     for at in range(3):
         dispatcher.up("d0")
@@ -333,7 +333,7 @@ def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
 
 
 def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
-    dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher = GroupScheduler(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
     dispatcher.up("d0")
     dispatcher.loaded("d0", 1, Fit())
     dispatcher.groups["d0"].lowered[0] = Fit("resident_stream", resident_blocks=0)
@@ -347,7 +347,7 @@ def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
 
 def test_a_bounded_queue_between_stages_side_by_side() -> None:
     phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
-    dispatcher = Dispatcher(phases, STAGES, queue=3, item_s={0: 1.0, 1: 1.0})
+    dispatcher = GroupScheduler(phases, STAGES, queue=3, item_s={0: 1.0, 1: 1.0})
     played = Fleet(dispatcher, flow(30), item_s={"d0": 1.0, "d1": 1.0})
     seen = []
     ended = dispatcher.ended
@@ -358,7 +358,7 @@ def test_a_bounded_queue_between_stages_side_by_side() -> None:
 
 def test_when_memory_runs_out_the_ladder_is_walked() -> None:
     units = tuple(Unit((device,), "edit", Fit("whole", in_flight=4)) for device in ("d0", "d1"))
-    dispatcher = Dispatcher(
+    dispatcher = GroupScheduler(
         (Phase(units, ("edit",)),),
         ("edit",),
         fits={"edit": ("whole", "layer_split", "resident_stream")},
@@ -376,7 +376,7 @@ def test_when_memory_runs_out_the_ladder_is_walked() -> None:
 
 
 def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
-    dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher = GroupScheduler(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
     dispatcher.add([StageTask(0, 0)])
     assert dispatcher.why_stuck() is None
     dispatcher.refused("d0", 0, "too little memory")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.device_group import DeviceGroup
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
@@ -32,7 +32,7 @@ class Running:
 class Workers:
     """Plays workers of which some hang: ``hangs`` maps a task to "alone" or "all", a worker's other lanes."""
 
-    def __init__(self, dispatcher: Dispatcher, flow: ItemFlow, watch: HangWatch, hangs, hung_loads=()):
+    def __init__(self, dispatcher: GroupScheduler, flow: ItemFlow, watch: HangWatch, hangs, hung_loads=()):
         self.dispatcher, self.flow, self.watch = dispatcher, flow, watch
         self.hangs, self.hung_loads = hangs, set(hung_loads)
         self.now = 0.0
@@ -157,7 +157,7 @@ def play(seed: int, limit_s: float | None, n_items: int, *, p_hang: float, p_loa
         for at in range(n_items)
         if rng.random() < p_hang
     }
-    dispatcher = Dispatcher(phases, STAGES, batch={at: BatchRule(rng.choice([1, 4])) for at in (0, 1)})
+    dispatcher = GroupScheduler(phases, STAGES, batch={at: BatchRule(rng.choice([1, 4])) for at in (0, 1)})
     watch = HangWatch(flow.limit_of, {0: 20.0, 1: 20.0} if p_load else {}, {0: 1.0, 1: 1.0})
     hung_loads = [(d, s) for d in devices[1:] for s in (0, 1) if rng.random() < p_load]
     return Workers(dispatcher, flow, watch, hangs, hung_loads)
@@ -207,7 +207,7 @@ def test_slow_work_that_is_no_hang_makes_way_a_few_times_at_most() -> None:
     """All items take a thousand times as long as was thought: they end, after little in vain."""
     flow = ItemFlow([StageRule("edit")], [(Item(at, str(at)), {}) for at in range(6)])
     phases = (Phase((Unit(("d0",), "edit"),), ("edit",)),)
-    played = Workers(Dispatcher(phases, ("edit",)), flow, HangWatch(known_s={0: 1.0}), {})
+    played = Workers(GroupScheduler(phases, ("edit",)), flow, HangWatch(known_s={0: 1.0}), {})
     real_do = played._do
 
     def slow(action) -> None:

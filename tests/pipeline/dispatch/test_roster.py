@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, random_phases
 
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.plan import Fit, Phase, Unit
 
 
@@ -26,7 +26,7 @@ def test_no_worker_has_a_device_that_left_whatever_the_plan(
     """A plan may have been made before the device left, and its other devices may join again."""
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
     plans = [random_phases(rng, STAGES, devices, n_items, p_split) for _ in range(3)]
-    dispatcher = Dispatcher(plans[0], STAGES)
+    dispatcher = GroupScheduler(plans[0], STAGES)
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, plans=plans, p_change=0.2)
     try:
         played.go()
@@ -41,7 +41,7 @@ def test_no_worker_has_a_device_that_left_whatever_the_plan(
 
 
 def test_a_group_is_gone_until_all_of_its_devices_are_back_and_the_others_are_not() -> None:
-    dispatcher = Dispatcher(split_over("d0", "d1", "d2"), ("edit",))
+    dispatcher = GroupScheduler(split_over("d0", "d1", "d2"), ("edit",))
     dispatcher.leave("d1", "it was lost")
     dispatcher.leave("d2", "it was lost")
     dispatcher.follow(split_over("d0", "d2"))

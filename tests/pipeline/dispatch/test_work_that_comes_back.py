@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import StartWorker
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -21,7 +21,7 @@ def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devic
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
     modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]
     plans = [phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes]
-    dispatcher = Dispatcher(rng.choice(plans[1:3]), STAGES, batch={0: BatchRule(rng.choice([1, 3]))})
+    dispatcher = GroupScheduler(rng.choice(plans[1:3]), STAGES, batch={0: BatchRule(rng.choice([1, 3]))})
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, p_slow=0.3, plans=plans)
     played.go()
     tasks = [task for _, task, _ in played.ran]
@@ -30,7 +30,7 @@ def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devic
 
 def test_who_cannot_do_its_own_part_helps_with_others() -> None:
     """Its own work, which it refuses, is on its way for ever."""
-    dispatcher = Dispatcher(phases_of_mode("stage_parallel", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher = GroupScheduler(phases_of_mode("stage_parallel", STAGES, ["d0", "d1"]), STAGES)
     dispatcher.refused("d0", 0, "no memory")
     dispatcher.refused("d1", 1, "no memory")
     dispatcher.add([StageTask(0, 5), StageTask(1, 4)])
@@ -42,7 +42,7 @@ def test_who_cannot_do_its_own_part_helps_with_others() -> None:
 def test_a_stage_that_a_plan_leaves_out_has_every_device_that_works_alone(n_devices, seed) -> None:
     """Those that had it may be lost when its last tasks come back."""
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
-    dispatcher = Dispatcher(random_phases(rng, STAGES, devices, 9, 0.5), STAGES)
+    dispatcher = GroupScheduler(random_phases(rng, STAGES, devices, 9, 0.5), STAGES)
     is_on_one = any(one.stage == 0 for name in devices if name in dispatcher.groups
                     for one in dispatcher.groups[name].assignments)  # fmt: skip
     left = rng.choice(devices)
@@ -61,7 +61,7 @@ def test_a_stage_that_a_plan_leaves_out_has_every_device_that_works_alone(n_devi
 def test_who_is_off_helps_where_its_own_results_are_not_wanted_yet(queue, n_more) -> None:
     """Those who are to take them have enough, and may be busy for long with something else."""
     phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
-    dispatcher = Dispatcher(phases, STAGES, queue=queue)
+    dispatcher = GroupScheduler(phases, STAGES, queue=queue)
     dispatcher.up("d1")
     dispatcher.loaded("d1", 1, Fit())
     dispatcher.add([StageTask(0, 99), *(StageTask(1, at) for at in range(queue + 1 + n_more))])

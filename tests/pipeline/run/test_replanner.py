@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
 from evenload.pipeline.plan import Fit
@@ -34,7 +34,7 @@ class Voyage:
         self.plan = make_plan(self.problem, mode, effort=0)
         items = [(Item(n, str(n)), {}) for n in range(self.problem.n_items)]
         self.flow = ItemFlow([StageRule(name) for name in NAMES], items)
-        self.dispatcher = Dispatcher(self.plan.phases, NAMES)
+        self.dispatcher = GroupScheduler(self.plan.phases, NAMES)
         self.dispatcher.add(self.flow.begin())
         self.now, self.events = 0.0, list[Event]()
         self.there = [device.id for device in self.problem.devices]

@@ -7,7 +7,7 @@ import pytest
 from evenload.cli import main
 from evenload.events import Event, EventLog, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Phase, Unit
 from evenload.pipeline.run.run_events import QueueLengths
@@ -71,7 +71,7 @@ def test_without_known_times_the_plan_has_no_seconds(job: Path) -> None:
 def test_a_stage_is_told_until_it_has_emptied() -> None:
     told: list[Event] = []
     unit = Unit(("a",), "edit"), Unit(("b",), "edit")
-    dispatcher = Dispatcher([Phase(unit, ("edit",))], ["edit", "score"])
+    dispatcher = GroupScheduler([Phase(unit, ("edit",))], ["edit", "score"])
     queues = QueueLengths(EventLog(told.append), dispatcher, ["edit", "score"])
     queues.tell()
     assert told == []

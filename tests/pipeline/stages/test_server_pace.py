@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenload.pipeline.stages.server_pace import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    Pace,
+    ServerPace,
     pause_s,
     seconds_of,
 )
@@ -40,7 +40,7 @@ def test_no_minute_has_more_than_its_limits_and_no_time_is_lost(
     seed: int, n_at_once: int, per_minute: float, tokens_per_minute: float | None
 ) -> None:
     rng = random.Random(seed)
-    pace, now, went = Pace(per_minute, tokens_per_minute), 0.0, []
+    pace, now, went = ServerPace(per_minute, tokens_per_minute), 0.0, []
     under_way: list[tuple[float, int, float]] = []
     for _ in range(60):
         while len(under_way) >= n_at_once or pace.wait_s(now) > 0:
@@ -63,7 +63,7 @@ def test_no_minute_has_more_than_its_limits_and_no_time_is_lost(
 
 
 def test_one_refusal_holds_all_and_those_under_way_say_nothing_new() -> None:
-    pace = Pace()
+    pace = ServerPace()
     for _ in range(8):
         pace.begin(0.0, 1)
     pace.refused(1.0, 0.0, {"retry-after": "5"}, 0.5)
@@ -83,12 +83,12 @@ def test_one_refusal_holds_all_and_those_under_way_say_nothing_new() -> None:
 
 
 def test_what_the_server_says_is_left_holds_all() -> None:
-    pace = Pace()
+    pace = ServerPace()
     pace.begin(0.0, 1)
     told = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.5s"}
     pace.answered(2.0, told, 10, 1)
     assert pace.wait_s(2.0) == 1.5
-    pace = Pace()
+    pace = ServerPace()
     pace.begin(0.0, 1)
     told = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "20ms"}
     pace.answered(2.0, told, 10, 1)

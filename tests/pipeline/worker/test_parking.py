@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.pipeline.dispatch.actions import LoadStage
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, OrderOutcome, TaskInputs
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -138,7 +138,7 @@ def test_weights_are_found_wherever_a_stage_keeps_them_and_counted_once() -> Non
 
 def test_the_dispatcher_says_what_is_wanted_again_and_knows_what_comes_back_quickly() -> None:
     edits = Phase((Unit(("d0",), "edit", limit=1), Unit(("d1",), "edit")), ("edit",))
-    dispatcher = Dispatcher(
+    dispatcher = GroupScheduler(
         (edits, Phase((Unit(("d0",), "score"),), ("score",))),
         ("edit", "score"),
         item_s={0: 1.0, 1: 1.0},

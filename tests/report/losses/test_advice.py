@@ -6,7 +6,7 @@ from evenload.balance.factors import FACTORS
 from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun, remedies
-from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.tally import summarise
 
 TWO = {"a": {"name": "GPU"}, "b": {"name": "GPU"}}
@@ -26,7 +26,7 @@ def advice(*events, devices=TWO):
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_remedy_is_told_only_if_it_saves_enough(factor, facts):
     slots = {"a": ReplaySlot(1.0, {"waiting": 0.1, "overhead": 0.3}), "b": ReplaySlot(1.0, {"repeats": 0.2})}
-    replay = Replay([[("x", 2.0), ("y", 6.0)]], slots, {"x": {"a": 1.0}, "y": {"a": 1.0, "b": 1.0}})
+    replay = RunReplay([[("x", 2.0), ("y", 6.0)]], slots, {"x": {"a": 1.0}, "y": {"a": 1.0, "b": 1.0}})
     for causes in ([], [Cause("loading x", 3.0, ("a",))], [Cause("between chunks", 3.0, ("a",))]):
         loads = {"a": {"x": 0.5, "y": 0.5}} if causes else {}
         found = remedies(LostRun(factor, 10.0, 3.0, causes, replay, loads, "", facts))
@@ -121,7 +121,7 @@ def test_a_run_that_lost_next_to_nothing_gets_no_advice():
 def test_a_replay_deals_the_longest_to_who_ends_it_first():
     slots = {"a": ReplaySlot(1.0, {}), "b": ReplaySlot(0.0, {"overhead": 0.5})}
     speeds = {"x": {"a": 2.0, "b": 1.0}, "y": {"b": 1.0}}
-    replay = Replay([[("x", 2.0), ("x", 6.0)], [("y", 1.0)]], slots, speeds)
+    replay = RunReplay([[("x", 2.0), ("x", 6.0)], [("y", 1.0)]], slots, speeds)
     assert replay.makespan_s() == pytest.approx(4.0 + 1.5)  # b does the small item meanwhile
     assert replay.makespan_s("start-up") == pytest.approx(3.0 + 1.5)
     assert replay.makespan_s("overhead") == pytest.approx(4.0 + 1.0)

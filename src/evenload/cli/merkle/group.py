@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.bench.selections import merkle_bench
-from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
+from evenload.cli.merkle.leaf_file import LeafInput, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
 from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError
@@ -40,7 +40,7 @@ merkle.add_command(log)
 @click.option("--dash", "has_dash", is_flag=True, help="With --devices: show it in the browser.")
 @json_option
 def root(
-    leaves: LeafFile, kind: TreeKind, devices: str | None, strategy: str, has_dash: bool, as_json: bool
+    leaves: LeafInput, kind: TreeKind, devices: str | None, strategy: str, has_dash: bool, as_json: bool
 ) -> int:
     """Print the root of the leaves in FILE, or in what comes on stdin (-).
 
@@ -66,7 +66,7 @@ def root(
     return 0
 
 
-def _root_here(leaves: LeafFile, scheme: "Scheme") -> tuple[bytes, int, bool]:
+def _root_here(leaves: LeafInput, scheme: "Scheme") -> tuple[bytes, int, bool]:
     """The root, the number of leaves, and whether leaves may be repeated; hashed by this process."""
     from evenload.merkle import RootStream, StandardTree
 
@@ -83,7 +83,7 @@ def _root_here(leaves: LeafFile, scheme: "Scheme") -> tuple[bytes, int, bool]:
 
 
 def _root_over(
-    devices: str, leaves: LeafFile, has_dash: bool, scheme: "Scheme", strategy: str
+    devices: str, leaves: LeafInput, has_dash: bool, scheme: "Scheme", strategy: str
 ) -> "ParallelRoot":
     """The root, hashed by ``devices`` together, as a run that can be followed."""
     from evenload.cli.monitoring.monitoring import Monitors, recorded
@@ -111,7 +111,7 @@ def _root_over(
 )
 @click.option("-o", "--out", type=PATH, help="Write the proofs there.")
 def prove(
-    leaves: LeafFile, indices: tuple[int, ...], kind: TreeKind, grown_from: int | None, out: Path | None
+    leaves: LeafInput, indices: tuple[int, ...], kind: TreeKind, grown_from: int | None, out: Path | None
 ) -> int:
     """Prove that the leaves INDEX are in the tree of FILE; one JSON object a line.
 
@@ -134,7 +134,7 @@ def prove(
 
 
 def _proofs(
-    leaves: LeafFile, scheme: "Scheme", indices: tuple[int, ...], grown_from: int | None
+    leaves: LeafInput, scheme: "Scheme", indices: tuple[int, ...], grown_from: int | None
 ) -> list[Any]:
     from evenload.merkle import MerkleTree, StandardTree
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenload.merkle import Scheme
 
-__all__ = ["LeafFile", "TreeKind", "leaf_options", "scheme_options"]
+__all__ = ["LeafInput", "TreeKind", "leaf_options", "scheme_options"]
 
 MOST_BYTES = 1 << 30  # of values, which are held in memory
 MOST_LINE_BYTES = 64 << 20
@@ -41,7 +41,7 @@ class TreeKind:
 
 
 @dataclass(frozen=True, slots=True)
-class LeafFile:
+class LeafInput:
     """A file of leaves, or - for standard input, and how the leaves are written in it."""
 
     file: str
@@ -134,7 +134,7 @@ def scheme_options(command: Command) -> Command:
 
 def leaf_options(command: Command) -> Command:
     """Add the argument FILE and how leaves are written in it, and pass them as ``leaves``, a LeafFile."""
-    command = passed_as(LeafFile, "leaves")(command)
+    command = passed_as(LeafInput, "leaves")(command)
     for option in (
         click.option(
             "--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256[]."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.merkle.leaf_file import LeafFile, leaf_options
+from evenload.cli.merkle.leaf_file import LeafInput, leaf_options
 from evenload.cli.options import FILE, FOLDER, json_option
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable
 
@@ -48,7 +48,7 @@ def keygen(name: str, out: Path) -> int:
 @leaf_options
 @click.option("--origin", help="Begin a log of this name if there is none in FOLDER.")
 @json_option
-def append(folder: Path, leaves: LeafFile, origin: str | None, as_json: bool) -> int:
+def append(folder: Path, leaves: LeafInput, origin: str | None, as_json: bool) -> int:
     """Add the leaves of FILE to the log in FOLDER; print how many it has when all are on disk."""
     from evenload.merkle import Log
 
@@ -71,7 +71,7 @@ def append(folder: Path, leaves: LeafFile, origin: str | None, as_json: bool) ->
     return 0
 
 
-def _batches(leaves: LeafFile) -> "Iterator[list[bytes]]":
+def _batches(leaves: LeafInput) -> "Iterator[list[bytes]]":
     """Leaves as the file has them, in pieces that fit memory."""
     from itertools import islice
 
@@ -85,7 +85,7 @@ def _batches(leaves: LeafFile) -> "Iterator[list[bytes]]":
             yield [row.tobytes() for row in rows[start : start + (1 << 14)]]
 
 
-def _lines(leaves: LeafFile) -> "Iterator[bytes]":
+def _lines(leaves: LeafInput) -> "Iterator[bytes]":
     """The leaves of a text, each checked where its line is known."""
     from evenload.merkle.log.tiles import MOST_ENTRY_BYTES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.trace_and_fleet import TraceFile, fleet_options, search_options, trace_options
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, fleet_options, search_options, trace_options
 from evenload.cli.options import FILE, PATH, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenload.moe.placement.fleet import Fleet
-    from evenload.moe.search.plan import Plan
+    from evenload.moe.search.plan import PlacementPlan
 
 __all__ = ["place"]
 
@@ -26,7 +26,7 @@ __all__ = ["place"]
 class PlaceRequest:
     """The options of ``evenload moe place``."""
 
-    trace: TraceFile
+    trace: RoutingTrace
     fleet: "Fleet"
     window: int
     policy: str
@@ -185,7 +185,9 @@ def _by_search(
     return _Placed(plan.phy2log, facts)
 
 
-def _search(request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None") -> "Plan":
+def _search(
+    request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None"
+) -> "PlacementPlan":
     """The plan that the options ask for; what Python would warn of is said on stderr."""
     from evenload.moe.search.plan import place as search
 
@@ -200,8 +202,8 @@ def _search(request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[n
 
 
 def _where_it_pays(
-    request: PlaceRequest, plan: "Plan", old: "NDArray[np.int64] | None"
-) -> "tuple[Plan, list[bool]]":
+    request: PlaceRequest, plan: "PlacementPlan", old: "NDArray[np.int64] | None"
+) -> "tuple[PlacementPlan, list[bool]]":
     from evenload.moe.search.payback import where_it_pays
 
     if old is None or request.tokens_to_come is None or request.token_us is None or not request.expert_bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.trace_and_fleet import TraceFile, fleet_options, search_options, trace_options
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, fleet_options, search_options, trace_options
 from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenload.moe.placement.fleet import Fleet
-    from evenload.moe.replay.replayer import Replay, StrategyReplay
+    from evenload.moe.replay.replayer import RoutingReplay, StrategyReplay
 
 __all__ = ["replay"]
 LONGEST = 512  # tokens of a batch
@@ -27,7 +27,7 @@ N_BATCHES = 4  # that a short trace is divided into
 class ReplayRequest:
     """The options of ``evenload moe replay``."""
 
-    trace: TraceFile
+    trace: RoutingTrace
     fleet: "Fleet"
     batch: int | None
     history: int | None
@@ -77,7 +77,7 @@ def replay(request: ReplayRequest) -> int:
     return 0
 
 
-def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
+def _replay(request: ReplayRequest) -> "tuple[RoutingReplay, int]":
     """The strategies that suit the fleet, played over the trace; and how many layers it has.
 
     The search plans on quarters of a batch, where the trace has tokens and batches divide by four.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.moe.trace_and_fleet import TraceFile, trace_options
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
 from evenload.cli.options import FILE, PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
@@ -29,7 +29,7 @@ __all__ = ["route"]
     "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."
 )
 @json_option
-def route(plan: Path, trace: TraceFile, window: int, certificate: Path | None, as_json: bool) -> int:
+def route(plan: Path, trace: RoutingTrace, window: int, certificate: Path | None, as_json: bool) -> int:
     """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
     import numpy as np
 

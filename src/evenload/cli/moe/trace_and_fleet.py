@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["TraceFile", "fleet_options", "search_options", "trace_options"]
+__all__ = ["RoutingTrace", "fleet_options", "search_options", "trace_options"]
 
 Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class TraceFile:
+class RoutingTrace:
     """A trace as the command line names it, with the layers that are wanted."""
 
     path: Path
@@ -62,7 +62,7 @@ def trace_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(*, trace: Path, layers: str, experts: int | None, kind: Any, **others: Any) -> Any:
-        return command(trace=TraceFile(trace, layers, experts, kind), **others)
+        return command(trace=RoutingTrace(trace, layers, experts, kind), **others)
 
     for option in (
         click.option("--layers", metavar="FROM:TO:STEP", default="", help="Only these layers of the trace."),

@@ -139,10 +139,10 @@ def fleet_of(request: PlanRequest, spec: "JobSpec") -> "tuple[list[FleetDevice],
         return parse_modelled(str(use)), parse_host_bytes(str(use))
     from evenload.devices import DevicePool
     from evenload.pipeline.planning.job_plan import free_host_bytes, pool_devices
-    from evenload.pipeline.run.machines.fleet import Fleet, backend_of
+    from evenload.pipeline.run.machines.fleet import RunFleet, backend_of
 
     if (request.backend or spec.backend.name) == "ray":
-        with Fleet(use, backend_of(spec.backend, request.backend)[0]) as cluster:
+        with RunFleet(use, backend_of(spec.backend, request.backend)[0]) as cluster:
             return pool_devices(cluster.pool, cluster.free_bytes()), cluster.host_bytes()
     with DevicePool.find(use) as pool:
         found = pool_devices(pool)

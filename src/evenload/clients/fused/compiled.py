@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from evenload.clients.fused.speedups import CompilerOptions, Finish, Replay, Speedups, find_speedups
+from evenload.clients.fused.speedups import CompilerOptions, Finish, Speedups, StepReplay, find_speedups
 from evenload.clients.step.fuse import StackedClients, StepFn, StepInputs, StepOutput, Tensors
 from evenload.clients.values.data import Batch, leaves_of
 
@@ -62,7 +62,7 @@ class CompiledStep:
     """
 
     def __init__(
-        self, run: Callable[..., Any], finish: Finish | None, names: Sequence[str], replay: Replay | None
+        self, run: Callable[..., Any], finish: Finish | None, names: Sequence[str], replay: StepReplay | None
     ):
         self._run, self._finish, self._names, self._replay = run, finish, names, replay
 

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = ["PLAIN", "Replay", "Speedups", "find_speedups"]
+__all__ = ["PLAIN", "Speedups", "StepReplay", "find_speedups"]
 
 CompilerOptions = dict[str, Any] | None
 Finish = Callable[[list[Tensor], list[Tensor]], None]
 
 
-class Replay(Protocol):
+class StepReplay(Protocol):
     """Many steps of a compiled graph in one call."""
 
     def fits(self, arguments: Sequence[Tensor]) -> bool:
@@ -51,7 +51,7 @@ class Speedups:
     rewrite: Callable[[GraphModule, list[Tensor]], tuple[GraphModule, Finish | None]]
     compile: Callable[[GraphModule, list[Tensor], CompilerOptions], Any]
     inside: Callable[[], AbstractContextManager[Any]]
-    replay: Callable[[Any, Finish | None, list[Tensor], int], Replay | None]
+    replay: Callable[[Any, Finish | None, list[Tensor], int], StepReplay | None]
 
 
 def _compile_plainly(

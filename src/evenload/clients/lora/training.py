@@ -15,7 +15,7 @@ from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, StateRow, TrainResult
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, TaskError, quoted
 
 __all__ = ["Adapter", "AdaptersResult", "adapters"]
@@ -81,7 +81,7 @@ class AdaptersResult(Sequence[Adapter]):
     """
 
     adapters: tuple[Adapter, ...]
-    plans: Mapping[LoRA, TrainingPlan]
+    plans: Mapping[LoRA, ClientPlan]
 
     def __getitem__(self, index: Any) -> Any:
         return self.adapters[index]
@@ -141,7 +141,7 @@ def _by_form(
     """The adapters of all forms, one form after the other; and the first form's error, if one failed."""
     n, trouble = len(datasets), None
     found: dict[int, Adapter] = {}
-    plans: dict[LoRA, TrainingPlan] = {}
+    plans: dict[LoRA, ClientPlan] = {}
     for form in dict.fromkeys(forms):
         at = [i for i in range(n) if forms[i] == form]
         model = with_adapters(base, form)

@@ -20,7 +20,7 @@ from evenload.clients.values.data import Rows
 from evenload.clients.values.losses import loss_of
 from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, UnknownName, printable, quoted
 
 __all__ = ["CrossValidation", "cross_validate"]
@@ -46,7 +46,7 @@ class CrossValidation:
     states: tuple[Mapping[str, Tensor], ...]
     estimators: tuple[Any, ...]
     folds: tuple[tuple[np.ndarray, np.ndarray], ...]
-    plan: TrainingPlan | None
+    plan: ClientPlan | None
     train_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def mean(self, name: str | None = None) -> float:

@@ -21,7 +21,7 @@ from evenload.clients.trainer import Trainer, template_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, TaskError, quoted
 
 __all__ = ["SweepResult", "TrialResult", "sweep"]
@@ -64,7 +64,7 @@ class SweepResult(Sequence[TrialResult]):
     """
 
     trials: tuple[TrialResult, ...]
-    plans: Mapping[tuple[int, ...], TrainingPlan]
+    plans: Mapping[tuple[int, ...], ClientPlan]
 
     @property
     def best(self) -> TrialResult:
@@ -143,7 +143,7 @@ class _Trainers:
         for trial in trials:
             self._start(trial)  # an argument that the model refuses is told before anything is trained
         alive, found = trials, dict[int, TrialResult]()
-        plans: dict[tuple[int, ...], TrainingPlan] = {}
+        plans: dict[tuple[int, ...], ClientPlan] = {}
         for share in _shares(trials, halving):
             ran: list[TrialResult] = []
             for group in groups_of([trial.cut_to(share) for trial in alive]):

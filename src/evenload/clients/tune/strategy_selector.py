@@ -17,7 +17,7 @@ from evenload.clients.tune.expected_cost import SHARE, Expectation, WorkSize, ex
 from evenload.clients.tune.step_work import count_work
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["StrategySelector"]
@@ -57,13 +57,13 @@ class StrategySelector:
         self._measures = measures
         self._checks = EngineChecks(model, dispatcher)
         self._cache = TuningCache(cache, model) if cache else None
-        self._plans: dict[tuple, TrainingPlan] = {}
+        self._plans: dict[tuple, ClientPlan] = {}
         self._n_steps: dict[tuple, int] = {}  # that each plan was measured for
 
-    def plan(self, tasks: list[ClientTask]) -> TrainingPlan:
+    def plan(self, tasks: list[ClientTask]) -> ClientPlan:
         """The plan for these tasks; one measurement serves tasks of their kind, number and length."""
         if not tasks:
-            return TrainingPlan(self._asked or Strategy(), "there was no client to train")
+            return ClientPlan(self._asked or Strategy(), "there was no client to train")
         short = short_batches(tasks)
         key, n_steps = _like(tasks, bool(short)), sum(task.batches.n_steps for task in tasks)
         has_grown = not self._asked and n_steps > GROWN * self._n_steps.get(key, n_steps)
@@ -99,11 +99,11 @@ class StrategySelector:
 
     def _first_usable(
         self, strategy: Strategy, tasks: list[ClientTask], why: str = "it was asked for"
-    ) -> TrainingPlan:
+    ) -> ClientPlan:
         """The strategy, or the first after it in NEXT that can be used here and gives what serial gives."""
         reasons: dict[str, str] = {}
         if strategy.inner == "merged":
-            return TrainingPlan(
+            return ClientPlan(
                 strategy, f"{why}: one model over all clients' rows, which is not training clients"
             )
         traits = self._checks.traits(tasks)
@@ -116,13 +116,13 @@ class StrategySelector:
         while strategy.takes_chunks:
             result = self._checks.check(strategy, tasks)
             if result.refusal is None:
-                return TrainingPlan(strategy, why, reasons, check=result.difference)
+                return ClientPlan(strategy, why, reasons, check=result.difference)
             reasons[strategy.inner] = result.refusal
             strategy = dataclasses.replace(strategy, inner=NEXT[strategy.inner])
         why = f"instead of {next(iter(reasons))}: {next(iter(reasons.values()))}" if reasons else why
-        return TrainingPlan(strategy, why, reasons)
+        return ClientPlan(strategy, why, reasons)
 
-    def _tune(self, tasks: list[ClientTask]) -> TrainingPlan:
+    def _tune(self, tasks: list[ClientTask]) -> ClientPlan:
         """The plan that the cache remembers for such tasks, else the expected or the measured one."""
         together = self._together(tasks)
         known = self._cache.find(together, self._rounds) if self._cache else None

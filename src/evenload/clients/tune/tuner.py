@@ -17,7 +17,7 @@ from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.tune.expected_cost import Expectation, even_chunk
 from evenload.clients.tune.race import DOUBT, FAR, TIE, WORTH_S, Probe, Race
-from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
+from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["Tuner"]
@@ -48,7 +48,7 @@ class Tuner:
         self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
-    def decide(self) -> TrainingPlan:
+    def decide(self) -> ClientPlan:
         """Measure, and return the plan with the fastest strategy."""
         race, expected = self.race, self._expected.strategy
         race.enter(Strategy())
@@ -70,15 +70,15 @@ class Tuner:
         is_untried = not any(p.strategy.is_fused for p in race.probes) and "fused" not in race.reasons
         if expected.is_fused and is_untried:
             why = "expected to be the fastest; measuring it would not pay"
-            return TrainingPlan(expected, why, race.reasons, race.table())
+            return ClientPlan(expected, why, race.reasons, race.table())
         n = len(race.probes)
         if race.why_not() and race.best().strategy == Strategy():
             return self._plan(f"none of {n} measured strategies is better beyond doubt")
         return self._plan(f"the fastest of {n} measured strategies")
 
-    def _plan(self, why: str) -> TrainingPlan:
+    def _plan(self, why: str) -> ClientPlan:
         race = self.race
-        return TrainingPlan(race.best().strategy, why, race.reasons | race.why_not(), race.table())
+        return ClientPlan(race.best().strategy, why, race.reasons | race.why_not(), race.table())
 
     # --- the search -------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch import nn
 from evenload._private_files import read_plain
 from evenload._terminal import log_of
 from evenload._version import __version__
-from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
@@ -49,17 +49,17 @@ class TuningCache:
         self._path = Path(path)
         self._model = f"{model}|{[(n, tuple(t.shape), str(t.dtype)) for n, t in model.state_dict().items()]}"
 
-    def find(self, tasks: Sequence[ClientTask], rounds: int) -> TrainingPlan | None:
+    def find(self, tasks: Sequence[ClientTask], rounds: int) -> ClientPlan | None:
         """The plan for such tasks and so many rounds, without its reasons; None if there is none."""
         entry: Any = self._read().get(self._key(tasks, rounds))
         try:
-            return TrainingPlan(
+            return ClientPlan(
                 Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"])
             )
         except (KeyError, TypeError, ConfigError):  # none, or not one that was written here
             return None
 
-    def keep(self, tasks: Sequence[ClientTask], rounds: int, plan: TrainingPlan) -> None:
+    def keep(self, tasks: Sequence[ClientTask], rounds: int, plan: ClientPlan) -> None:
         """Write the plan for such tasks and so many rounds."""
         page = self._read()
         page[self._key(tasks, rounds)] = {

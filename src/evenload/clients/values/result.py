@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.values.strategy import TrainingPlan
+from evenload.clients.values.strategy import ClientPlan
 from evenload.errors import TaskError
 
 __all__ = ["ClientResult", "FlatStates", "StateRow", "TrainResult"]
@@ -135,7 +135,7 @@ class TrainResult(Sequence[ClientResult]):
     """
 
     clients: tuple[ClientResult, ...]
-    plan: TrainingPlan
+    plan: ClientPlan
     reduced: Mapping[str, Tensor] | None = None
 
     def __getitem__(self, index: Any) -> Any:

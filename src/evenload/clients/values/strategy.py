@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["INNER", "OUTER", "Strategy", "TrainingPlan", "halves", "n_workers"]
+__all__ = ["INNER", "OUTER", "ClientPlan", "Strategy", "halves", "n_workers"]
 
 OUTER = {
     "inline": "in this thread",
@@ -143,7 +143,7 @@ def n_workers(strategy: Strategy) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class ClientPlan:
     """The strategy that trains clients, and why it was taken.
 
     strategy  the one that is used

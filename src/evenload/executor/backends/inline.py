@@ -16,7 +16,7 @@ from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spoilt, TaskRefused, Up
 from evenload.executor.task.task import PreparedTask, Runner
 from evenload.executor.transport.progress_cell import NOT_BEGUN, ProgressCell
 
@@ -114,7 +114,7 @@ class InlineBackend:
                 inline.device, inline.pool, lambda view: Runner(task, lambda: view, inline=True)
             )
         except Exception as error:
-            return Refused(worker, task.id, Failure.of(error, travels=False))
+            return TaskRefused(worker, task.id, Failure.of(error, travels=False))
         return Loaded(worker, task.id, 0.0)
 
     def _unload(self, worker: int, task: int) -> None:

@@ -33,9 +33,9 @@ from evenload.executor.task.messages import (
     Gone,
     Loaded,
     Message,
-    Refused,
     Said,
     Spoilt,
+    TaskRefused,
     Untrue,
     Up,
     Warned,
@@ -239,7 +239,7 @@ class Gang:
         number = message.worker
         if isinstance(message, Answered):
             self._answered(number, message)
-        elif isinstance(message, Spoilt | Refused):
+        elif isinstance(message, Spoilt | TaskRefused):
             self._faults.append(RankFault(number, f"failed: {message.failure.summary}", message.failure))
         elif isinstance(message, Untrue):
             self._faults.append(RankFault(number, f"sent {message.why}"))

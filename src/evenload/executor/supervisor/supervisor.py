@@ -26,9 +26,9 @@ from evenload.executor.task.messages import (
     Gone,
     Loaded,
     Message,
-    Refused,
     Said,
     Spoilt,
+    TaskRefused,
     Untrue,
     Up,
     Warned,
@@ -93,7 +93,7 @@ class Supervisor:
             Answered: self._on_answered,
             Up: self._on_up,
             Loaded: self._on_loaded,
-            Refused: self._on_refused,
+            TaskRefused: self._on_refused,
             Spoilt: self._on_spoilt,
             Said: self._on_said,
             Warned: self._on_warned,
@@ -271,7 +271,7 @@ class Supervisor:
             )
         self._driver.loaded(worker)
 
-    def _on_refused(self, worker: Worker, message: Refused) -> None:
+    def _on_refused(self, worker: Worker, message: TaskRefused) -> None:
         if worker.loading is None or worker.loading.id != message.task:
             return self._end_for(worker, "news of a task")
         task, worker.loading = worker.loading, None

@@ -12,9 +12,9 @@ __all__ = [
     "Gone",
     "Loaded",
     "Message",
-    "Refused",
     "Said",
     "Spoilt",
+    "TaskRefused",
     "Untrue",
     "Up",
     "Warned",
@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
     seconds: float
 
 
-class Refused(NamedTuple):
+class TaskRefused(NamedTuple):
     """The worker could not build ``task``: its import or its constructor raised."""
 
     worker: int
@@ -116,4 +116,4 @@ class Gone(NamedTuple):
             return f"was killed by signal {-self.exit_code}"
 
 
-Message = Up | Loaded | Refused | Answered | Spoilt | Said | Warned | Untrue | Gone
+Message = Up | Loaded | TaskRefused | Answered | Spoilt | Said | Warned | Untrue | Gone

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import ctypes
 
 __all__ = [
+    "ArenaPiece",
     "Borrower",
     "Lender",
     "MemoryBudget",
-    "Piece",
     "make_arena_file",
     "make_shared_file",
     "open_copy",
@@ -45,7 +45,7 @@ LARGE_BYTES = 256 * 1024  # copied without the interpreter's lock
 MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
 
 
-class Piece(NamedTuple):
+class ArenaPiece(NamedTuple):
     """A range of an arena: ``n`` bytes at ``offset``, lent under the number ``slot``."""
 
     slot: int
@@ -195,7 +195,7 @@ class Lender:
         self._collect()
         return len(self._lent)
 
-    def put(self, buffer: memoryview) -> Piece | None:
+    def put(self, buffer: memoryview) -> ArenaPiece | None:
         """Copy ``buffer`` (of bytes) into the arena and lend it. Returns None if there is no room."""
         n = buffer.nbytes
         size = -(-n // PAGE) * PAGE
@@ -206,9 +206,9 @@ class Lender:
         slot = self._slots.pop()
         self._lent[slot] = (offset, size)
         self._map[slot] = 1
-        return Piece(slot, offset, n)
+        return ArenaPiece(slot, offset, n)
 
-    def take_back(self, piece: Piece) -> None:
+    def take_back(self, piece: ArenaPiece) -> None:
         """Free a piece that was not sent after all."""
         self._map[piece.slot] = 0
         self._free(piece.slot)
@@ -304,12 +304,12 @@ class Borrower:
     def n_leases(self) -> int:
         return len(self._leases)
 
-    def is_open_to(self, piece: Piece) -> bool:
+    def is_open_to(self, piece: ArenaPiece) -> bool:
         """Whether ``piece`` lies in the arena and its slot is not in use."""
         in_range = LARGE_PAGE <= piece.offset <= piece.offset + piece.n <= len(self._map)
         return in_range and FIRST_SLOT <= piece.slot < HEADER_BYTES and piece.slot not in self._leases
 
-    def open(self, piece: Piece) -> "ctypes.Array":
+    def open(self, piece: ArenaPiece) -> "ctypes.Array":
         """Map a piece in place, writable. It is given back when the last view of it is freed."""
         import ctypes  # takes a while, and not every worker needs it
 
@@ -327,7 +327,7 @@ class Borrower:
         return block
 
 
-def open_copy(fd: int, piece: Piece) -> mmap.mmap:
+def open_copy(fd: int, piece: ArenaPiece) -> mmap.mmap:
     """Map a piece that many workers share; each may write to it for itself (copy on write)."""
     return mmap.mmap(fd, piece.n, access=mmap.ACCESS_COPY, offset=piece.offset)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from evenload.executor.transport.arena import Borrower, Lender, Piece, open_copy
+from evenload.executor.transport.arena import ArenaPiece, Borrower, Lender, open_copy
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 
 __all__ = ["COMMON", "Frame", "Inbox", "Outbox", "ProtocolViolation", "unpack"]
@@ -79,7 +79,7 @@ def unpack(frame: Frame) -> Any:
 
 
 def _size(buffer: Any) -> int:
-    return buffer.n if isinstance(buffer, Piece) else memoryview(buffer).nbytes
+    return buffer.n if isinstance(buffer, ArenaPiece) else memoryview(buffer).nbytes
 
 
 class Outbox:
@@ -122,7 +122,7 @@ class Outbox:
         entries: list[bytes] = []
         is_first = is_large and self._lend(memoryview(body), entries, None)
         for buffer in buffers:
-            if isinstance(buffer, Piece):
+            if isinstance(buffer, ArenaPiece):
                 entries.append(PIECE.pack(*buffer))
             else:
                 self._lend(memoryview(buffer).cast("B"), entries, inline)
@@ -266,7 +266,7 @@ class Inbox:
                 break
             if zlib.crc32(view[at : at + n_table]) != table_sum:
                 raise ProtocolViolation("a frame was damaged", frames)
-            pieces = [Piece(*PIECE.unpack_from(view, at + i * PIECE.size)) for i in range(n_pieces)]
+            pieces = [ArenaPiece(*PIECE.unpack_from(view, at + i * PIECE.size)) for i in range(n_pieces)]
             at += n_table
             last = bytearray(SUM.size if any(not piece.slot for piece in pieces) else 0)
             n_inline = n_body + sum(piece.n for piece in pieces if not piece.slot) + len(last)
@@ -292,7 +292,7 @@ class Inbox:
         self._start = start
         return frames
 
-    def _open(self, piece: Piece, frames: list[Frame]) -> Any:
+    def _open(self, piece: ArenaPiece, frames: list[Frame]) -> Any:
         if not piece.slot:
             return _memory(piece.n)
         if piece.slot & COMMON:

@@ -10,10 +10,10 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted, reason_of
 from evenload.executor.transport.arena import (
+    ArenaPiece,
     Borrower,
     Lender,
     MemoryBudget,
-    Piece,
     make_arena_file,
     read_only,
     usable_memory,
@@ -182,7 +182,7 @@ class SharedMemory:
         if piece is None:
             return buffer
         self._n_common += n
-        return Piece(piece.slot | COMMON, piece.offset, piece.n)
+        return ArenaPiece(piece.slot | COMMON, piece.offset, piece.n)
 
     def _give_up(self, why: str) -> None:
         if not self._is_warned:

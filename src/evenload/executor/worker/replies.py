@@ -7,7 +7,7 @@ from typing import Any
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.item_packing import unpack_apart
-from evenload.executor.task.messages import Answered, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.messages import Answered, Loaded, Message, Spoilt, TaskRefused, Up
 from evenload.executor.transport.wire import Frame, ProtocolViolation, unpack
 from evenload.executor.worker import protocol
 
@@ -41,7 +41,7 @@ def message_of(worker: int, pid: int | None, frame: Frame) -> Message:
         if frame.kind == protocol.SPOILT:
             return Spoilt(worker, frame.chunk, content, is_run=False)
         if frame.kind == protocol.REFUSED:
-            return Refused(worker, frame.task, content)
+            return TaskRefused(worker, frame.task, content)
     raise ProtocolViolation("a frame that says nothing")
 
 

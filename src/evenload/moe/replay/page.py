@@ -6,7 +6,7 @@ from typing import Any
 
 from evenload._version import __version__
 from evenload.errors import ConfigError, quoted
-from evenload.moe.replay.replayer import Replay
+from evenload.moe.replay.replayer import RoutingReplay
 from evenload.report.html import as_script_text, fill, report_script, write_whole
 
 __all__ = ["page", "page_of", "write_replay"]
@@ -14,7 +14,7 @@ __all__ = ["page", "page_of", "write_replay"]
 SHARED_SCRIPTS = ("dom", "format", "theme")  # of the report, before the page's own
 
 
-def page(replay: Replay) -> str:
+def page(replay: RoutingReplay) -> str:
     """The page that shows ``replay``, as HTML."""
     return page_of(replay.to_json())
 
@@ -38,7 +38,7 @@ def page_of(view: dict[str, Any]) -> str:
     )
 
 
-def write_replay(replay: Replay, path: str | Path) -> None:
+def write_replay(replay: RoutingReplay, path: str | Path) -> None:
     """Write the page to ``path``, whole or not at all. Raises ConfigError if ``path`` cannot be written."""
     write_whole(Path(path), page(replay), option="--html")
 

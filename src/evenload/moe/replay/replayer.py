@@ -20,7 +20,7 @@ from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
 from evenload.moe.search.transfers import BYTES_PER_S, schedule_transfers
 
-__all__ = ["STRATEGIES", "PlacementChange", "Replay", "StrategyReplay", "imbalances", "replay"]
+__all__ = ["STRATEGIES", "PlacementChange", "RoutingReplay", "StrategyReplay", "imbalances", "replay"]
 
 LoadsOf = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
@@ -73,7 +73,7 @@ class StrategyReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class RoutingReplay:
     """All strategies over the same batches, and a ``bound`` [batches, layers] that none can go below.
 
     All of them in whole tokens: loads that are split equally, that are routed, and of the bound.
@@ -144,7 +144,7 @@ def replay(
     name: str = "",
     batch: int = 0,
     seed: int = 0,
-) -> Replay:
+) -> RoutingReplay:
     """Plan on the first ``history`` of ``batches`` [batches, layers, experts], then serve the others in turn.
 
     every    plan anew before every so many batches, on the last ``history`` ones; 0: never
@@ -167,7 +167,9 @@ def replay(
     for strategy in strategies:
         planner = _StrategyPlacements(strategy, fleet, target, effort, expert_bytes, seed)
         courses.append(_serve(planner, batches, windows, ratio, history, every))
-    return Replay(name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound)
+    return RoutingReplay(
+        name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound
+    )
 
 
 class _StrategyPlacements:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._arguments import array_of, instance_of, number
 from evenload.errors import ConfigError
 from evenload.moe.placement.rebalance import Placement, logical_maps
-from evenload.moe.search.plan import Plan
+from evenload.moe.search.plan import PlacementPlan
 from evenload.moe.search.transfers import schedule_transfers
 
 __all__ = ["Payback", "where_it_pays"]
@@ -25,14 +25,20 @@ class Payback:
     pays     [layers] whether it saves more than it costs
     """
 
-    plan: Plan
+    plan: PlacementPlan
     fetch_s: NDArray[np.float64]
     saved_s: NDArray[np.float64]
     pays: NDArray[np.bool_]
 
 
 def where_it_pays(
-    plan: Plan, old: ArrayLike, *, tokens_to_come: int, token_s: float, expert_bytes: int, **links: Any
+    plan: PlacementPlan,
+    old: ArrayLike,
+    *,
+    tokens_to_come: int,
+    token_s: float,
+    expert_bytes: int,
+    **links: Any,
 ) -> Payback:
     """Compare, layer by layer, what changing from ``old`` to ``plan`` costs with what it saves.
 
@@ -72,12 +78,12 @@ def where_it_pays(
 
 
 def _checked(
-    plan: Plan, before: NDArray[np.int64], tokens_to_come: float, token_s: float
+    plan: PlacementPlan, before: NDArray[np.int64], tokens_to_come: float, token_s: float
 ) -> NDArray[np.float64]:
     """The imbalance of ``before``, where all arguments fit."""
     number("tokens_to_come", tokens_to_come)
     number("token_s", token_s)
-    instance_of("plan", plan, Plan, "what place(..., old=old) returned")
+    instance_of("plan", plan, PlacementPlan, "what place(..., old=old) returned")
     if plan.stay is None or before.shape != plan.phy2log.shape:
         raise ConfigError(
             f"the plan knows nothing of the placement {before.shape} that it would replace",

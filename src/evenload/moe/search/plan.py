@@ -18,7 +18,7 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
 from evenload.moe.search.transfers import Schedule, schedule_transfers
 
-__all__ = ["EFFORTS", "Plan", "imbalance_of", "place"]
+__all__ = ["EFFORTS", "PlacementPlan", "imbalance_of", "place"]
 
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
@@ -29,7 +29,7 @@ EFFORTS: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class PlacementPlan:
     """A placement for a fleet, with its imbalance and a bound that no placement can go below.
 
     imbalance  [layers] busiest GPU over the mean, in load per unit of speed; mean over the windows given
@@ -119,7 +119,7 @@ def place(
     seed: int = 0,
     threads: int = 1,
     warns: bool = True,
-) -> Plan:
+) -> PlacementPlan:
     """Place copies of experts so that batches like the recent ones can be served evenly.
 
     load_windows  [windows, layers, experts] (or [layers, experts]) loads of recent windows, oldest first;
@@ -208,13 +208,15 @@ def _place_layer(
     return phy2log, float(cost), found.held_out, found.origin, stay
 
 
-def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list, target: float | None) -> Plan:
+def _as_plan(
+    windows: NDArray, fleet: Fleet, objective: str, layers: list, target: float | None
+) -> PlacementPlan:
     phy2log = np.stack([layer[0] for layer in layers])
     log2phy, logcnt = logical_maps(phy2log, windows.shape[2])
     speeds = fleet.living_speeds()
     bound = [placement_bound(window, fleet.n_living_slots, fleet.n_gpus, speeds) for window in windows]
     held = [layer[2] for layer in layers]
-    return Plan(
+    return PlacementPlan(
         placement=Placement(phy2log, log2phy, logcnt, n_gpus=fleet.n_gpus, weight=windows.sum(axis=0)),
         fleet=fleet,
         objective=objective,

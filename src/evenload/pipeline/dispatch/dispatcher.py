@@ -22,15 +22,15 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.dispatch.queues.suspects import Suspects
 from evenload.pipeline.dispatch.queues.waiting import Waiting
-from evenload.pipeline.dispatch.roster import Roster
+from evenload.pipeline.dispatch.roster import GroupRoster
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
 
-__all__ = ["Dispatcher"]
+__all__ = ["GroupScheduler"]
 
 
-class Dispatcher:
+class GroupScheduler:
     """The dealer of tasks to the groups of devices that ``phases`` make.
 
     stages    their names, in order
@@ -72,7 +72,7 @@ class Dispatcher:
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
         self._chooser = WorkChooser(self._state, queue, holds)
         self.stages, self.groups = self._state.stages, self._state.groups
-        self._roster = Roster(self.groups, barred or {})
+        self._roster = GroupRoster(self.groups, barred or {})
         self.drained = self._roster.drained
         self._fits, self._oom, self._free = fits or {}, tuple(oom), free or {}
         self.follow(phases)

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 
-__all__ = ["Roster"]
+__all__ = ["GroupRoster"]
 
 
-class Roster:
+class GroupRoster:
     """The devices of a run by what became of them; it makes their groups, and changes those.
 
     groups   by name, as the dispatcher knows them

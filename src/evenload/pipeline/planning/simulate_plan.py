@@ -19,7 +19,7 @@ from itertools import chain
 
 from evenload.pipeline.plan import TimelineSlice
 from evenload.pipeline.planning.simulation.ready_tasks import ReadyTasks, TaskRange, n_in
-from evenload.pipeline.planning.simulation.timeline import Timeline
+from evenload.pipeline.planning.simulation.timeline import PlanTimeline
 from evenload.pipeline.planning.simulation.workers import (
     SLACK,
     CandidatePhase,
@@ -86,7 +86,9 @@ class _PlanSimulation:
         self.timeline = (
             None
             if slices == "none"
-            else Timeline(problem, self.workers, joins=slices == "joined", by_worker=slices == "by worker")
+            else PlanTimeline(
+                problem, self.workers, joins=slices == "joined", by_worker=slices == "by worker"
+            )
         )
 
     def run(self) -> SimulatedPlan:

@@ -10,7 +10,7 @@ from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Gone
 from evenload.pipeline.dispatch.course.given_up import STOPPED
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
@@ -42,7 +42,7 @@ class OutcomeReader:
     ended       tasks that are over, and were not taken yet
     """
 
-    def __init__(self, dispatcher: Dispatcher, stages: Sequence[str], record: Record):
+    def __init__(self, dispatcher: GroupScheduler, stages: Sequence[str], record: Record):
         self.load_s: dict[str, dict[str, float]] = {}
         self.peak_bytes: dict[str, int] = {}
         self.batches: dict[str, dict[str, str]] = {}

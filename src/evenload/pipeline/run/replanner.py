@@ -14,7 +14,7 @@ from typing import Any
 
 from evenload.events import EventLog, Note, Replanned
 from evenload.pipeline.dispatch.dispatch_view import DispatchView
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.estimates.speed_estimate import SpeedEstimate, estimate_speeds, find_drift
@@ -59,7 +59,7 @@ class Replanner:
         problem: Problem,
         plan: Plan,
         mode: str,
-        dispatcher: Dispatcher,
+        dispatcher: GroupScheduler,
         flow: ItemFlow,
         log: EventLog,
         *,

@@ -10,7 +10,7 @@ from evenload.pipeline.dispatch.results import count_ends
 from evenload.report.page.bars import Bars
 
 if TYPE_CHECKING:
-    from evenload.pipeline.dispatch.dispatcher import Dispatcher
+    from evenload.pipeline.dispatch.dispatcher import GroupScheduler
     from evenload.pipeline.job.spec_stage import StageSpec
     from evenload.pipeline.plan import Plan
 
@@ -78,7 +78,7 @@ class QueueLengths:
     told.
     """
 
-    def __init__(self, log: EventLog, dispatcher: "Dispatcher", stages: Sequence[str]):
+    def __init__(self, log: EventLog, dispatcher: "GroupScheduler", stages: Sequence[str]):
         self._log, self._dispatcher, self._stages = log, dispatcher, tuple(stages)
         self._told: dict[int, bool] = {}  # stage -> had it anything?
         self._next_s = log.now()

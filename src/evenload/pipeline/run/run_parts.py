@@ -10,7 +10,7 @@ from evenload.errors import EvenloadError
 from evenload.events import EventLog, Note
 from evenload.executor.backends import Machines
 from evenload.executor.decide.record import Record
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
@@ -22,7 +22,7 @@ from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
-from evenload.pipeline.run.machines.fleet import Fleet
+from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
@@ -107,7 +107,7 @@ class RunContext:
 class RunParts:
     """The parts of a run's loop. ``replanner`` is None where the policy never plans again."""
 
-    dispatcher: Dispatcher
+    dispatcher: GroupScheduler
     driver: StageDriver
     inputs: StageInputs
     commit: GroupCommit
@@ -119,7 +119,7 @@ class RunParts:
 
 
 def build_parts(
-    context: RunContext, tasks: Sequence[StageTask], fleet: Fleet, planned: PlannedJob, policy: str
+    context: RunContext, tasks: Sequence[StageTask], fleet: RunFleet, planned: PlannedJob, policy: str
 ) -> RunParts:
     """All that runs ``tasks`` and what follows from them; starts nothing."""
     spec, log = context.spec, context.log
@@ -160,10 +160,10 @@ def build_parts(
 
 def _dispatcher(
     spec: JobSpec, planned: PlannedJob, flow: ItemFlow, inputs: StageInputs, *, holds: bool
-) -> Dispatcher:
+) -> GroupScheduler:
     stages = dict(enumerate(spec.stages))
     memory = [one for one in planned.plan.memory if one.free_bytes is not None]
-    return Dispatcher(
+    return GroupScheduler(
         planned.plan.phases,
         [stage.name for stage in spec.stages],
         queue=spec.schedule.queue,
@@ -207,7 +207,7 @@ def _remote_workers(
     context: RunContext,
     setups: Sequence[StageSetup],
     inputs: StageInputs,
-    fleet: Fleet,
+    fleet: RunFleet,
     wake: Callable[[], None],
 ) -> RemoteWorkers | None:
     if fleet.machines is None:
@@ -228,7 +228,7 @@ def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:
 
 
 def _replanner(
-    context: RunContext, planned: PlannedJob, dispatcher: Dispatcher, driver: StageDriver, fleet: Fleet
+    context: RunContext, planned: PlannedJob, dispatcher: GroupScheduler, driver: StageDriver, fleet: RunFleet
 ) -> Replanner:
     asked = planned.job_problem
     return Replanner(
@@ -246,7 +246,7 @@ def _replanner(
 
 
 def _describer(
-    context: RunContext, planned: PlannedJob, driver: StageDriver, fleet: Fleet
+    context: RunContext, planned: PlannedJob, driver: StageDriver, fleet: RunFleet
 ) -> Callable[[str], PlanDevice | None]:
     """What the planner needs to know of a device that joins the run."""
 

@@ -23,7 +23,7 @@ from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.reuse.decision import StageReuse, reuse_text
 from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.run.machines.fleet import Fleet
+from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, declared_work, planned_event
 from evenload.pipeline.run.run_loop import RunLoop
@@ -89,7 +89,7 @@ class JobSession:
 
     def go(
         self,
-        fleet: Fleet,
+        fleet: RunFleet,
         make_plan: Callable[[ItemFlow, Sequence[StageReuse]], PlannedJob],
         policy: str,
         sample_s: float = 1.0,
@@ -155,7 +155,7 @@ class JobSession:
         n_samples = max((stage.samples for stage in stages), default=1)
         return len(self._flow.items) * (n_samples if len(stages) - 1 in sampled_stages(stages) else 1)
 
-    def _in_order(self, fleet: Fleet) -> contextlib.AbstractContextManager[None]:
+    def _in_order(self, fleet: RunFleet) -> contextlib.AbstractContextManager[None]:
         """Let a signal end the run between two rounds; or at once, where a stage runs in this thread."""
         return self._interrupts.deferred() if fleet.is_threaded else contextlib.nullcontext()
 
@@ -176,7 +176,7 @@ class JobSession:
     def _run(
         self,
         tasks: list[StageTask],
-        fleet: Fleet,
+        fleet: RunFleet,
         planned: PlannedJob,
         policy: str,
     ) -> None:

@@ -28,7 +28,7 @@ from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.course.given_up import STOPPED
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
@@ -85,7 +85,7 @@ class StageDriver:
         self,
         backend: Backend,
         pool: DevicePool,
-        dispatcher: Dispatcher,
+        dispatcher: GroupScheduler,
         stages: Sequence[StageSetup],
         record: Record,
         inputs_of: Callable[[StageTask], TaskInputs],

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
-from evenload.pipeline.stages.server_pace import Pace, pause_s, seconds_of
+from evenload.pipeline.stages.server_pace import ServerPace, pause_s, seconds_of
 
 __all__ = ["BUSY", "ModelServers", "Reply", "checked_url"]
 
@@ -45,7 +45,7 @@ class _Server:
     """A server with its pace, and connections to it that are open and idle."""
 
     url: str
-    pace: Pace
+    pace: ServerPace
     idle: list[http.client.HTTPConnection] = field(default_factory=list)
 
 
@@ -75,7 +75,7 @@ class ModelServers:
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
     ):
-        self._servers = [_Server(url, Pace(requests_per_minute, tokens_per_minute)) for url in urls]
+        self._servers = [_Server(url, ServerPace(requests_per_minute, tokens_per_minute)) for url in urls]
         self._timeout_s, self._retries, self._key = timeout_s, retries, key
         self._threads = ThreadPoolExecutor(MOST_THREADS, "evenload-ask")
         self._door, self._changed = asyncio.Lock(), asyncio.Event()

@@ -104,7 +104,7 @@ class OpenAI:
         messages: Sequence[Mapping[str, Any]],
         defaults: Mapping[str, Any] = MappingProxyType({}),
         **body: Any,
-    ) -> "Answer":
+    ) -> "ServerAnswer":
         """Ask, and return the answer. ``body`` goes before the stage's, and that before ``defaults``."""
         request = {**defaults, **self._body, **body, "messages": messages}
         content = json.dumps(request).encode()
@@ -114,7 +114,7 @@ class OpenAI:
         said = parse_json(reply.content, f"the answer of {self._url}", MOST_ANSWER_BYTES)
         return self._read(said, reply.seconds)
 
-    def _read(self, said: Any, seconds: float) -> "Answer":
+    def _read(self, said: Any, seconds: float) -> "ServerAnswer":
         choice = _at(said, "choices", 0)
         reason, text = _at(choice, "finish_reason"), _at(choice, "message", "content")
         reason = reason if isinstance(reason, str) and len(reason) < 100 else None
@@ -127,7 +127,7 @@ class OpenAI:
             )
         counts = [_at(said, "usage", name) for name in ("prompt_tokens", "completion_tokens")]
         n_in, n_out = (one if type(one) is int and 0 <= one < 2**53 else None for one in counts)
-        return Answer(text, reason, n_in, n_out, round(seconds, 6))
+        return ServerAnswer(text, reason, n_in, n_out, round(seconds, 6))
 
     def _outputs(self, text: str) -> dict[str, Any]:
         if not self._reads_json:
@@ -150,7 +150,7 @@ class OpenAI:
         return messages
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """A text, and what the server says of it; None where it says nothing."""
 
     text: str

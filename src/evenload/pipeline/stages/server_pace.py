@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "Pace", "pause_s", "seconds_of"]
+__all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "ServerPace", "pause_s", "seconds_of"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MINUTE_S = 60.0
@@ -21,7 +21,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(slots=True)
-class Pace:
+class ServerPace:
     """The requests of one worker to one server.
 
     requests_per_minute, tokens_per_minute  limits; None: none is known

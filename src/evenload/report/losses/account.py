@@ -30,7 +30,7 @@ from evenload.events import (
 from evenload.report.losses.advice import Advice, advice_on
 from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
-from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
@@ -179,7 +179,7 @@ class LossAccount:
         tracks: Mapping[str, TrackOfFactors],
         stages: Mapping[str, StageOfFactors],
         speeds: Mapping[str, Mapping[str, float]],
-    ) -> Replay:
+    ) -> RunReplay:
         most = max(64, MOST_STEPS // max(1, len(tracks)))
         stretches: dict[int, list[tuple[str, float]]] = {}
         for name, stage in stages.items():
@@ -193,7 +193,7 @@ class LossAccount:
             inside = {"waiting": INSIDE, UNKNOWN: UNKNOWN} if causes else {}
             more |= {name: track.inside(kind) / useful_s for kind, name in inside.items()}
             slots[name] = ReplaySlot(track.lost_s.get("start-up", 0.0), more)
-        return Replay([stretches[at] for at in sorted(stretches)], slots, speeds)
+        return RunReplay([stretches[at] for at in sorted(stretches)], slots, speeds)
 
     def _load(self, device: str, why: str, seconds: float) -> None:
         if (device, why) in self._loads or len(self._loads) < MOST_LOADS:

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload._plain_text import seconds_text
 from evenload.balance.factors import DEVICE, UNKNOWN
-from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import BETWEEN, BUILDING, STARTING, UNFETCHED
 
@@ -75,7 +75,7 @@ class LostRun:
     wall_s: float
     lost_s: float
     causes: Sequence[Cause]
-    replay: Replay
+    replay: RunReplay
     loads: Mapping[str, Mapping[str, float]]
     longest: str
     facts: Mapping[str, Any]
@@ -162,7 +162,7 @@ def _start_up(run: LostRun) -> Iterator[Remedy]:
         yield Remedy(what, run.started_sooner(started_s), at_best=True)
 
 
-def _with_a_slot_for_each(run: LostRun, slot: str, stages: Mapping[str, float]) -> Replay:
+def _with_a_slot_for_each(run: LostRun, slot: str, stages: Mapping[str, float]) -> RunReplay:
     """The replay if each stage that ``slot`` loaded had a slot like it for itself."""
     one = run.replay.slots[slot]
     start_s = max(0.0, one.start_s - sum(stages.values()))
@@ -228,7 +228,7 @@ def _waiting(run: LostRun) -> Iterator[Remedy]:
         yield Remedy(what, min(run.wall_s, _with_reading_inside(run).makespan_s("waiting")))
 
 
-def _with_reading_inside(run: LostRun) -> Replay:
+def _with_reading_inside(run: LostRun) -> RunReplay:
     """The replay if each item took the time, too, that its reading takes now.
 
     Whoever reads one after the other was never ahead of the devices: all the run's time went into it.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evenload.report.losses.sources import INSIDE
 
-__all__ = ["Replay", "ReplaySlot"]
+__all__ = ["ReplaySlot", "RunReplay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ReplaySlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class RunReplay:
     """The items of a run and the slots that it had.
 
     stretches  what ran at the same time, in order: (stage, work) of each item

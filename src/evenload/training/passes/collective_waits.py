@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Clock", "leave_out_waits"]
+__all__ = ["WaitClock", "leave_out_waits"]
 
 EXCHANGES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
@@ -25,7 +25,7 @@ EXCHANGES = (
 WAITS = ("synchronize", "wait")
 
 
-class Clock(Protocol):
+class WaitClock(Protocol):
     """A stopwatch of one rank."""
 
     def hold(self) -> bool:
@@ -38,7 +38,7 @@ class Clock(Protocol):
 _clocks: tuple[weakref.ref[Any], ...] = ()  # replaced as a whole: threads that wait read it
 
 
-def leave_out_waits(clock: Clock) -> None:
+def leave_out_waits(clock: WaitClock) -> None:
     """Have ``clock`` stand, for as long as it lives, while a thread that it counts is in an exchange."""
     global _clocks
     if not _clocks:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Measured", "StepClock", "now_of_cpu"]
+__all__ = ["MeasuredStep", "StepClock", "now_of_cpu"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A step of one rank.
 
     seconds  without the waits for others that were seen
@@ -101,13 +101,15 @@ class StepClock:
             self._closed.append((number, n_samples, self._pieces))
         self._pieces = []
 
-    def measured(self) -> Measured | None:
+    def measured(self) -> MeasuredStep | None:
         """Return the newest step whose time is known by now; each once."""
         found = None
         while self._closed and self._is_done(self._closed[0][2]):
             number, n_samples, pieces = self._closed.popleft()
             spans = [_span(*piece) for piece in pieces]
-            found = Measured(number, n_samples, sum(s for s, _ in spans), sum(busy_s for _, busy_s in spans))
+            found = MeasuredStep(
+                number, n_samples, sum(s for s, _ in spans), sum(busy_s for _, busy_s in spans)
+            )
         return found
 
     def _current_stream(self) -> Any:

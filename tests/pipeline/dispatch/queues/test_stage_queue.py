@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
 
 from evenload.pipeline.dispatch.actions import RunTasks
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -23,7 +23,7 @@ class Watched(Fleet):
     keys  task -> what must be equal in its batch; None: it runs alone
     """
 
-    def __init__(self, dispatcher: Dispatcher, n_items: int, rule: BatchRule, keys: dict, **more):
+    def __init__(self, dispatcher: GroupScheduler, n_items: int, rule: BatchRule, keys: dict, **more):
         super().__init__(dispatcher, flow(n_items), **more)
         self.rule, self.keys = rule, keys
         self.since: dict[StageTask, float] = {}
@@ -90,7 +90,7 @@ def test_batches_keep_their_promises_whatever_comes_when(
     pairs = {task: (of_job.get(task, ""), of_class.get(task, "")) for task in tasks}
     rule = BatchRule(most, max_wait_s, lambda task: of_job.get(task, ""))
     priority = [rng.choice([0.0, 1.0]) for _ in range(n_items)]
-    dispatcher = Dispatcher(
+    dispatcher = GroupScheduler(
         phases_of_mode(mode, STAGES, devices), STAGES, batch={1: rule}, queue=rng.choice([2, 8]),
         holds=False, priority_of=priority.__getitem__ if rng.random() < 0.3 else None,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_batches_keep_their_promises_whatever_comes_when(
 def scored_beside(rule: BatchRule, n_items: int, **more) -> Watched:
     """One device edits, another takes what there is to score."""
     units = (Unit(("d0",), "edit"), Unit(("d1",), "score"))
-    dispatcher = Dispatcher((Phase(units, STAGES),), STAGES, batch={1: rule}, queue=1)
+    dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: rule}, queue=1)
     return Watched(dispatcher, n_items, rule, {StageTask(1, at): ("", "") for at in range(n_items)}, **more)
 
 
@@ -137,7 +137,7 @@ def test_a_model_is_loaded_while_a_batch_waits() -> None:
 
 def test_a_halved_batch_is_whole_for_its_worker() -> None:
     units = (Unit(("d0",), "score"), Unit(("d1",), "edit"))
-    dispatcher = Dispatcher((Phase(units, STAGES),), STAGES, batch={1: BatchRule(4, 50.0)})
+    dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: BatchRule(4, 50.0)})
     dispatcher.up("d0")
     dispatcher.loaded("d0", 1, Fit())
     dispatcher.add([StageTask(0, 0), *(StageTask(1, at) for at in (1, 2, 3))])
@@ -151,7 +151,9 @@ def test_a_halved_batch_is_whole_for_its_worker() -> None:
 
 def test_a_class_is_asked_for_few_keys_before_the_first_batch_runs() -> None:
     tasks = [StageTask(0, at) for at in range(1000)]
-    dispatcher = Dispatcher(phases_of_mode("single", ("score",), ["d0"]), ("score",), batch={0: BatchRule(4)})
+    dispatcher = GroupScheduler(
+        phases_of_mode("single", ("score",), ["d0"]), ("score",), batch={0: BatchRule(4)}
+    )
     dispatcher.up("d0")
     dispatcher.add(tasks)
     dispatcher.loaded("d0", 0, Fit(), gives_keys=True)

@@ -7,7 +7,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -99,7 +99,7 @@ def test_what_is_left_counts_samples_failures_and_the_best() -> None:
 def test_where_a_run_is() -> None:
     problem = asked(4)
     flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
-    dispatcher = Dispatcher(_swap_phases(NAMES, ["d0", "d1", "d2", "d3"]), NAMES)
+    dispatcher = GroupScheduler(_swap_phases(NAMES, ["d0", "d1", "d2", "d3"]), NAMES)
     dispatcher.add(flow.begin())
     for device in ("d0", "d1"):
         dispatcher.up(device)
@@ -128,7 +128,7 @@ def test_whose_partner_left_takes_part_in_the_next_plan() -> None:
     split = Fit("layer_split")
     phases = tuple(Phase((Unit(("d0", "d1"), name, split),), (name,)) for name in NAMES)
     flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
-    dispatcher = Dispatcher(phases, NAMES)
+    dispatcher = GroupScheduler(phases, NAMES)
     dispatcher.add(flow.begin())
     dispatcher.leave("d1", "it was lost")
     seen = estimate_speeds(asked(2), {})

@@ -21,7 +21,7 @@ from evenload.pipeline.job.spec import BackendSection
 from evenload.pipeline.planning.job_plan import pool_devices
 from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
-from evenload.pipeline.run.machines.fleet import Fleet, backend_of
+from evenload.pipeline.run.machines.fleet import RunFleet, backend_of
 
 JOB = "version: 1\njob: {name: x, inputs: {jsonl: rows.jsonl}}\nstages: [{name: a, target: 'a.py:A'}]\n"
 
@@ -71,14 +71,14 @@ class Settings:
 
 
 def test_memory_is_what_each_machine_says() -> None:
-    with Fleet("all", Settings()) as fleet:
+    with RunFleet("all", Settings()) as fleet:
         assert fleet.machines is not None
         free = fleet.free_bytes()
         assert free == {"cuda:0": 10, "west/cuda:0": 20, "west/cpu:0": 200, "west/cpu:1": 200}
         assert fleet.host_bytes() == 500, "100 for each of west's four, and as much for ours"
         found = {device.id: device.free_bytes for device in pool_devices(fleet.pool, free)}
         assert found == free | {"west/cuda:1": 100}
-    with Fleet("cpu*2", "inline") as here:
+    with RunFleet("cpu*2", "inline") as here:
         assert (here.machines, here.free_bytes()) == (None, {})
         assert here.host_bytes()
 
@@ -128,7 +128,7 @@ def test_older_job_files_mean_the_same() -> None:
 
 
 def test_what_cannot_be_followed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no machine ever joins"), Fleet("all", "process", follows=True):
+    with pytest.raises(ConfigError, match="no machine ever joins"), RunFleet("all", "process", follows=True):
         pass
 
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from evenload.clients.fused.inductor.narrow_products import NARROW
 from evenload.clients.fused.inductor.small_products import add_product
 
-__all__ = ["Factor", "ProductUpdates", "Update", "apply_updates", "take_out_updates"]
+__all__ = ["ProductFactor", "ProductUpdates", "Update", "apply_updates", "take_out_updates"]
 
 aten = torch.ops.aten
 
@@ -33,7 +33,7 @@ WORTHWHILE = 1  # numbers of a factor written anew, at most, for each number of 
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class ProductFactor:
     """One side [K, m, n] of a product: an argument of the graph, or an output that it has for the updates.
 
     place  its position among the arguments, or among these outputs
@@ -58,8 +58,8 @@ class Update:
 
     param: int
     alive: int
-    left: Factor
-    right: Factor
+    left: ProductFactor
+    right: ProductFactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
 
 def _factor(
     graph: GraphModule, side: "_Side", rate: Node | None, places: dict[Node, int], outputs: list[Node]
-) -> Factor:
+) -> ProductFactor:
     """The factor ``side`` times ``rate``; what is no argument by itself is added to ``outputs``.
 
     A narrow factor keeps the order of numbers that ``turn_narrow`` gives to what it is made of.
@@ -129,7 +129,7 @@ def _factor(
         if side.is_turned:
             size, stride = (size[0], size[2], size[1]), (stride[0], stride[2], stride[1])
         is_own = (size, stride) == (tuple(own.shape), tuple(own.stride))
-        return Factor(True, places[side.argument], *(() if is_own else (size, stride)))
+        return ProductFactor(True, places[side.argument], *(() if is_own else (size, stride)))
     call, node = graph.graph.call_function, side.node
     if rate is not None:
         node = call(aten.mul.Tensor, (node, rate))
@@ -139,7 +139,7 @@ def _factor(
         if rate is not None and columns < NARROW <= rows:
             node = call(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
     outputs.append(node)
-    return Factor(False, len(outputs) - 1)
+    return ProductFactor(False, len(outputs) - 1)
 
 
 @dataclass(frozen=True, slots=True)

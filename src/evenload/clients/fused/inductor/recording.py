@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Call", "Product", "Recording", "Span", "record"]
+__all__ = ["CallRecording", "KernelCall", "MemorySpan", "Product", "record"]
 
 KERNEL = "cpp_fused"  # torch 2.13, torch/_inductor/codegen/cpp.py: what names of kernels begin with
 MAKE, VIEW, LIBRARY, PRODUCT = "empty_strided_cpu", "reinterpret_tensor", "extern_kernels", "bmm"
@@ -23,7 +23,7 @@ DTYPES = {name for name in dir(torch) if isinstance(getattr(torch, name), torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class MemorySpan:
     """A tensor's place: ``offset`` bytes into an argument, or into a buffer.
 
     memory         number of the argument, or of the buffer, which come after the arguments
@@ -36,18 +36,18 @@ class Span:
     stride: tuple[int, ...]
     dtype: torch.dtype
 
-    def transposed(self) -> "Span":
+    def transposed(self) -> "MemorySpan":
         """With its last two axes exchanged."""
         (*shape, m, n), (*stride, over, along) = self.shape, self.stride
         return replace(self, shape=(*shape, n, m), stride=(*stride, along, over))
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """A call of machine code with the addresses of these spans; ``library`` keeps the code loaded."""
 
     address: int
-    spans: tuple[Span, ...]
+    spans: tuple[MemorySpan, ...]
     library: Any
 
 
@@ -58,10 +58,10 @@ class Product:
     alive  if it is there, the product is added, and only where this bool is true
     """
 
-    left: Span
-    right: Span
-    into: Span
-    alive: Span | None = None
+    left: MemorySpan
+    right: MemorySpan
+    into: MemorySpan
+    alive: MemorySpan | None = None
 
     @property
     def adds(self) -> bool:
@@ -69,7 +69,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class CallRecording:
     """A run of the graph: its calls in their order.
 
     buffers  bytes of each buffer; the first is memory number ``n_arguments``
@@ -77,15 +77,15 @@ class Recording:
 
     n_arguments: int
     buffers: tuple[int, ...]
-    calls: tuple[Call | Product, ...]
-    outputs: tuple[Span, ...]
+    calls: tuple[KernelCall | Product, ...]
+    outputs: tuple[MemorySpan, ...]
 
 
 class _UnknownError(Exception):
     """The function does what cannot be recorded."""
 
 
-def record(function: Any, arguments: Sequence[Tensor]) -> Recording | None:
+def record(function: Any, arguments: Sequence[Tensor]) -> CallRecording | None:
     """Run ``function`` of a list, as the compiler made it, and record it; None if it does what is not known.
 
     The run changes ``arguments`` as any does.
@@ -103,7 +103,7 @@ def record(function: Any, arguments: Sequence[Tensor]) -> Recording | None:
             outputs = [memories.span(t) for t in copy(*receiver, [*arguments])]
     except _UnknownError:
         return None
-    return Recording(len(arguments), tuple(memories.sizes), tuple(memories.calls), tuple(outputs))
+    return CallRecording(len(arguments), tuple(memories.sizes), tuple(memories.calls), tuple(outputs))
 
 
 def _kernels(function: types.FunctionType) -> list[str]:
@@ -130,7 +130,7 @@ class _Memories:
     """The arguments and the buffers made so far, which all stay, so that no address is used twice."""
 
     def __init__(self, arguments: Sequence[Tensor]):
-        self.calls: list[Call | Product] = []
+        self.calls: list[KernelCall | Product] = []
         self.sizes: list[int] = []
         self._kept: list[Tensor] = []
         self._numbers: dict[int, int] = {}
@@ -153,21 +153,21 @@ class _Memories:
         self._begins.append(t.data_ptr())
         self._kept.append(t)
 
-    def span(self, t: Any) -> Span:
+    def span(self, t: Any) -> MemorySpan:
         if not isinstance(t, Tensor) or t.untyped_storage().data_ptr() not in self._numbers:
             raise _UnknownError
         number = self._numbers[t.untyped_storage().data_ptr()]
-        return Span(number, t.data_ptr() - self._begins[number], tuple(t.shape), t.stride(), t.dtype)
+        return MemorySpan(number, t.data_ptr() - self._begins[number], tuple(t.shape), t.stride(), t.dtype)
 
     def kernel(self, kernel: Any) -> Callable[..., None]:
         def noted(*tensors: Any) -> None:
-            self.calls.append(Call(*_address(kernel, tuple(map(self.span, tensors)))))
+            self.calls.append(KernelCall(*_address(kernel, tuple(map(self.span, tensors)))))
             kernel(*tensors)
 
         return noted
 
 
-def _address(kernel: Any, spans: tuple[Span, ...]) -> tuple[int, tuple[Span, ...], Any]:
+def _address(kernel: Any, spans: tuple[MemorySpan, ...]) -> tuple[int, tuple[MemorySpan, ...], Any]:
     """The machine code behind ``kernel``: its module is a library that exports it by this name."""
     try:
         library = ctypes.CDLL(kernel.__self__.__file__)

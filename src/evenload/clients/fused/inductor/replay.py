@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from evenload.clients.fused.inductor.layout import ALIGNMENT, laid_out
-from evenload.clients.fused.inductor.product_updates import Factor, ProductUpdates, Update
-from evenload.clients.fused.inductor.recording import Call, Product, Recording, Span
+from evenload.clients.fused.inductor.product_updates import ProductFactor, ProductUpdates, Update
+from evenload.clients.fused.inductor.recording import CallRecording, KernelCall, MemorySpan, Product
 from evenload.clients.fused.inductor.small_products import program_for
 
-__all__ = ["Replay", "make_replay"]
+__all__ = ["KernelReplay", "make_replay"]
 
 MESSAGE_BYTES = 1000
 MOST_OPERANDS = 128
@@ -75,8 +75,8 @@ extern "C" int64_t replay(const int64_t* calls, int64_t n_calls, const int64_t* 
 
 
 def make_replay(
-    recording: Recording, updates: ProductUpdates | None, example: Sequence[Tensor], n_own: int
-) -> "Replay | None":
+    recording: CallRecording, updates: ProductUpdates | None, example: Sequence[Tensor], n_own: int
+) -> "KernelReplay | None":
     """The replay of a recording whose first ``n_own`` outputs are wanted of each step; None if it cannot be.
 
     updates  what follows each run of the graph
@@ -90,10 +90,10 @@ def make_replay(
     is_apart = len({span.memory for span in own}) == n_own
     if None in kernels or not is_apart or any(sizes.get(s.memory) != _n_bytes(s) for s in own):
         return None
-    return Replay(calls, kernels, sizes, own, example)
+    return KernelReplay(calls, kernels, sizes, own, example)
 
 
-class Replay:
+class KernelReplay:
     """The steps of one compiled graph. It keeps nothing between calls, so that threads may share it.
 
     calls    in their order; ``kernels``: the address and what keeps it loaded, of each
@@ -104,10 +104,10 @@ class Replay:
 
     def __init__(
         self,
-        calls: Sequence[Call | Product],
+        calls: Sequence[KernelCall | Product],
         kernels: Sequence[Any],
         sizes: dict[int, int],
-        own: Sequence[Span],
+        own: Sequence[MemorySpan],
         example: Sequence[Tensor],
     ):
         self._kept, self._own = kernels, own
@@ -185,15 +185,15 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _spans(call: Call | Product) -> tuple[Span, ...]:
-    if isinstance(call, Call):
+def _spans(call: KernelCall | Product) -> tuple[MemorySpan, ...]:
+    if isinstance(call, KernelCall):
         return call.spans
     return (call.left, call.right, call.into, *([call.alive] if call.alive else []))
 
 
-def _kernel(call: Call | Product) -> tuple[int, Any] | None:
+def _kernel(call: KernelCall | Product) -> tuple[int, Any] | None:
     """The address of its machine code, and what keeps that loaded; None if there is none."""
-    if isinstance(call, Call):
+    if isinstance(call, KernelCall):
         return (call.address, call.library) if len(call.spans) <= MOST_OPERANDS else None
     if len({span.dtype for span in (call.left, call.right, call.into)}) > 1:
         return None
@@ -211,19 +211,19 @@ def _turned(product: Product) -> Product:
     return Product(product.right.transposed(), product.left.transposed(), product.into.transposed())
 
 
-def _product_of(update: Update, example: Sequence[Tensor], factors: Sequence[Span]) -> Product:
-    def argument(place: int) -> Span:
+def _product_of(update: Update, example: Sequence[Tensor], factors: Sequence[MemorySpan]) -> Product:
+    def argument(place: int) -> MemorySpan:
         t = example[place]
-        return Span(place, 0, tuple(t.shape), t.stride(), t.dtype)
+        return MemorySpan(place, 0, tuple(t.shape), t.stride(), t.dtype)
 
-    def factor(of: Factor) -> Span:
+    def factor(of: ProductFactor) -> MemorySpan:
         if not of.is_argument:
             return factors[of.place]
         own = argument(of.place)
-        return own if of.size is None else Span(of.place, 0, of.size, of.stride, own.dtype)
+        return own if of.size is None else MemorySpan(of.place, 0, of.size, of.stride, own.dtype)
 
     return Product(factor(update.left), factor(update.right), argument(update.param), argument(update.alive))
 
 
-def _n_bytes(span: Span) -> int:
+def _n_bytes(span: MemorySpan) -> int:
     return math.prod(span.shape) * span.dtype.itemsize

@@ -10,7 +10,7 @@ from evenload._terminal import log_of
 from evenload.clients.fused.inductor.direct_call import DirectCall
 from evenload.clients.fused.inductor.product_updates import ProductUpdates
 from evenload.clients.fused.inductor.recording import record
-from evenload.clients.fused.inductor.replay import Replay, make_replay
+from evenload.clients.fused.inductor.replay import KernelReplay, make_replay
 
 __all__ = ["replayed_steps"]
 
@@ -20,7 +20,7 @@ CLOSE = 1e-4  # of a tensor's largest number: products are summed in another ord
 log = log_of(__name__)
 
 
-def replayed_steps(run: Any, finish: Any, example: Sequence[Tensor], n_own: int) -> Replay | None:
+def replayed_steps(run: Any, finish: Any, example: Sequence[Tensor], n_own: int) -> KernelReplay | None:
     """The replay of ``run``, followed by ``finish``; None if it cannot be recorded, or gives other numbers.
 
     run      what ``compile_directly`` gave; ``finish``: what ``rewrite`` gave
@@ -41,7 +41,7 @@ def replayed_steps(run: Any, finish: Any, example: Sequence[Tensor], n_own: int)
 
 
 def is_same(
-    replay: Replay, run: Callable[..., Any], finish: Any, example: Sequence[Tensor], n_own: int
+    replay: KernelReplay, run: Callable[..., Any], finish: Any, example: Sequence[Tensor], n_own: int
 ) -> bool:
     """Do both change copies of the arguments in the same way, and give the same outputs, but for rounding?"""
     replayed, stepped = _copies(example), _copies(example)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Shares", "Way", "share_work"]
+__all__ = ["Way", "WorkShares", "share_work"]
 
 _TINY = 1e-9  # smaller entries are no pivots
 _ROUNDING = 1e-12
@@ -29,7 +29,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class WorkShares:
     """The best shares. ``done``: f above; ``used``: y of each way; ``prices``: of a task of each stage."""
 
     done: float
@@ -37,7 +37,7 @@ class Shares:
     prices: tuple[float, ...]
 
 
-def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequence[int]) -> Shares:
+def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequence[int]) -> WorkShares:
     """Return the shares with which the largest part of the tasks of every stage is done.
 
     n_tasks    of each stage
@@ -50,7 +50,7 @@ def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequenc
     open_stages = [stage for stage, n in enumerate(n_tasks) if n]
     top = min((able[stage] / n_tasks[stage] for stage in open_stages), default=0.0)
     if top <= 0:
-        return Shares(0.0, (0.0,) * len(ways), (0.0,) * len(n_tasks))
+        return WorkShares(0.0, (0.0,) * len(ways), (0.0,) * len(n_tasks))
     # Everything is scaled to about 1: f by `top`, y by `most`, each row by what it could be.
     n_rows, n_ways = len(n_tasks) + len(n_devices), len(ways)
     table = np.zeros(
@@ -72,7 +72,7 @@ def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequenc
     _add_least(used, ways, [float(values[0]) * top * n for n in n_tasks])
     duals = table[-1, 1 + n_ways : 1 + n_ways + len(n_tasks)].tolist()
     prices = tuple(max(0.0, dual) / able[s] if able[s] else 0.0 for s, dual in enumerate(duals))
-    return Shares(float(values[0]) * top, tuple(used), prices)
+    return WorkShares(float(values[0]) * top, tuple(used), prices)
 
 
 def _add_least(used: list[float], ways: Sequence[Way], n_due: Sequence[float]) -> None:

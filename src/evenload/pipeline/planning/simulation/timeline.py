@@ -7,10 +7,10 @@ from evenload.pipeline.plan import TimelineSlice
 from evenload.pipeline.planning.simulation.workers import SimulatedWorker
 from evenload.pipeline.problem import Problem
 
-__all__ = ["Timeline"]
+__all__ = ["PlanTimeline"]
 
 
-class Timeline:
+class PlanTimeline:
     """The slices of a simulated run. ``joins``: a slice that goes on where the last one of its device ended,
     with the same kind of work, is one with it. ``by_worker``: a worker on several devices has one slice, of
     device "a+b".

@@ -18,12 +18,12 @@ from evenload.pipeline.target import locate_target
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import BackendSection, StageSpec
 
-__all__ = ["Fleet", "backend_of", "imports_of"]
+__all__ = ["RunFleet", "backend_of", "imports_of"]
 
 STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
 
 
-class Fleet:
+class RunFleet:
     """The devices of a run and the backend that reaches them; a context, which closes what it opened.
 
     use      which devices, as ``--devices`` says it

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_flow import StageTask
 
@@ -51,7 +51,7 @@ class SlowWorkers:
         self,
         watch: HangWatch,
         supervisor: Supervisor,
-        dispatcher: Dispatcher,
+        dispatcher: GroupScheduler,
         record: Record,
         name_of: Callable[[StageTask], str],
     ):

@@ -19,7 +19,7 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Untrue, Up
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spoilt, TaskRefused, Untrue, Up
 from evenload.executor.task.task import PreparedTask
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, Order, is_whole
@@ -232,10 +232,10 @@ class _LentBackend:
         elif isinstance(message, Loaded):
             kept.n_open -= 1
             return Loaded(worker, self._task_of[worker], message.seconds)
-        elif isinstance(message, Refused):
+        elif isinstance(message, TaskRefused):
             kept.host = 0
             kept.n_open -= 1
-            return Refused(worker, self._task_of[worker], message.failure)
+            return TaskRefused(worker, self._task_of[worker], message.failure)
         elif isinstance(message, Answered | Spoilt):
             return self._answered(kept, message)
         return message._replace(worker=worker)
@@ -253,7 +253,7 @@ class _LentBackend:
             return Untrue(kept.run_number, fault)
         failures = message.answer.failures.values() if isinstance(message, Answered) else [message.failure]
         for failure in failures:
-            return Refused(kept.run_number, task, failure)
+            return TaskRefused(kept.run_number, task, failure)
         return Loaded(kept.run_number, task, 0.0)
 
 
