@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from record import record
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from engine_runs import serve
+from engine.engine_runs import serve
 
 RUNS = [(moe, "sync") for moe in ("off", "eplb", "search", "weighted")] + [("search", "async")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_runs import EngineRun, engine_is_here, serve
+from engine.engine_runs import EngineRun, engine_is_here, serve
 
 pytestmark = [
     pytest.mark.slow,

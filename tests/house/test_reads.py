@@ -62,6 +62,7 @@ ELSEWHERE = {
     **dict.fromkeys(("executor/journal/journal.py", "executor/journal/segments.py"), OWN_RUN),
     **dict.fromkeys(("native/store.py", "pipeline/store/cache_eviction.py"), OWN_CACHE),
     **dict.fromkeys(("pipeline/store/result_cache.py",), OWN_CACHE),
+    "_waiting.py": KERNEL,
     **dict.fromkeys(("devices/cgroup.py", "devices/probes/child.py", "devices/probes/cpu.py"), KERNEL),
     **dict.fromkeys(("executor/worker/activity.py", "executor/worker/threads.py"), KERNEL),
     **dict.fromkeys(("executor/worker/fork_main.py", "executor/worker/program_settings.py"), KERNEL),
