@@ -144,7 +144,7 @@ def recorded(policy: Any, rank: int) -> Any:
             took_s = time.perf_counter() - began
             row = {
                 "rank": rank,
-                "policy": f"{policy.__module__}.{policy.__name__}",
+                "policy": [f"{one.__module__}.{one.__name__}" for one in policy.__mro__],
                 "router": base_router.eplb_map_to_physical_and_record.__module__,
                 "took_s": took_s,
                 "loads": weight.tolist(),
