@@ -19,7 +19,7 @@ from evenload.executor.backends import BackendSettings, WorkerOptions, make_back
 from evenload.executor.decide.record import Record
 from evenload.executor.finished_runs import FinishedRuns
 from evenload.executor.loop.cost_history import CostHistory
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 from evenload.executor.loop.engine_thread import EngineThread
 from evenload.executor.loop.results import Results
 from evenload.executor.loop.roster import Roster, pool_of
@@ -89,7 +89,7 @@ class Executor:
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
         self._page = RunsPage(events)
         self._record = Record(self._page.log, echo)
-        self._engine = Engine(pool, reached, self._record)
+        self._engine = RunEngine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
         self._runs = RunFactory(

@@ -7,7 +7,7 @@ from pickle import PickleBuffer
 from typing import Any
 
 from evenload.executor.loop.call_future import CallFuture
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 from evenload.executor.loop.engine_thread import EngineThread
 from evenload.executor.run.calls import Call, CallSource
 from evenload.executor.task.item_context import CallerContext
@@ -32,7 +32,7 @@ def _make_call(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any], *, s
 class SubmittedCalls:
     """The submitted calls of one executor, whose lock they share. They hold on to no executor."""
 
-    def __init__(self, engine: Engine, thread: EngineThread, lock: "threading.RLock"):
+    def __init__(self, engine: RunEngine, thread: EngineThread, lock: "threading.RLock"):
         self._engine, self._thread, self._lock = engine, thread, lock
         self._is_threaded = engine.backend.is_threaded
         self._taking: CallSource | None = None

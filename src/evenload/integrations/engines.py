@@ -16,13 +16,13 @@ from evenload.errors import ConfigError
 from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.stage import StageContext
 
-__all__ = ["BATCHES", "ENGINES", "VLLM", "Prompt", "ServerEngine", "ServingEngine", "Transformers"]
+__all__ = ["BATCHES", "ENGINES", "VLLM", "Engine", "Prompt", "Server", "Transformers"]
 
 Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 """A text, a conversation of messages with ``role`` and ``content``, or tokens."""
 
 
-class ServingEngine(Protocol):
+class Engine(Protocol):
     """A model that is loaded on one device: built with ``device=``, closed by ``close`` if it has it."""
 
     def generate(self, prompts: Sequence[Prompt], **sampling: Any) -> Sequence[Any]:
@@ -107,7 +107,7 @@ class VLLM:
         return texts
 
 
-class ServerEngine:
+class Server:
     """A client of servers that speak OpenAI's protocol, one server for each worker.
 
     url          where the protocol begins, or a list of those
@@ -148,7 +148,7 @@ class ServerEngine:
         self._client.close()
 
 
-ENGINES: Mapping[str, type] = {"transformers": Transformers, "vllm": VLLM, "openai": ServerEngine}
+ENGINES: Mapping[str, type] = {"transformers": Transformers, "vllm": VLLM, "openai": Server}
 BATCHES = {"transformers": 16, "vllm": 256, "openai": 128}
 """Prompts in one call: halved where memory runs out; servers and vLLM do not need them all at once."""
 

@@ -15,7 +15,7 @@ from evenload.executor.decide.summary import RunSummary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import named, pickle_callable
 from evenload.integrations.built_function import executor_for
-from evenload.integrations.engines import BATCHES, ENGINES, Prompt, ServingEngine
+from evenload.integrations.engines import BATCHES, ENGINES, Engine, Prompt
 
 __all__ = ["LLM"]
 
@@ -40,7 +40,7 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         devices: DeviceSpec | None = None,
-        engine: str | type[ServingEngine] = "transformers",
+        engine: str | type[Engine] = "transformers",
         batch: int | None = None,
         executor: Executor | None = None,
         **options: Any,

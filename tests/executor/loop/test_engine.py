@@ -16,7 +16,7 @@ import pytest
 from evenload.balance.policy import Guided, Pull, Static
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor import Executor
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 from evenload.executor.run.run import Run
 
 LeftBehind = Callable[[], list[psutil.Process]]
@@ -27,13 +27,13 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     monkeypatch: pytest.MonkeyPatch,
     left_behind: LeftBehind,
 ) -> None:
-    def mistaken(self: Engine, *_: object) -> None:
+    def mistaken(self: RunEngine, *_: object) -> None:
         raise ZeroDivisionError("a mistake")
 
     executor = Executor("cpu*2")
     results = executor.map(abs, itertools.count(), policy="pull")
     assert next(results) == 0
-    monkeypatch.setattr(Engine, "answered", mistaken)
+    monkeypatch.setattr(RunEngine, "answered", mistaken)
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         list(results)
     executor._thread._thread.join(100)

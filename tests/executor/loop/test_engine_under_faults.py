@@ -27,7 +27,7 @@ from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
 from evenload.executor.loop import chunk_sender, engine, membership
 from evenload.executor.loop.cost_history import CostHistory
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.run import run as run_module
 from evenload.executor.run.map_options import MapOptions
@@ -195,7 +195,7 @@ def run_all(
     begun: list[Begun] = []
     with time_of(backend.clock):
         record = Record(log, echo=False)
-        own = Engine(pool, backend, record)
+        own = RunEngine(pool, backend, record)
         factory = RunFactory(own, record, CostHistory(own.ceilings, record, is_kept=False), 2)
         for number, (n, policy, options) in enumerate(runs):
             items = range(100 * number, 100 * number + n)
@@ -233,7 +233,7 @@ def drop(run: Run) -> None:
     """Nobody wants to know that it is over."""
 
 
-def change(own: Engine, backend: VirtualBackend, pool: DevicePool) -> None:
+def change(own: RunEngine, backend: VirtualBackend, pool: DevicePool) -> None:
     """Now and then, devices leave and come back, or the policy is another."""
     rng = backend.rng
     if len(pool) > 1 and backend.n_faults and rng.random() < 0.02:

@@ -29,13 +29,13 @@ from evenload.executor.task.messages import Answered, Gone, Spoilt
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
-__all__ = ["Engine", "serve"]
+__all__ = ["RunEngine", "serve"]
 
 TICK_S = 0.05  # how often a load balancer may look at its queues
 TELL_S = 0.5  # at least so long from one word on what waits to the next
 
 
-class Engine:
+class RunEngine:
     """The loop of an executor, and the driver of its workers. ``step`` does what is due, once.
 
     ``step`` is called from a thread of its own, or (inline) by whoever waits. Runs that are not over are in
@@ -315,7 +315,7 @@ class Engine:
         return self._membership.slots[worker.slot]
 
 
-def serve(engine: Engine) -> None:
+def serve(engine: RunEngine) -> None:
     """Run ``engine`` until it is closed: the body of its thread."""
     # Where a program has given SIGPIPE its deadly meaning back, a dying worker must not kill us.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from evenload.devices.fork_guard import ForkGuard
-from evenload.executor.loop.engine import Engine, serve
+from evenload.executor.loop.engine import RunEngine, serve
 from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run
 from evenload.executor.supervisor.reading_watch import LOOK_S
@@ -23,7 +23,7 @@ class EngineThread:
     It holds on to no executor: one that is forgotten ends its workers.
     """
 
-    def __init__(self, engine: Engine, at_end: Callable[[], None]):
+    def __init__(self, engine: RunEngine, at_end: Callable[[], None]):
         self._engine, self._at_end = engine, at_end
         self._is_needed = engine.backend.is_threaded
         self._thread: threading.Thread | None = None

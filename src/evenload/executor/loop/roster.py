@@ -10,7 +10,7 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.backends import Backend, Machines
 from evenload.executor.decide.record import Record
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 
 __all__ = ["Roster", "check_follow", "pool_of"]
 
@@ -24,7 +24,7 @@ class Roster:
     follows  what is taken in of machines that join; None: nothing
     """
 
-    def __init__(self, pool: DevicePool, engine: Engine, record: Record, follows: Any):
+    def __init__(self, pool: DevicePool, engine: RunEngine, record: Record, follows: Any):
         self.pool = pool
         self._engine, self._backend, self._record = engine, engine.backend, record
         self._follows = follows

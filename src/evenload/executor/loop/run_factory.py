@@ -16,7 +16,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source, make_source
 from evenload.executor.loop.cost_history import CostHistory
-from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine import RunEngine
 from evenload.executor.loop.membership import helpers
 from evenload.executor.run.columns import spread
 from evenload.executor.run.item_describer import ItemDescriber
@@ -49,7 +49,7 @@ class RunFactory:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: RunEngine,
         record: Record,
         costs: CostHistory,
         max_worker_deaths: int,
