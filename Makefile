@@ -18,7 +18,7 @@ test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
 	$(MAKE) style
 	$(MAKE) --jobs 3 suite layers types site
 
-# Plugins and tests are kept compiled, whatever the environment says: each of five processes reads all.
+# Plugins and tests are kept compiled, whatever the environment says: each run reads all.
 suite: export PYTHONDONTWRITEBYTECODE :=
 
 suite: $(STAMP)dev

@@ -36,7 +36,7 @@ from evenload.executor.supervisor import supervisor
 from evenload.report.tally import Tally
 
 WITH_CLOCKS = (chunk_sender, engine, membership, record_module, run_module, supervisor)
-POOL = DevicePool([Device(f"cpu:{n}", "cpu", "cpu", "a CPU") for n in range(3)])
+DEVICES = [Device(f"cpu:{n}", "cpu", "cpu", "a CPU") for n in range(3)]
 POLICIES = ("measured", "pull", "pull:3", "static", "guided", "factoring")
 
 
@@ -85,7 +85,7 @@ def test_every_run_comes_to_its_end(
     n_faults: int,
     seed: int,
 ) -> None:
-    pool = DevicePool(list(POOL)[:n_devices])
+    pool = DevicePool(DEVICES[:n_devices])
     backend = VirtualBackend(pool, Clock(), seed, n_faults, bad)
     begun = run_all(backend, pool, runs)
     for one in begun:
@@ -139,7 +139,7 @@ def check_factors(one: "Begun") -> None:
 def test_a_run_without_events_tells_the_same_as_its_events(
     n_items: int, policy: str, look_ahead: int | None, n_devices: int, seed: int
 ) -> None:
-    pool = DevicePool(list(POOL)[:n_devices])
+    pool = DevicePool(DEVICES[:n_devices])
     events: list[Any] = []
     backend = VirtualBackend(pool, Clock(), seed)
     runs = [(n_items, policy, MapOptions(look_ahead=look_ahead))]
@@ -177,8 +177,9 @@ def test_a_run_without_events_tells_the_same_as_its_events(
 def test_a_lost_machine_is_nobodys_fault_unless_one_item_loses_many(
     runs: list[tuple[int, str, MapOptions]], unlucky: int, n_losses: int, seed: int
 ) -> None:
-    backend = VirtualBackend(POOL, Clock(), seed, n_losses={unlucky: n_losses})
-    for one in run_all(backend, POOL, runs):
+    pool = DevicePool(DEVICES)
+    backend = VirtualBackend(pool, Clock(), seed, n_losses={unlucky: n_losses})
+    for one in run_all(backend, pool, runs):
         assert len(one.fates) == len(one.items)
         for at, value in one.fates:
             is_deadly = one.items[at] == unlucky and n_losses > 4
