@@ -77,6 +77,9 @@ PROVERS = ("EVENLOAD_SNARKJS", "EVENLOAD_RAPIDSNARK")
 HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' auto"
 BENCHMARKS = (
     Benchmark("audit.py", 0.6, ("audit",)),
+    Benchmark("audit_delays.py", 3, ("audit_delays",)),
+    Benchmark("audit_traces.py traces", 0.2, ("audit_traces",), needs="a folder of public traces"),
+    Benchmark("moe_in_vllm.py", 5, ("moe_in_vllm",), needs="the environment of make test-engine"),
     Benchmark("clients_adapters.py --ranks 4 64 --repeats 1", 0.7, ("clients_adapters",)),
     Benchmark(f"{STRATEGIES} LeNet-5 --clients 20 --batch 8 --cores 1 --repeats 2 --name clients_batch8"
               f" --strategies {BATCH8}", 0.5, ("clients_batch8",)),

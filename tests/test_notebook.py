@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 from evenload.devices import Device, DevicePool
-from evenload.executor.decide.summary import DeviceShare, RunSummary
+from evenload.executor.decide.summary import DeviceShare, Summary
 from evenload.notebook import MAX_BARS, bars, gantt, page, share, table
 
 BAD = "<script>alert(1)</script>\x1b[31m"
@@ -75,7 +75,7 @@ def test_a_routing_shows_the_loads_of_its_least_even_layer():
 
 
 def test_values_show_themselves():
-    summary = RunSummary(
+    summary = Summary(
         3, 3, 0, 1.0, 0.0, 3.0, 0.9, 1.1, "work", 1.0, {"cpu:0": DeviceShare(3, 3, 0.9, 0.9, 3.3)}
     )
     assert "1.10x the least possible" in read(summary._repr_html_())

@@ -7,6 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "evenload"
 MEANT = {
     "Executor": "the second is what Python's concurrent.futures calls so",
+    "Summary": "both are public: of a run as it ends, and of one that is read again",
     "Server": "the second is a federation's, in its own public name; the first a model's",
     "Planner": "the second is what LPLB calls so, for programs that were written for it",
 }

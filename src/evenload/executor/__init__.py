@@ -8,7 +8,7 @@ from evenload._optional import refuse_windows
 if TYPE_CHECKING:
     from evenload.executor.backends.ray.backend import Ray
     from evenload.executor.counted_work import torch_work
-    from evenload.executor.decide.summary import DeviceShare, RunSummary
+    from evenload.executor.decide.summary import DeviceShare, Summary
     from evenload.executor.executor import Executor
     from evenload.executor.gangs.gang import gang
     from evenload.executor.gangs.ranks import Rank

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.devices import DevicePool
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.run import Run
@@ -26,7 +26,7 @@ class LastRun:
     task: str
     stage: str
     status: str
-    summary: RunSummary
+    summary: Summary
     certificate: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
 
     def __str__(self) -> str:

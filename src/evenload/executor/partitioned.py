@@ -11,7 +11,7 @@ from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, SlicesFailed, TaskError
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.joining import join
 from evenload.executor.run.map_options import MapOptions
@@ -44,7 +44,7 @@ class ParallelResult:
     strategy: str
     slices: tuple[ArraySlice, ...]
     wall_s: float
-    summary: RunSummary
+    summary: Summary
 
     @property
     def results(self) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload._arguments import choice, sequence, whole
 from evenload.errors import ConfigError, PromptsFailed, TaskError, quoted
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import named, pickle_callable
 from evenload.integrations.built_function import executor_for
@@ -65,7 +65,7 @@ class LLM:
         self._until_closed = ExitStack()
         used = executor_for(executor, "all" if devices is None else devices)
         self._executor = self._until_closed.enter_context(used)
-        self.summary: RunSummary | None = None
+        self.summary: Summary | None = None
 
     def generate(
         self,

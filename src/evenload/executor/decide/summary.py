@@ -9,7 +9,7 @@ from evenload.balance.bound import Bound, StageWork
 from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance
 
-__all__ = ["DeviceShare", "RunSummary", "RunTally"]
+__all__ = ["DeviceShare", "Summary", "RunTally"]
 
 
 LEAST_S = 1.0  # a shorter run says little about shares
@@ -27,7 +27,7 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunSummary:
+class Summary:
     """The figures of a finished run.
 
     wall_s          that the caller waited: for the call, and from the first request for a result to the last
@@ -174,14 +174,14 @@ class RunTally:
         retries: Mapping[str, int] | None = None,
         learned: str = "",
         factors: Callable[[Bound], Factors | None] = lambda bound: None,
-    ) -> RunSummary:
+    ) -> Summary:
         """Make the summary of a run in which ``n_ended`` items ended in ``wall_s``, ``startup_s`` to start.
 
         total    items that there were to do; by default those that ended
         factors  makes the factors, given the bound
         """
         bound, shares = self._work.bound(), self._shares.values()
-        return RunSummary(
+        return Summary(
             total=n_ended if total is None else total,
             done=n_ended - n_failed,
             failed=n_failed,

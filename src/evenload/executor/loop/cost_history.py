@@ -8,7 +8,7 @@ from evenload.balance.sizes.size_model import SizeModel
 from evenload.devices import DevicePool
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.source import Source
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket, user_cache
 from evenload.executor.run.run import Run
 from evenload.executor.task.task import PreparedTask
@@ -72,7 +72,7 @@ class CostHistory:
             law = self._cache.known_law(self._print_of(task), task.batch)
         return SizeLearner(law)
 
-    def learn(self, run: Run, summary: RunSummary, devices: DevicePool) -> None:
+    def learn(self, run: Run, summary: Summary, devices: DevicePool) -> None:
         """Keep what a finished run has measured."""
         self._costs[run.task.id] = run.costs()
         if run.law is not None:

@@ -8,7 +8,7 @@ from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ConfigError, not_sendable
 from evenload.executor.decide.delivery import Block, Delivery
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 
 __all__ = ["Results", "refuse_to_wait"]
 
@@ -112,7 +112,7 @@ class Results(Generic[R]):
         return self._run.source.total
 
     @property
-    def summary(self) -> RunSummary | None:
+    def summary(self) -> Summary | None:
         return self._run.summary
 
     def certificate(self) -> dict[str, Any]:

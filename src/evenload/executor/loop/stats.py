@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 
 __all__ = ["Stats"]
 
@@ -17,7 +17,7 @@ class Stats:
     items: dict[str, int] = field(default_factory=dict)
     busy_s: dict[str, float] = field(default_factory=dict)
 
-    def plus(self, run: RunSummary) -> "Stats":
+    def plus(self, run: Summary) -> "Stats":
         """With one more run."""
         return Stats(
             self.n_runs + 1,

@@ -20,7 +20,7 @@ from evenload.executor.decide.machine_losses import MachineLosses
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source
-from evenload.executor.decide.summary import RunSummary
+from evenload.executor.decide.summary import Summary
 from evenload.executor.run.chunk_sizing import ChunkSizing
 from evenload.executor.run.feeder import Feeder
 from evenload.executor.run.item_describer import ItemDescriber
@@ -77,7 +77,7 @@ class Run:
         self.journal, self.size = journal, size
         self.is_over = self.is_stopping = self.is_held_up = False
         self.error: BaseException | None = None
-        self.summary: RunSummary | None = None
+        self.summary: Summary | None = None
         self.sizing, self.verdicts = ChunkSizing(task.batch or 1), DeviceVerdicts()
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over

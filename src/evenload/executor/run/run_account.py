@@ -10,7 +10,7 @@ from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.kept_chunks import KeptChunks
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.run_seconds import RunSeconds
-from evenload.executor.decide.summary import RunSummary, RunTally
+from evenload.executor.decide.summary import Summary, RunTally
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
 
@@ -59,7 +59,7 @@ class RunAccount:
         startup_s: float,
         retries: Mapping[str, int],
         learned: str,
-    ) -> RunSummary:
+    ) -> Summary:
         """The run is over, and ``n_items`` of ``total`` have ended; None: how many there were is unknown."""
         summary = self._tally.summarise(
             n_items,
