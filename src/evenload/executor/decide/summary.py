@@ -9,7 +9,7 @@ from evenload.balance.bound import Bound, StageWork
 from evenload.balance.factors import Factors
 from evenload.balance.metrics import imbalance
 
-__all__ = ["DeviceShare", "Summary", "RunTally"]
+__all__ = ["DeviceShare", "RunTally", "Summary"]
 
 
 LEAST_S = 1.0  # a shorter run says little about shares

@@ -10,7 +10,7 @@ from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.kept_chunks import KeptChunks
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.run_seconds import RunSeconds
-from evenload.executor.decide.summary import Summary, RunTally
+from evenload.executor.decide.summary import RunTally, Summary
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
 
