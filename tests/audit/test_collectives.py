@@ -174,6 +174,113 @@ def test_collectives_of_other_ranks_are_not_paired(tmp_path: Path) -> None:
     assert any("no equal on other devices" in fault for fault in found.faults)
 
 
+def collective(
+    ranks: list[Rank], group: list[int], name: str = "AllReduce", leaves: int | None = None
+) -> None:
+    """All of ``group`` meet; ``leaves``: a rank that leaves at once, as the source of a broadcast may."""
+    end = max(ranks[at].now_us for at in group) + 100
+    for at in group:
+        stop = ranks[at].now_us + 50 if at == leaves else end
+        more = {"Process Group Name": f"g{group}", "Process Group Ranks": str(group), "Collective name": name}
+        ranks[at].span("kernel", f"ncclDevKernel_{name}", stop - ranks[at].now_us, at, **more)
+        ranks[at].now_us = stop
+
+
+def work(ranks: list[Rank], took_us: float = 1000) -> None:
+    for rank in ranks:
+        rank.span("cpu_op", "aten::mm", 1, 900)
+        rank.span("kernel", "gemm", took_us, rank.number)
+        rank.now_us += took_us
+
+
+def test_who_was_held_up_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 0 waits for its data; rank 1 waits for rank 0 in one group, and so comes late to another."""
+    ranks = [Rank(at, 0.0) for at in range(3)]
+    for _ in range(6):
+        work(ranks)
+        ranks[0].act("input", 10_000)
+        collective(ranks, [0, 1])
+        collective(ranks, [1, 2])
+        collective(ranks, [0, 1, 2])
+    found = audit_traces(World(ranks).write(tmp_path, "groups"))
+    late = culprits(found)
+    assert late[0, "input"] == 6 * (10_000 + 10_100) * US
+    assert sum(late.values()) - late[0, "input"] <= 6 * 200 * US  # rank 1 does one exchange more than rank 0
+    assert "was for rank 0" in found.sentence
+
+
+def test_a_rank_whose_trace_is_not_here(tmp_path: Path) -> None:
+    ranks = [Rank(at, 0.0) for at in range(4)]
+    for _ in range(5):
+        work(ranks)
+        ranks[1].act("kernels", 10_000)
+        collective(ranks, [0, 1, 2, 3])
+    paths = World(ranks).write(tmp_path, "groups")
+    found = audit_traces([paths[0], *paths[2:]])
+    assert any("1 of the 4 ranks" in fault for fault in found.faults)
+    assert "traces of all ranks" in found.sentence
+    alone = audit_traces(paths[:1])
+    assert any("no equal" in fault for fault in alone.faults)
+
+
+def test_a_source_that_leaves_a_broadcast_early(tmp_path: Path) -> None:
+    """Its end is no common one: no clock is moved by it, and the late rank is named."""
+    ranks = [Rank(at, 0.0) for at in range(4)]
+    for _ in range(10):
+        work(ranks)
+        ranks[3].act("kernels", 2000)
+        collective(ranks, [0, 1, 2, 3], "Broadcast", leaves=0)
+        ranks[0].now_us = ranks[1].now_us
+    found = audit_traces(World(ranks).write(tmp_path, "groups"))
+    assert culprits(found) == {(3, "kernels"): 10 * 2 * 2000 * US}
+    assert not any("Clocks" in fault for fault in found.faults)
+
+
+def test_clocks_that_one_group_aligns_serve_another(tmp_path: Path) -> None:
+    """A group that meets once, beside one that meets six times."""
+    ranks = [Rank(0, 0.0), Rank(1, 2000.0)]
+    for step in range(6):
+        work(ranks)
+        collective(ranks, [0, 1])
+        if step == 3:
+            ranks[1].act("input", 3000)
+            collective(ranks, [0, 1], "AllGather")
+    found = audit_traces(World(ranks).write(tmp_path, "groups"))
+    assert culprits(found) == {(1, "input"): 3000 * US}
+
+
+@pytest.mark.parametrize("offset_us", [0, 1_000_000])
+def test_clocks_that_drift(offset_us: int, tmp_path: Path) -> None:
+    """20 millionths apart, over a minute; one delay in ten is of rank 1."""
+    ranks = [Rank(0, 0.0), Rank(1, 0.0)]
+    for step in range(300):
+        work(ranks, 200_000)
+        if step % 10 == 3:
+            ranks[1].act("kernels", 20_000)
+        collective(ranks, [0, 1])
+    for event in ranks[1].events:
+        event["dur"] *= 1 + 20e-6
+        event["ts"] = event["ts"] * (1 + 20e-6) + offset_us
+    found = audit_traces(World(ranks).write(tmp_path, "groups"))
+    assert culprits(found)[1, "kernels"] == pytest.approx(30 * 20_000 * US, rel=0.001)
+    assert found.lost_ns["late ranks"] == pytest.approx(30 * 20_000 * US, rel=0.001)
+
+
+def test_sends_and_receives_are_exchange(tmp_path: Path) -> None:
+    """Ranks that work in turns: each waits for the one before, and none is late."""
+    ranks = [Rank(at, 0.0) for at in range(3)]
+    for _ in range(4):
+        for at in range(3):
+            work(ranks[at : at + 1])
+            if at < 2:
+                collective(ranks, [at, at + 1], "SendRecv")
+        for rank in ranks:
+            rank.now_us = ranks[2].now_us
+    found = audit_traces(World(ranks).write(tmp_path, "groups"))
+    assert found.lost_ns["late ranks"] == 0
+    assert not found.culprits
+
+
 def test_a_wait_behind_work_costs_nothing(tmp_path: Path) -> None:
     """While a rank computes beside a collective, it does not wait for the late one."""
     ranks = [Rank(0, 0.0), Rank(1, 0.0)]

@@ -89,10 +89,11 @@ def test_idle_time_is_that_of_another_tool(
 
 
 def test_two_ranks_of_128() -> None:
-    """Their exchanges are found on both, and waits within them have one culprit each."""
+    """What they exchange are sends and receives with ranks whose traces are not here: nobody is blamed."""
     found = audit_traces([path_of("a-two-ranks-0"), path_of("a-two-ranks-1")])
-    assert found.lost_ns["late ranks"] > 0
-    assert sum(one.cost_ns for one in found.culprits) == found.lost_ns["late ranks"]
+    assert found.lost_ns["late ranks"] == 0
+    assert found.lost_ns["exchange"] > 0
+    assert not found.culprits
 
 
 def test_an_accelerator_that_is_no_gpu() -> None:

@@ -76,6 +76,7 @@ class Audit:
     culprits: tuple[Culprit, ...] = ()
     gaps_ns: dict[str, int] = field(default_factory=dict)
     steps: tuple[RankSteps, ...] = ()
+    is_partial: bool = False
 
     @property
     def wall_s(self) -> float:
@@ -105,17 +106,23 @@ class Audit:
         cost = f"{device_time(lost_ns)} of {device_time(whole_ns)} of device time ({lost_ns / whole_ns:.0%})"
         if self.largest != "late ranks":
             remedy, meanwhile = CAUSES[self.largest].remedy, ""
+            if self.largest == "exchange" and self.is_partial:
+                remedy = "Give the traces of all ranks, to see how much of it is waiting for others."
             if self.largest in ("no device works", "launch gaps") and self.gaps_ns:
                 doing = max(self.gaps_ns, key=lambda one: self.gaps_ns[one])
                 meanwhile = f"; the program was mostly in {doing}"
                 remedy = HOST_REMEDIES.get(doing, remedy)
             return f"The largest loss: {self.largest}, {cost}{meanwhile}. {remedy}"
-        first = self.culprits[0]
-        why = f"{first.reason}{f' ({first.span})' if first.span else ''}"
+        late: dict[str, int] = {}
+        for one in self.culprits:
+            late[one.device] = late.get(one.device, 0) + one.cost_ns
+        name = max(late, key=lambda one: late[one])
+        first = next(one for one in self.culprits if one.device == name)
+        why = f"mostly because of {first.reason}{f' ({first.span})' if first.span else ''}"
+        why = "for a reason that the traces do not show" if first.reason == "not known" else why
         return (
-            f"Ranks waited for late ones in collectives: {cost}. Most of it, {device_time(first.cost_ns)}, "
-            f"was for {first.device}, which came last to {first.n_late} because of {why}. "
-            f"{CAUSES[self.largest].remedy}"
+            f"Ranks waited for late ones in collectives: {cost}. Of that, {device_time(late[name])} was for "
+            f"{name}, {why}. {CAUSES[self.largest].remedy}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -216,11 +223,12 @@ def audit_of(parts: AuditParts) -> Audit:
         bound_of(pieces, speeds),
         overhead,
         tuple(others),
-        recording.n_spans,
+        recording.n_spans - (0 if recording.waits is None else len(recording.waits.device)),
         recording.gap_ns / 1e9,
         tuple(_findings(devices)),
         (*recording.faults, *why_none),
         *_told_by_program(parts),
+        recording.is_partial,
     )
 
 

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Sequence
 
-__all__ = ["operation_of"]
+__all__ = ["PAIRWISE", "UNEVEN", "key_of", "operation_in", "operation_of"]
+
+PAIRWISE = ("send and receive",)  # between two ranks
+UNEVEN = (*PAIRWISE, "broadcast", "reduce", "gather", "scatter", "put")  # some ranks may leave early
 
 _LIBRARIES = ("nccl", "rccl", "msccl", "hccl", "hcom_", "oneccl", "gloo:", "c10d::")
 _OPERATIONS = {  # the first word that a name has says which it is
@@ -51,3 +54,13 @@ def operation_of(name: str, more: Sequence[str] = ()) -> str:
         return next((operation for word, operation in _OPERATIONS.items() if word in plain), usual)
     found = next((operation for word, operation in _CUSTOM if word in plain), "")
     return found or next((part for part in more if part and part.lower() in lower), "")
+
+
+def key_of(group: str, operation: str) -> str:
+    """Return what all ranks of a group call its collectives of one operation."""
+    return f"{group}|{operation}"
+
+
+def operation_in(key: str) -> str:
+    """Return the operation of a key."""
+    return key.rpartition("|")[2]

@@ -6,7 +6,7 @@
 A collective begins on a rank when the rank calls it, and ends on all when the last has come and the data are
 there. So what lies between a rank's beginning and the last rank's is no transfer: it is a wait for that rank.
 A rank whose span ends before the last has come (the source of a broadcast) did not wait for it, but for the
-last of those that had come by then.
+last of those that had come by then. Sends and receives are between two: they stay exchange.
 
 Without a number in the trace, spans of a group go by their order. Traces of one run may be cut differently:
 where ranks have unequal counts, the shorter list is moved along the longer one to where ends agree best.
@@ -21,7 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.recording import LATE, Recording, Waits, apart, check_excerpts, joined
+from evenload._plain_text import seconds_text
+from evenload.audit.collective_names import PAIRWISE, UNEVEN, operation_in
+from evenload.audit.recording import LATE, ClockShift, Recording, Waits, apart, check_excerpts, joined
 
 __all__ = ["resolved"]
 
@@ -29,14 +31,22 @@ MOST_SHIFTS = 2000  # places that a shorter list of collectives is tried at
 AGREE = 0.5  # of a group's usual length: ends that differ by more are of different collectives
 AGREE_NS = 20_000
 FEWEST = 3  # collectives that align two clocks: the ends of fewer agree wherever they are
+FEWEST_DRIFT = 10  # that say how fast one clock runs beside another
+DRIFT_PAYS = 3.0  # times smaller must the differences be with it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Match:
     """Collectives of one group on its devices: ``rows`` [collectives, devices] of a recording."""
 
+    key: str
     devices: tuple[int, ...]
     rows: NDArray[np.int64]
+
+    @property
+    def has_common_end(self) -> bool:
+        """Whether all ranks leave it together, whichever they are."""
+        return operation_in(self.key) not in UNEVEN
 
 
 def resolved(recordings: Sequence[Recording], *, aligned: bool = False) -> Recording:
@@ -46,24 +56,21 @@ def resolved(recordings: Sequence[Recording], *, aligned: bool = False) -> Recor
     Raises as ``joined``, and FormatError for excerpts of the same devices at different times.
     """
     if aligned:
-        recordings = [one.moved(-int(one.start_ns.min())) if one.n_spans else one for one in recordings]
+        recordings = [one.to_zero() for one in recordings]
     whole = joined(recordings)
-    matches = _agreeing(whole, _matched(whole))
-    offsets, error_ns = _clock_offsets(whole, matches)
+    matches = _matched(whole)
+    shifts, error_ns = _clock_shifts(whole, matches)
     said = []
-    if any(offsets):
-        recordings = [one.moved(-by) for one, by in zip(recordings, offsets, strict=True)]
+    if any(one.is_any for one in shifts):
+        worst = max(range(len(shifts)), key=lambda at: abs(shifts[at].by_ns))
+        recordings = [one.shifted(by) for one, by in zip(recordings, shifts, strict=True)]
         whole = joined(recordings)
-        worst = max(range(len(offsets)), key=lambda at: abs(offsets[at]))
-        said.append(
-            f"Clocks were aligned by the common ends of {sum(len(one.rows) for one in matches)} collectives: "
-            f"that of {recordings[worst].file or f'trace {worst + 1}'} by {offsets[worst] / 1e6:.4g} ms; "
-            f"95 of 100 ends agree within {error_ns / 1e3:.3g} µs then."
-        )
+        said.append(_alignment_told(recordings[worst].file or f"trace {worst + 1}", shifts, worst, error_ns))
+    matches = [one for one in matches if _agrees(whole, one)]
     check_excerpts(recordings)
-    said += apart(recordings)
-    said += _unmatched(whole, matches)
-    return _with_waits(replace(whole, faults=(*said, *whole.faults)), matches)
+    missing = _missing_told(whole, matches)
+    faults = (*said, *apart(recordings), *missing, *whole.faults)
+    return _with_waits(replace(whole, faults=faults, is_partial=bool(missing)), matches)
 
 
 def _matched(whole: Recording) -> list[_Match]:
@@ -79,14 +86,14 @@ def _matched(whole: Recording) -> list[_Match]:
     lists: dict[int, dict[int, tuple[NDArray, NDArray]]] = defaultdict(dict)
     for part in np.split(np.arange(len(rows)), borders) if len(rows) else ():
         lists[int(key[part[0]])][int(device[part[0]])] = rows[part], number[part]
-    for by_device in lists.values():
-        if len(by_device) > 1:
+    for at, by_device in lists.items():
+        if len(by_device) > 1 and operation_in(found.keys[at]) not in PAIRWISE:
             devices = tuple(by_device)
             told = all((numbers >= 0).all() for _, numbers in by_device.values())
             paired = _by_number if told else _by_order
             matched = paired(whole, [by_device[one] for one in devices])
             if len(matched):
-                matches.append(_Match(devices, matched))
+                matches.append(_Match(found.keys[at], devices, matched))
     return matches
 
 
@@ -124,81 +131,126 @@ def _unlike(ends: NDArray[np.int64], others: NDArray[np.int64]) -> tuple[float, 
     return float(np.median(np.abs(difference - middle))), abs(float(middle))
 
 
-def _ends(whole: Recording, one: _Match) -> NDArray[np.int64]:
-    """The ends [collectives, devices], the clocks of other files moved to where they agree best."""
-    ends = whole.stop_ns[one.rows]
-    by = np.rint(np.median(ends - ends[:, :1], axis=0)).astype(np.int64)
-    clock = np.array([whole.clock[device] for device in one.devices])
-    may_move = (clock != clock[0]) & (len(ends) >= FEWEST)
-    return ends - np.where(may_move, by, 0)
+def _usual_ns(whole: Recording, one: _Match) -> float:
+    """How long a collective of the group usually is on the rank that is longest in it."""
+    return float(np.median((whole.stop_ns[one.rows] - whole.start_ns[one.rows]).max(axis=1)))
 
 
-def _agreeing(whole: Recording, matches: Sequence[_Match]) -> list[_Match]:
-    """The groups whose spans end together."""
-    kept = []
-    for one in matches:
-        ends = _ends(whole, one)
-        longest = (whole.stop_ns[one.rows] - whole.start_ns[one.rows]).max(axis=1)
-        apart_ns = float(np.median(ends.max(axis=1) - ends.min(axis=1)))
-        if apart_ns <= AGREE * float(np.median(longest)) + AGREE_NS:
-            kept.append(one)
-    return kept
+def _agrees(whole: Recording, one: _Match) -> bool:
+    """Whether the group's spans end together; where one rank may leave early, whether the others do."""
+    ends = np.sort(whole.stop_ns[one.rows], axis=1)
+    first = 0 if one.has_common_end or len(one.devices) == 2 else 1
+    apart_ns = float(np.median(ends[:, -1] - ends[:, first]))
+    return apart_ns <= AGREE * _usual_ns(whole, one) + AGREE_NS
 
 
-def _unmatched(whole: Recording, matches: Sequence[_Match]) -> list[str]:
-    """A sentence if collectives of several devices could not be told apart."""
-    found = whole.collectives
-    if found is None or len(whole.devices) < 2:
+def _alignment_told(file: str, shifts: Sequence[ClockShift], worst: int, error_ns: float) -> str:
+    runs = f", and {shifts[worst].rate * 1e6:.3g} µs more each second" if shifts[worst].rate else ""
+    within = f"; 95 of 100 agree within {seconds_text(error_ns / 1e9)} then" if error_ns else ""
+    return (
+        f"Clocks were aligned by the common ends of collectives: that of {file} by "
+        f"{seconds_text(abs(shifts[worst].by_ns) / 1e9)}{runs}{within}."
+    )
+
+
+def _missing_told(whole: Recording, matches: Sequence[_Match]) -> list[str]:
+    """Sentences on collectives that were not found on other devices, and on ranks whose trace is not here."""
+    found, said = whole.collectives, []
+    if found is None:
         return []
-    n_alone = len(found.row) - sum(one.rows.size for one in matches)
-    if not n_alone:
-        return []
-    return [
-        f"{n_alone} of {len(found.row)} collectives have no equal on other devices of these traces: how much "
-        "of them was waiting is not known, and all of it counts as exchange."
-    ]
+    is_pairwise = np.array([operation_in(key) in PAIRWISE for key in found.keys], bool)[found.key]
+    n_alone = len(found.row) - int(is_pairwise.sum()) - sum(one.rows.size for one in matches)
+    if n_alone:
+        said.append(
+            f"{n_alone} of {len(found.row)} collectives have no equal on other devices of these traces: how "
+            "much of them was waiting is not known, and all of it counts as exchange."
+        )
+    lacking = [one for one in matches if len(one.devices) < _n_ranks(one.key)]
+    if lacking:
+        most = max(lacking, key=lambda one: _n_ranks(one.key) - len(one.devices))
+        n_ranks = _n_ranks(most.key)
+        said.append(
+            f"{n_ranks - len(most.devices)} of the {n_ranks} ranks of a group are not in these traces: what "
+            "was waited for them counts as exchange."
+        )
+    return said
 
 
-def _clock_offsets(whole: Recording, matches: Sequence[_Match]) -> tuple[list[int], float]:
-    """How far the clock of each file is ahead of the first's, by common ends; and within what they agree.
+def _n_ranks(key: str) -> int:
+    """How many ranks the group of a key has, as the trace says; 0 if it does not, or not in full."""
+    _, bracket, rest = key.partition("[")
+    listed, closed, _ = rest.partition("]")
+    numbers = [one.strip() for one in listed.split(",")]
+    return len(numbers) if bracket and closed and all(one.isdecimal() for one in numbers) else 0
 
-    0 where that is less than twice the error, or nothing connects two files.
+
+def _clock_shifts(whole: Recording, matches: Sequence[_Match]) -> tuple[list[ClockShift], float]:
+    """How far each file's clock is ahead of the first's, by common ends; and within what they agree then.
+
+    None where that is less than twice the error, where clocks would not agree within half of a collective's
+    usual length even so, or where nothing connects two files.
     """
     n_clocks = max(whole.clock, default=-1) + 1
-    pairs: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
-    for one in [one for one in matches if len(one.rows) >= FEWEST]:
-        ends = whole.stop_ns[one.rows]
+    pairs: dict[tuple[int, int], list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = defaultdict(list)
+    usual_ns: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for one in matches:
+        if len(one.rows) < FEWEST or not one.has_common_end:
+            continue
+        ends, usual = whole.stop_ns[one.rows], _usual_ns(whole, one)
         clocks = [whole.clock[device] for device in one.devices]
         for at, clock in enumerate(clocks):
             if clock != clocks[0]:
-                pairs[clocks[0], clock].append(ends[:, at] - ends[:, 0])
-                pairs[clock, clocks[0]].append(ends[:, 0] - ends[:, at])
-    offsets: dict[int, int] = {}
+                for a, b, first, second in ((clocks[0], clock, 0, at), (clock, clocks[0], at, 0)):
+                    pairs[a, b].append((ends[:, first], ends[:, second]))
+                    usual_ns[a, b].append(usual)
+    shifts: dict[int, ClockShift] = {}
     left: list[float] = []
     for root in range(n_clocks):
-        if root in offsets:
+        if root in shifts:
             continue
-        offsets[root], todo = 0, [root]
+        shifts[root], todo = ClockShift(), [root]
         while todo:
             here = todo.pop()
-            for there in [b for a, b in pairs if a == here and b not in offsets]:
-                difference = np.concatenate(pairs[here, there])
-                by = float(np.median(difference))
-                error = float(np.quantile(np.abs(difference - by), 0.95))
-                left.append(error)
-                offsets[there] = offsets[here] + (round(by) if abs(by) > 2 * error + 1 else 0)
+            for there in [b for a, b in pairs if a == here and b not in shifts]:
+                ends = zip(*pairs[here, there], strict=True)
+                here_ns, there_ns = (np.concatenate(column) for column in ends)
+                found, error = _shift_between(shifts[here].applied(here_ns), there_ns)
+                is_sound = error <= AGREE * float(np.median(usual_ns[here, there])) + AGREE_NS
+                shifts[there] = found if is_sound else ClockShift()
+                left += [error] * (is_sound and found.is_any)
                 todo.append(there)
-    return [offsets[one] for one in range(n_clocks)], max(left, default=0.0)
+    return [shifts[one] for one in range(n_clocks)], max(left, default=0.0)
+
+
+def _shift_between(true_ns: NDArray[np.int64], told_ns: NDArray[np.int64]) -> tuple[ClockShift, float]:
+    """By how much a clock is ahead, with its rate if that explains much more; and the error."""
+    ahead = told_ns - true_ns
+    by = int(np.median(ahead))
+    error = float(np.quantile(np.abs(ahead - by), 0.95))
+    found = ClockShift(by) if abs(by) > 2 * error + 1 else ClockShift()
+    if len(ahead) >= FEWEST_DRIFT:
+        since = told_ns - told_ns[0]
+        half = np.argsort(since, kind="stable")
+        early, late = half[: len(half) // 2], half[len(half) // 2 :]
+        run = float(np.median(since[late]) - np.median(since[early]))
+        rate = float(np.median(ahead[late]) - np.median(ahead[early])) / run if run > 0 else 0.0
+        rest = ahead - rate * since
+        start = float(np.median(rest))
+        with_rate = float(np.quantile(np.abs(rest - start), 0.95))
+        if with_rate * DRIFT_PAYS < error and abs(rate) * run > 2 * with_rate:
+            return ClockShift(round(start), rate, int(told_ns[0])), with_rate
+    return found, error
 
 
 def _with_waits(whole: Recording, matches: Sequence[_Match]) -> Recording:
     """Cut what each rank waited for the last one out of its span, as a span of kind LATE."""
     columns: list[tuple[NDArray, ...]] = []
     first = 0
-    start_ns = whole.start_ns.copy()
+    start_ns, match = whole.start_ns.copy(), np.full(whole.n_spans, -1, np.int64)
     for one in matches:
         starts, ends = whole.start_ns[one.rows], whole.stop_ns[one.rows]
         devices = np.array(one.devices, np.int32)
+        match[one.rows] = first + np.arange(len(one.rows))[:, None]
         for at in range(len(devices)):
             came = np.where(starts <= ends[:, at : at + 1], starts, np.iinfo(np.int64).min)
             late = came.argmax(axis=1)
@@ -208,12 +260,13 @@ def _with_waits(whole: Recording, matches: Sequence[_Match]) -> Recording:
             start_ns[rows] = until[waited]
             own = np.full(len(waited), devices[at], np.int32)
             begun = starts[waited, at]
-            columns.append(
-                (own, begun, until[waited], devices[late[waited]], first + waited, whole.name[rows])
-            )
+            who, number = devices[late[waited]], first + waited
+            columns.append((own, begun, until[waited], who, number, whole.name[rows]))
         first += len(one.rows)
     if not columns:
         return whole
+    assert whole.collectives is not None
+    collectives = replace(whole.collectives, match=match[whole.collectives.row])
     device, start, stop, late, number, name = (np.concatenate(one) for one in zip(*columns, strict=True))
     order = np.lexsort((stop, start, device))
     return replace(
@@ -223,5 +276,6 @@ def _with_waits(whole: Recording, matches: Sequence[_Match]) -> Recording:
         device=np.concatenate([whole.device, device]),
         kind=np.concatenate([whole.kind, np.full(len(start), LATE, np.int8)]),
         name=np.concatenate([whole.name, name.astype(np.int32)]),
+        collectives=collectives,
         waits=Waits(device[order], start[order], stop[order], late[order], number[order]),
     )

@@ -21,7 +21,8 @@ from evenload.audit.recording import EXCHANGE, LATE, WORK, HostSpans, Recording,
 
 __all__ = ["Culprit", "culprits_of"]
 
-REASONS = ("kernels", "copies", *HOST_CAUSES)
+REASONS = ("kernels", "copies", "transfers", "late ranks", *HOST_CAUSES)
+HELD_UP, UNKNOWN = REASONS.index("late ranks"), REASONS.index("not known")
 MOST_LOOKED_AT = 64  # waits whose spans are compared, of each culprit and reason
 
 
@@ -29,7 +30,8 @@ MOST_LOOKED_AT = 64  # waits whose spans are compared, of each culprit and reaso
 class Culprit:
     """A device that others waited for in collectives, and one reason why it came late.
 
-    reason   kernels | copies | input | synchronisation | launching | other code | not known
+    reason   kernels | copies | transfers | late ranks (it was held up itself) | input | synchronisation |
+             launching | other code | not known
     span     what it did more of than those that waited; "" if no span says it
     n_late   collectives to which it came last for this reason
     cost_ns  what others waited for it, each nanosecond of each
@@ -58,14 +60,14 @@ def culprits_of(
         return []
     charged_ns = _charged(recording, waits, rows, occupancy)
     begun_ns = _begun(waits, recording)
-    reason = _reasons(waits, begun_ns, time)
+    late_of, reason = _followed(waits, begun_ns, _reasons(waits, begun_ns, time))
 
     @functools.cache
     def spans_of(why: str, device: int) -> _NamedSpans:
         return _NamedSpans(recording, rows[device], device, why)
 
     found = []
-    pairs = np.stack([waits.late.astype(np.int64), reason], axis=1)
+    pairs = np.stack([late_of.astype(np.int64), reason], axis=1)
     for late, why in np.unique(pairs[charged_ns > 0], axis=0).tolist():
         own = np.flatnonzero((pairs[:, 0] == late) & (pairs[:, 1] == why) & (charged_ns > 0))
         victims: dict[str, int] = defaultdict(int)
@@ -73,7 +75,7 @@ def culprits_of(
             victims[recording.devices[device]] += ns
         longest = own[np.argsort(-charged_ns[own], kind="stable")][:MOST_LOOKED_AT]
         spans = functools.partial(spans_of, REASONS[why])
-        span = _span(recording, spans, waits, begun_ns, longest)
+        span = _span(recording, spans, waits, begun_ns, longest[waits.late[longest] == late])
         n_late = len(np.unique(waits.collective[own]))
         name = recording.devices[late]
         found.append(Culprit(name, REASONS[why], span, n_late, int(charged_ns[own].sum()), dict(victims)))
@@ -105,22 +107,25 @@ def _charged(
 def _begun(waits: Waits, recording: Recording) -> NDArray[np.int64]:
     """When the stretch began whose work decided who came late [waits, 2]: of the late device, of the other.
 
-    The end of the last matched collective before, on each; else the start of the trace.
+    The end of the last collective before that both took part in, on each; else the start of the trace.
     """
     found = recording.collectives
-    first = int(recording.start_ns.min())
-    begun = np.full((len(waits.device), 2), first, np.int64)
-    if found is None:
+    begun = np.full((len(waits.device), 2), int(recording.start_ns.min()), np.int64)
+    if found is None or found.match is None:
         return begun
-    ends_of: dict[int, NDArray[np.int64]] = {}
-    for column, devices, until in ((0, waits.late, waits.stop_ns), (1, waits.device, waits.start_ns)):
-        for device in np.unique(devices).tolist():
-            if device not in ends_of:
-                own = found.row[recording.device[found.row] == device]
-                ends_of[device] = np.sort(recording.stop_ns[own])
-            here = np.flatnonzero(devices == device)
-            at = np.searchsorted(ends_of[device], until[here], side="right") - 1
-            begun[here[at >= 0], column] = ends_of[device][at[at >= 0]]
+    is_matched = found.match >= 0
+    rows, match = found.row[is_matched], found.match[is_matched]
+    device, ends = recording.device[rows], recording.stop_ns[rows]
+    own = {one: (match[device == one], ends[device == one]) for one in np.unique(device).tolist()}
+    pairs = np.stack([waits.late, waits.device], axis=1)
+    for late, other in np.unique(pairs, axis=0).tolist():
+        _, first, second = np.intersect1d(own[late][0], own[other][0], return_indices=True)
+        late_ns, other_ns = own[late][1][first], own[other][1][second]
+        order = np.argsort(late_ns, kind="stable")
+        here = np.flatnonzero((waits.late == late) & (waits.device == other))
+        at = np.searchsorted(late_ns[order], waits.stop_ns[here], side="right") - 1
+        known = here[at >= 0]
+        begun[known, 0], begun[known, 1] = late_ns[order][at[at >= 0]], other_ns[order][at[at >= 0]]
     return begun
 
 
@@ -136,7 +141,29 @@ def _reasons(waits: Waits, begun_ns: NDArray[np.int64], time: DeviceTime) -> NDA
             for at, reason in enumerate(REASONS):
                 begun = np.minimum(begun_ns[here, column], until[here])
                 more[here, at] += sign * time.between(device, reason, begun, until[here])
-    return more.argmax(axis=1)
+    return np.where(more.max(axis=1) > 0, more.argmax(axis=1), UNKNOWN)
+
+
+def _followed(
+    waits: Waits, begun_ns: NDArray[np.int64], reason: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The device and reason that a wait is charged to: who was held up itself passes it on to who held it up.
+
+    Not back to the device that waited: what it did to itself by way of others stays with the last of these.
+    """
+    late, reason = waits.late.copy(), reason.copy()
+    own = {one: np.flatnonzero(waits.device == one) for one in np.unique(waits.device).tolist()}
+    for at in np.argsort(waits.stop_ns, kind="stable").tolist():
+        if reason[at] != HELD_UP:
+            continue
+        here = own.get(int(waits.late[at]), np.empty(0, np.int64))
+        begun = np.maximum(waits.start_ns[here], begun_ns[at, 0])
+        took = np.minimum(waits.stop_ns[here], waits.stop_ns[at]) - begun
+        if len(took) and took.max() > 0:
+            before = here[int(took.argmax())]
+            if before != at and late[before] != waits.device[at]:
+                late[at], reason[at] = late[before], reason[before]
+    return late, reason
 
 
 class _NamedSpans:

@@ -24,6 +24,7 @@ __all__ = [
     "PARTLY",
     "REPEAT",
     "WORK",
+    "ClockShift",
     "Collectives",
     "HostSpans",
     "Recording",
@@ -45,6 +46,25 @@ MOST_NS = 9_000_000_000_000_000_000  # years from the epoch to 2255
 MOST_WINDOW_NS = 366 * 86_400_000_000_000  # a recording is not longer than a year
 
 
+@dataclass(frozen=True, slots=True)
+class ClockShift:
+    """The lead of a file's clock: ``by_ns`` at ``at_ns``, and ``rate`` more for each nanosecond since."""
+
+    by_ns: int = 0
+    rate: float = 0.0
+    at_ns: int = 0
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.by_ns or self.rate)
+
+    def applied(self, told_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the times that the clock should have told."""
+        if not self.rate:
+            return told_ns - self.by_ns
+        return told_ns - self.by_ns - np.rint(self.rate * (told_ns - self.at_ns)).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Collectives:
     """Which spans of a recording are collectives, in columns, and what all their ranks call them.
@@ -52,12 +72,14 @@ class Collectives:
     row    [collectives] rows of the recording
     key    [collectives] counts ``keys``: the group of ranks and the operation
     order  [collectives] the number that the group gave it; -1 where none is told
+    match  [collectives] equal for the spans that are one collective on several devices; -1 for others
     """
 
     row: NDArray[np.int64]
     key: NDArray[np.int32]
     order: NDArray[np.int64]
     keys: tuple[str, ...] = ()
+    match: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +126,7 @@ class Recording:
     has_items  whether spans are pieces of work
     is_movable whether a plan could have placed them on other devices
     faults     sentences on what was left out
+    is_partial some of what the run exchanged cannot be told apart: see its faults
     file       the name of the file that it came from
     clock      the file of each device, by number: devices of one file have one clock
     """
@@ -122,6 +145,7 @@ class Recording:
     has_items: bool = True
     is_movable: bool = True
     faults: tuple[str, ...] = ()
+    is_partial: bool = False
     file: str = ""
     clock: tuple[int, ...] = ()
     collectives: Collectives | None = None
@@ -132,16 +156,22 @@ class Recording:
     def n_spans(self) -> int:
         return len(self.start_ns)
 
-    def moved(self, by_ns: int) -> "Recording":
-        """The recording as another clock would have told it: all times are ``by_ns`` later."""
+    def shifted(self, by: ClockShift) -> "Recording":
+        """Return the recording as a right clock would have told it."""
+        if not by.is_any:
+            return self
         window, host = self.window_ns, self.host
-        return replace(
-            self,
-            start_ns=self.start_ns + by_ns,
-            stop_ns=self.stop_ns + by_ns,
-            window_ns=None if window is None else (window[0] + by_ns, window[1] + by_ns),
-            host=host and replace(host, start_ns=host.start_ns + by_ns, stop_ns=host.stop_ns + by_ns),
-        )
+        if window is not None:
+            first, last = by.applied(np.array(window, np.int64)).tolist()
+            window = first, last
+        if host is not None:
+            host = replace(host, start_ns=by.applied(host.start_ns), stop_ns=by.applied(host.stop_ns))
+        start, stop = by.applied(self.start_ns), by.applied(self.stop_ns)
+        return replace(self, start_ns=start, stop_ns=stop, window_ns=window, host=host)
+
+    def to_zero(self) -> "Recording":
+        """Return the recording with its first span at 0."""
+        return self.shifted(ClockShift(int(self.start_ns.min()))) if self.n_spans else self
 
 
 class SpanColumns:

@@ -12,6 +12,7 @@ __all__ = ["audit_text", "comparison_text"]
 
 MOST_DEVICES_SHOWN = 16
 MOST_CULPRITS_SHOWN = 6
+LEAST_SHOWN = 0.005  # of all waiting for ranks
 MOST_SPAN = 60  # characters
 
 
@@ -33,7 +34,7 @@ def audit_text(found: Audit) -> list[str]:
     ]
     head = ["lost to", "device time", "share", ""]
     lines += format_table(head, causes, right=("device time", "share"))
-    lines += [*_culprits(found), *_gaps(found), *_steps(found), "", *_others(found), "", *_devices(found)]
+    lines += [*_culprits(found), *_gaps(found), *_steps(found), *_others(found), "", *_devices(found)]
     if found.gaps:
         lines += ["", "longest stretches with at most one device at work:"]
         lines += format_table(["from", "for", "device", "span"], [_gap(one) for one in found.gaps[:8]])
@@ -54,6 +55,7 @@ def _culprits(found: Audit) -> list[str]:
             ", ".join(f"{name} {device_time(ns)}" for name, ns in _most(one.victims)),
         ]
         for one in found.culprits[:MOST_CULPRITS_SHOWN]
+        if one.cost_ns > LEAST_SHOWN * found.lost_ns["late ranks"]
     ]
     head = ["came late", "times", "because of", "cost others", "of that"]
     return ["", *format_table(head, rows, right=("times", "cost others"))]
@@ -97,13 +99,15 @@ def _steps(found: Audit) -> list[str]:
 
 
 def _others(found: Audit) -> list[str]:
+    if not found.what_ifs:
+        return []
     rows = [["this run", _time(found.wall_s), "", ""]]
     rows += [
         [one.name, _time(one.wall_s), f"{one.wall_s / found.wall_s - 1:+.1%}", one.says]
         for one in found.what_ifs
     ]
     rows.append(["bound", _time(found.bound_s), "", "no plan for this work on these devices is faster"])
-    return format_table(["", "takes", "change", ""], rows, right=("takes", "change"))
+    return ["", *format_table(["", "takes", "change", ""], rows, right=("takes", "change"))]
 
 
 def _devices(found: Audit) -> list[str]:
@@ -133,7 +137,9 @@ def comparison_text(found: Comparison) -> list[str]:
     """Two audits as lines: how long, which causes, which operators; and shares for a pair of devices."""
     before, after = found.before, found.after
     change = after.wall_s / before.wall_s - 1
+    n_before, n_after = len(before.devices), len(after.devices)
     lines = [
+        *([f"{n_before} devices before, {n_after} after: times are sums over them"] * (n_before != n_after)),
         f"{_time(before.wall_s)} before, {_time(after.wall_s)} after: {change:+.1%}; "
         f"{before.share:.1%} and {after.share:.1%} of the devices' time was work",
         "",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.collective_names import operation_of
+from evenload.audit.collective_names import key_of, operation_of
 from evenload.audit.host import host_kind
 from evenload.audit.readers.chrome_event import ChromeEvent, event_shape, number_of
 from evenload.audit.readers.chrome_rules import GPU_KINDS, OPERATORS, Labels, RowRule, is_window, rule_of
@@ -105,7 +105,7 @@ class _Collector:
         told = one.args
         group = f"{told.group} {told.ranks}" if isinstance(told.ranks, str) and told.ranks else ""
         order = told.order if isinstance(told.order, int) and 0 <= told.order < 1 << 62 else -1
-        key = f"{group[: 4 * MOST_NAME]} {self._operation(one.name)}".strip()
+        key = key_of(group[: 4 * MOST_NAME], self._operation(one.name))
         self.collectives[self.tables.rows[one.pid, one.tid, one.cat], round(start)] = key, order
 
     def _note_operator(self, one: ChromeEvent, operators: dict[Any, str]) -> None:
