@@ -5,6 +5,7 @@
 In the environment that ``make test-engine`` makes. Prompts drift; experts are rearranged every eight steps.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ RUNS = [(moe, "sync") for moe in ("off", "eplb", "search", "weighted")] + [("sea
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,9 +6,9 @@ Every rank writes its trace, ``rank0.json.gz``, and ``rank0-measured.json``: of 
 collective, by a clock that all processes of the machine share, and the delay that it was given, if any.
 """
 
+import argparse
 import json
 import random
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -71,5 +71,10 @@ def main(folder: Path, rank: int, world: int, n_steps: int, seed: int, *limits_m
 
 
 if __name__ == "__main__":
-    at, *numbers = sys.argv[1:]
-    main(Path(at), *map(int, numbers[:4]), *map(float, numbers[4:]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    for name in ("rank", "world", "steps", "seed"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("limits_ms", type=float, nargs=2)
+    given = parser.parse_args()
+    main(given.folder, given.rank, given.world, given.steps, given.seed, *given.limits_ms)

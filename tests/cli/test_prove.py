@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from evenload.cli import cli
 from evenload.cli import prove as module
-from evenload.errors import EvenloadError, FormatError
+from evenload.errors import EvenloadError
 from evenload.native import machine
 from evenload.zk.devsetup import WARNING
 
@@ -91,8 +91,9 @@ def test_a_json_file_over_ten_megabytes_is_refused_unread(multiplier, tmp_path, 
     with files[place].open("wb") as file:
         file.truncate(1 << 40)
     done = run("verify", *files)
-    assert isinstance(done.exception, FormatError)
-    assert "at most 10,000,000 bytes" in done.exception.message
+    assert isinstance(done.exception, OSError)
+    assert done.exception.filename == str(files[place])
+    assert "more than 10,000,000 bytes" in done.exception.strerror
 
 
 @pytest.mark.parametrize("how", [["--threads", "1"], ["--devices", "cpu*1"]])

@@ -8,6 +8,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "evenload"
 MEANT = {
     "Executor": "the second is what Python's concurrent.futures calls so",
     "Summary": "both are public: of a run as it ends, and of one that is read again",
+    "Recipe": "the second is how a kernel is compiled: its source names the objects that are shipped",
     "Server": "the second is a federation's, in its own public name; the first a model's",
     "Planner": "the second is what LPLB calls so, for programs that were written for it",
 }

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 from examples_count import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
@@ -22,6 +22,7 @@ POLICIES = [vllm.EplbPolicy, vllm.SearchPolicy, WeightedPolicy]
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(POLICIES))
+@example(1048575, vllm.EplbPolicy)
 def test_each_slot_has_an_expert_and_each_expert_a_slot(seed: int, policy: type) -> None:
     """vLLM: int64 [layers, slots], an expert in each slot; experts that stay on a GPU keep their slots.
 
@@ -53,7 +54,19 @@ def test_each_slot_has_an_expert_and_each_expert_a_slot(seed: int, policy: type)
             assert ((before == after) & (after >= 0)).sum() == sum(n_both.values())
     if policy is vllm.EplbPolicy and loads.any(dim=1).all():
         fresh = policy.rebalance_experts(loads, n_slots, 1, 1, n_gpus).numpy()
-        assert (np.sort(fresh.reshape(-1, width)) == np.sort(found.reshape(-1, width))).all()
+        for layer, load in enumerate(loads.numpy()):
+            if (found[layer] == old[layer]).all():  # nothing was to be gained
+                assert busiest(load, found[layer], width) <= busiest(load, fresh[layer], width) * (1 + 1e-6)
+            else:
+                assert (
+                    np.sort(fresh[layer].reshape(-1, width)) == np.sort(found[layer].reshape(-1, width))
+                ).all()
+
+
+def busiest(load: np.ndarray, slots: np.ndarray, width: int) -> float:
+    """The load of the busiest GPU, each expert's split equally over its copies."""
+    copies = np.bincount(slots, minlength=len(load))
+    return float((load[slots] / copies[slots]).reshape(-1, width).sum(axis=1).max())
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 from evenload.native import machine
 
 __all__ = ["kept_program"]
@@ -26,7 +26,7 @@ def kept_program(n_bytes: int) -> Program:
     lanes = 8 if "avx512dq" in machine.host_features() else 4
     build = functools.partial(kept_ir, lanes, n_bytes)
     sources = program.sources("llvm.keyed_places", "llvm.ir_builder")
-    return program.load(KernelRecipe(f"kept-{lanes}-{n_bytes}", SIGNATURES, build, sources))
+    return program.load(Recipe(f"kept-{lanes}-{n_bytes}", SIGNATURES, build, sources))
 
 
 def kept_ir(lanes: int, n_bytes: int) -> str:

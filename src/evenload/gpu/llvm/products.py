@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 
 __all__ = ["ProductShape", "panel_bytes", "product_program"]
 
@@ -53,9 +53,7 @@ def product_program(shape: ProductShape, lanes: int, n_bytes: int) -> Program:
     steps = (shape.rows, shape.columns, shape.depth, *shape.left, *shape.right, *shape.into)
     name = "product-" + "-".join(map(str, (*steps, int(shape.is_turned), int(shape.adds), lanes, n_bytes)))
     build = functools.partial(product_ir, shape, lanes, n_bytes)
-    return program.load(
-        KernelRecipe(name, SIGNATURES, build, program.sources(*(f"llvm.{p}" for p in PIECES)))
-    )
+    return program.load(Recipe(name, SIGNATURES, build, program.sources(*(f"llvm.{p}" for p in PIECES))))
 
 
 def product_ir(shape: ProductShape, lanes: int, n_bytes: int) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.native import machine, objects, store
 
-__all__ = ["KernelRecipe", "Program", "load", "remembered_hash", "sources"]
+__all__ = ["Program", "Recipe", "load", "remembered_hash", "sources"]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRecipe:
+class Recipe:
     """The sources of a program, and how it is made from them.
 
     signatures  each kernel's number of arguments
@@ -75,7 +75,7 @@ def sources(*modules: str) -> tuple[str, ...]:
     return tuple(str(root.joinpath(*module.split(".")).with_suffix(".py")) for module in modules)
 
 
-def load(recipe: KernelRecipe) -> Program:
+def load(recipe: Recipe) -> Program:
     """The program of ``recipe``, from where its object is.
 
     Raises MissingExtra without llvmlite, and ConfigError if the cache is not private to this user.

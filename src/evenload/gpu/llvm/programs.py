@@ -9,7 +9,7 @@ import functools
 from evenload.errors import ConfigError, UnknownName
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.layout import LEVELS
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 from evenload.native import machine
 
 __all__ = [
@@ -84,7 +84,7 @@ def scalar() -> Program:
     return program.load(scalar_recipe())
 
 
-def scalar_recipe() -> KernelRecipe:
+def scalar_recipe() -> Recipe:
     signatures = {f"g{d}_{name}": n for d in (1, 2) for name, n in {"fold": 6, "combine": 6}.items()}
     signatures |= {"digits": 6, "sort": 6, "nonzero_rows": 4}
     signatures |= {"sparse_products": 5, "multiply_rows": 4, "powers": 4}
@@ -95,7 +95,7 @@ def scalar_recipe() -> KernelRecipe:
         *_SHARED_SOURCES, "llvm.field.digits", "llvm.field.fold", "llvm.field.tower",
         "llvm.setup_kernels", "llvm.witness_kernels",
     )  # fmt: skip
-    return KernelRecipe("bn254-scalar", signatures, _scalar_ir, sources, SHIPPED_FOR["word64"][0])
+    return Recipe("bn254-scalar", signatures, _scalar_ir, sources, SHIPPED_FOR["word64"][0])
 
 
 def _scalar_ir() -> str:
@@ -121,7 +121,7 @@ def bulk(level: str | None = None) -> Program:
     return program.load(bulk_recipe(chosen_level(level)))
 
 
-def bulk_recipe(level: str) -> KernelRecipe:
+def bulk_recipe(level: str) -> Recipe:
     group = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
     signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
     signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
@@ -129,7 +129,7 @@ def bulk_recipe(level: str) -> KernelRecipe:
         *_SHARED_SOURCES, "llvm.buckets", "llvm.field.fma", "llvm.field.ifma", "llvm.field.limbs52",
         "llvm.transform",
     )  # fmt: skip
-    return KernelRecipe(
+    return Recipe(
         f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources, *SHIPPED_FOR[level]
     )
 

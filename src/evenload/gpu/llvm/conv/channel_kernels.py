@@ -18,7 +18,7 @@ from typing import Any
 
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.conv.geometry import Geometry, blocks, channel_tile, widest
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 
 __all__ = ["SIGNATURES", "channel_program"]
 
@@ -37,7 +37,7 @@ def channel_program(g: Geometry, lanes: int, n_bytes: int) -> Program:
     name = "channels-" + "-".join(map(str, (*numbers, lanes, n_bytes)))
     build = functools.partial(channel_ir, g, lanes, n_bytes)
     sources = program.sources(*(f"llvm.{piece}" for piece in PIECES))
-    return program.load(KernelRecipe(name, SIGNATURES, build, sources))
+    return program.load(Recipe(name, SIGNATURES, build, sources))
 
 
 def channel_ir(g: Geometry, lanes: int, n_bytes: int) -> str:

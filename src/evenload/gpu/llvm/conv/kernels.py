@@ -17,7 +17,7 @@ from typing import Any
 
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.conv.geometry import Geometry, blocks, scratch_bytes, tile
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 
 __all__ = ["SIGNATURES", "Geometry", "conv_program", "scratch_bytes"]
 
@@ -35,7 +35,7 @@ def conv_program(g: Geometry, lanes: int, n_bytes: int) -> Program:
     name = "conv-" + "-".join(map(str, (*numbers, lanes, n_bytes)))
     build = functools.partial(conv_ir, g, lanes, n_bytes)
     return program.load(
-        KernelRecipe(name, SIGNATURES, build, program.sources(*(f"llvm.{piece}" for piece in pieces)))
+        Recipe(name, SIGNATURES, build, program.sources(*(f"llvm.{piece}" for piece in pieces)))
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 
 __all__ = ["SIGNATURES", "pool_program"]
 
@@ -26,7 +26,7 @@ def pool_program(height: int, width: int, size: int, lanes: int, n_bytes: int) -
     sources = program.sources("llvm.conv.pooling", "llvm.field.floats", "llvm.ir_builder")
     build = functools.partial(pool_ir, height, width, size, lanes, n_bytes)
     name = "pool-" + "-".join(map(str, (height, width, size, lanes, n_bytes)))
-    return program.load(KernelRecipe(name, SIGNATURES, build, sources))
+    return program.load(Recipe(name, SIGNATURES, build, sources))
 
 
 def pool_ir(height: int, width: int, size: int, lanes: int, n_bytes: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from evenload.errors import UnknownName
 from evenload.gpu.hashing.rules import RULES, Rule
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 from evenload.native import machine
 
 __all__ = ["SHA", "SIGNATURES", "best_level", "hash_ir", "hash_program", "hash_recipe", "vector_bits"]
@@ -50,7 +50,7 @@ def hash_program(rule_name: str, level: int | str | None = None) -> Program:
     return program.load(hash_recipe(rule_name, level or best_level(rule_name)))
 
 
-def hash_recipe(rule_name: str, level: int | str) -> KernelRecipe:
+def hash_recipe(rule_name: str, level: int | str) -> Recipe:
     sources = program.sources(
         "hashing.blake2s", "hashing.keccak", "hashing.rules", "hashing.sha256", "hashing.words",
         "llvm.hash.hash_kernels", "llvm.hash.sha_words", "llvm.ir_builder", "llvm.vector_words",
@@ -58,7 +58,7 @@ def hash_recipe(rule_name: str, level: int | str) -> KernelRecipe:
     build = functools.partial(hash_ir, rule_name, level)
     baselines = {"512": ("x86-64-v4",), "128": ("armv8-a",)}.get(str(level), ("x86-64-v3",))
     needs = frozenset({"sha"} if level == SHA else ())
-    return KernelRecipe(f"hash-{rule_name}-{level}", kernels_of(rule_name), build, sources, baselines, needs)
+    return Recipe(f"hash-{rule_name}-{level}", kernels_of(rule_name), build, sources, baselines, needs)
 
 
 def kernels_of(rule_name: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import program, programs
-from evenload.gpu.llvm.program import KernelRecipe, Program
+from evenload.gpu.llvm.program import Program, Recipe
 from evenload.gpu.poseidon import FULL_ROUNDS, parameters
 
 __all__ = ["SIGNATURES", "poseidon_ir", "poseidon_program", "poseidon_recipe"]
@@ -29,14 +29,14 @@ def poseidon_program(level: str | None = None) -> Program:
     return program.load(poseidon_recipe(programs.chosen_level(level)))
 
 
-def poseidon_recipe(level: str) -> KernelRecipe:
+def poseidon_recipe(level: str) -> Recipe:
     sources = program.sources(
         "field", "poseidon", "llvm.field.arith", "llvm.field.fma", "llvm.field.ifma", "llvm.field.limbs52",
         "llvm.field.word64", "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers",
         "llvm.programs",
     )  # fmt: skip
     build = functools.partial(poseidon_ir, level)
-    return KernelRecipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, *programs.SHIPPED_FOR[level])
+    return Recipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, *programs.SHIPPED_FOR[level])
 
 
 def poseidon_ir(level: str) -> str:
