@@ -79,7 +79,7 @@ class Runs:
         kind = stage.outputs.get(name, "number")
         if kind == "number":
             return value
-        from evenload.pipeline.artifacts import encode_artifact
+        from evenload.pipeline.file_types import encode_artifact
 
         path = self.folder / f"{item.id}.{name}.{kind}"
         path.write_bytes(encode_artifact(value, kind))
