@@ -145,7 +145,7 @@ def recorded(policy: Any, rank: int) -> Any:
             row = {
                 "rank": rank,
                 "policy": [f"{one.__module__}.{one.__name__}" for one in policy.__mro__],
-                "router": base_router.eplb_map_to_physical_and_record.__module__,
+                "router": base_router.eplb_map_to_physical_and_record.__code__.co_filename,
                 "took_s": took_s,
                 "loads": weight.tolist(),
                 "old": sizes[-1].tolist(),
@@ -176,11 +176,12 @@ class Changes(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name not in CHANGES:
             return None
-        sys.meta_path.remove(self)
+        place = sys.meta_path.index(self)  # finders before it change a module after it
+        del sys.meta_path[place]
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            sys.meta_path.insert(0, self)
+            sys.meta_path.insert(place, self)
         if spec is not None and spec.loader is not None:
             run: Any = spec.loader.exec_module
 
