@@ -367,4 +367,22 @@ def test_names_that_a_user_adds(tmp_path: Path) -> None:
     rank.span("kernel", "gemm", 1000, 0)
     paths = World([rank]).write(tmp_path, "groups")
     assert audit_traces(paths).work_ns == 2_000_000
-    assert audit_traces(paths, AuditOptions(collectives=("ring_sum",))).work_ns == 1_000_000
+    found = audit_traces(paths, AuditOptions(collectives=("ring_sum",)))
+    assert found.work_ns == 1_000_000
+    assert not any("--collective" in one for one in found.faults)
+    found = audit_traces(paths, AuditOptions(collectives=("ring_sun",)))
+    assert any("'ring_sun'" in one for one in found.faults)
+
+
+def test_collectives_that_only_their_arguments_show(tmp_path: Path) -> None:
+    rank = Rank(0, 0.0)
+    for name, arguments in (("gemm", {}), ("my_sum", {"Collective name": "allreduce"})):
+        rank.span("kernel", name, 1000, 0, **arguments)
+        rank.now_us += 1000
+    path = tmp_path / "0.json"
+    path.write_text(json.dumps({"traceEvents": rank.events}))
+    (said,) = [one for one in audit_traces([path]).faults if "--collective" in one]
+    assert "'my_sum'" in said
+    found = audit_traces([path], AuditOptions(collectives=("my_sum",)))
+    assert found.work_ns == 1_000_000
+    assert not any("--collective" in one for one in found.faults)

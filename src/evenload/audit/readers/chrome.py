@@ -6,6 +6,7 @@ Which rows are devices, and what their spans are: ``chrome_rules``.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class _Collector:
         self.columns = SpanColumns()
         self.collectives: dict[tuple[int, int], tuple[str, int]] = {}
         self._operations: dict[str, str] = {}
+        self._unknown: Counter[str] = Counter()  # kernels of collectives that their names do not show
         self._more = more
         self._operators: dict[Any, str] | None = {} if by_operator else None
         self._launched: dict[tuple[int, int], Any] = {}
@@ -81,6 +83,8 @@ class _Collector:
         for one in spans:
             if self._operation(one.name):
                 self._note(one)
+            elif one.cat == "kernel" and one.args.collective and len(self._unknown) < MOST_NAMES:
+                self._unknown[one.name] += 1
             if self._operators is not None:
                 self._note_operator(one, self._operators)
         self.columns.add(
@@ -161,6 +165,14 @@ class _Collector:
             yield f"{n_open} × a span that was begun and never ended, or the other way round: left out."
         if self.tables.rows.n_others:
             yield f"{self.tables.rows.n_others} spans were left out: of more than {MOST_ROWS} rows."
+        for name, _ in self._unknown.most_common(1):
+            yield (
+                f"{self._unknown.total()} kernels are of collectives by the trace, and not by their names: "
+                f"counted as work; if they exchange data, use --collective, most of all for {quoted(name)}."
+            )
+        for part in self._more:
+            if not any(part.lower() in name.lower() for name in self._operations):
+                yield f"A trace has no span with {quoted(part)} in its name, as --collective says."
 
 
 def read_chrome(

@@ -12,7 +12,8 @@ __all__ = ["ChromeEvent", "event_shape", "number_of"]
 @dataclass(frozen=True, slots=True)
 class EventArguments:
     """The arguments of an event that matter: the name that a metadata event gives, and of a collective its
-    group of ranks, these, and its number in the group; and what operators and their kernels have in common.
+    group of ranks, these, its number in the group and its own name; and what operators and their kernels
+    have in common.
     """
 
     name: Any = None
@@ -20,6 +21,7 @@ class EventArguments:
     group: Any = field(default=None, metadata={"name": "Process Group Name"})
     ranks: Any = field(default=None, metadata={"name": "Process Group Ranks"})
     order: Any = field(default=None, metadata={"name": "Seq"})
+    collective: Any = field(default=None, metadata={"name": "Collective name"})
     external: Any = field(default=None, metadata={"name": "External id"})
 
 
