@@ -300,7 +300,7 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     "how-to/moe-in-engines.md": {
         "moe_engines": MOE_ENGINES,
         "moe_in_vllm": Table(
-            "policy | exchange = mode | answers | steps | rearranged | imbalance :.3f"
+            "policy | exchange = mode | ranks | answers | steps | rearranged | imbalance :.3f"
             " | slots moved each time = moved :.1f", 3,
         ),
     },

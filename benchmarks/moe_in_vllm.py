@@ -1,4 +1,4 @@
-"""A whole vLLM 0.32 on this CPU: evenness of its two ranks by its own counts, moves, and the time of a plan.
+"""A whole vLLM 0.32 on this CPU: evenness of its ranks by its own counts, moves, and the time of a plan.
 
     python benchmarks/moe_in_vllm.py
 
@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from engine.engine_runs import serve
 
-RUNS = [(moe, "sync") for moe in ("off", "eplb", "search", "weighted")] + [("search", "async")]
+RUNS = [(moe, "sync", 2) for moe in ("off", "eplb", "search", "weighted")]
+RUNS += [(moe, "async", 2) for moe in ("off", "search", "weighted")]
+RUNS += [(moe, "sync", 4) for moe in ("off", "search", "weighted")]
 
 
 def main() -> None:
@@ -26,14 +28,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain = serve(folder, "off", "none").answers
-        for moe, mode in (
-            ("off", "sync"),
-            ("eplb", "sync"),
-            ("search", "sync"),
-            ("weighted", "sync"),
-            ("search", "async"),
-        ):
-            run = serve(folder, moe, mode)
+        for moe, mode, n_ranks in RUNS:
+            run = serve(folder, moe, mode, n_ranks)
             mean, most = run.steps.sum(axis=0)
             plans = run.plans[0] if run.plans else []
             took_s = [one["took_s"] for one in plans[1:]]  # the first compiles
@@ -42,6 +38,7 @@ def main() -> None:
                 {
                     "policy": "vLLM's own" if moe == "off" else moe,
                     "mode": mode,
+                    "ranks": n_ranks,
                     "steps": len(run.steps),
                     "rearranged": len(plans),
                     "imbalance": most / mean,

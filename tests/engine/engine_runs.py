@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HERE", "EngineRun", "engine_is_here", "serve"]
+__all__ = ["HERE", "EngineRun", "engine_is_here", "serve", "serve_and_kill"]
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "how-to"
 TOLD = re.compile(r"avg_tokens=([\d.]+), max_tokens=(\d+)")
 LIMIT_S = 900
+AFTER_KILL_S = 300
 
 
 def engine_is_here() -> bool:
@@ -53,17 +56,47 @@ def model_in(folder: Path) -> Path:
     return model
 
 
-def serve(folder: Path, moe: str, mode: str = "sync") -> EngineRun:
+def serve(folder: Path, moe: str, mode: str = "sync", n_ranks: int = 2) -> EngineRun:
     """Serve the prompts with ``EVENLOAD_MOE=moe``. Raises AssertionError with the log if the engine fails."""
-    model, own = model_in(folder), folder / f"{moe}-{mode}"
+    own = folder / f"{moe}-{mode}-{n_ranks}"
+    with _start(folder, own, moe, mode, n_ranks) as engine:
+        engine.wait(timeout=LIMIT_S)
+    log = (own / "log").read_text()
+    assert engine.returncode == 0, log[-4000:]
+    steps = np.array([[float(mean), float(most)] for mean, most in TOLD.findall(log)]).reshape(-1, 2)
+    return EngineRun(json.loads((own / "answers.json").read_text()), plans_in(own), steps, log)
+
+
+def serve_and_kill(folder: Path, moe: str, mode: str = "sync") -> tuple[int, list[int]]:
+    """Kill rank 1 after its second plan. Returns the exit code of the engine and the ranks' process ids.
+
+    Raises subprocess.TimeoutExpired if the engine has not ended ``AFTER_KILL_S`` later.
+    """
+    own = folder / f"{moe}-{mode}-killed"
+    with _start(folder, own, moe, mode, 2) as engine:
+        try:
+            limit = time.monotonic() + LIMIT_S
+            while not (len(plans := plans_in(own)) == 2 and len(plans[1]) > 1):
+                assert engine.poll() is None, "the engine ended before its second plan"
+                assert time.monotonic() < limit, "the engine never planned"
+                time.sleep(0.05)
+            os.kill(plans[1][0]["pid"], signal.SIGKILL)
+            engine.wait(timeout=AFTER_KILL_S)
+        finally:
+            engine.kill()
+    return engine.returncode, [rank[0]["pid"] for rank in plans]
+
+
+def _start(folder: Path, own: Path, moe: str, mode: str, n_ranks: int) -> subprocess.Popen[bytes]:
+    model = model_in(folder)
     own.mkdir()
     environment = {**os.environ, "EVENLOAD_MOE": moe, "ENGINE_RECORD": str(own / "plans")}
-    words = [sys.executable, str(HERE / "serve.py"), str(model), str(own / "answers.json"), mode]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    log = done.stdout + done.stderr
-    assert done.returncode == 0, log[-4000:]
-    plans = [
-        [json.loads(line) for line in file.read_text().splitlines()] for file in sorted(own.glob("plans.*"))
-    ]
-    steps = np.array([[float(mean), float(most)] for mean, most in TOLD.findall(log)]).reshape(-1, 2)
-    return EngineRun(json.loads((own / "answers.json").read_text()), plans, steps, log)
+    words = [sys.executable, HERE / "serve.py", model, own / "answers.json", mode, n_ranks]
+    with (own / "log").open("wb") as log:
+        return subprocess.Popen(list(map(str, words)), env=environment, stdout=log, stderr=log)
+
+
+def plans_in(folder: Path) -> list[list[dict[str, Any]]]:
+    """The calls of the policy by rank; a line that is being written is left out."""
+    files = [file.read_text() for file in sorted(folder.glob("plans.*"))]
+    return [[json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()] for text in files]

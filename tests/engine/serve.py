@@ -1,6 +1,6 @@
-"""Serve a tiny mixture of experts by vLLM on two expert-parallel ranks, and write down what it answers.
+"""Serve a tiny mixture of experts by vLLM on expert-parallel ranks, and write down what it answers.
 
-    python serve.py MODEL OUT MODE      MODE: none (nothing is balanced) | sync | async
+    python serve.py MODEL OUT MODE RANKS      MODE: none (nothing is balanced) | sync | async
 
 Prompts drift: the first half has words of one kind, the second of another, then one word again and again.
 """
@@ -14,9 +14,8 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "0|0" if os.cpu_count() == 1 else "0|1",
 }
-N_RANKS, N_REDUNDANT, EVERY = 2, 4, 8
+N_REDUNDANT, EVERY = 4, 8
 MOST_TOKENS = 24
 PROMPTS = [
     *(f"the device {word} items" for word in ("runs", "waits for", "takes", "loads", "has", "ends")),
@@ -25,7 +24,9 @@ PROMPTS = [
 ]
 
 
-def main(model: str, out: Path, mode: str) -> None:
+def main(model: str, out: Path, mode: str, n_ranks: int) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[rank % len(cpus)]) for rank in range(n_ranks))
     from vllm import LLM, SamplingParams  # pyrefly: ignore
 
     balancing = {
@@ -45,7 +46,7 @@ def main(model: str, out: Path, mode: str) -> None:
         max_model_len=128,
         max_num_seqs=6,
         dtype="float32",
-        tensor_parallel_size=N_RANKS,
+        tensor_parallel_size=n_ranks,
         enable_expert_parallel=True,
         **({} if mode == "none" else balancing),
     )
@@ -55,4 +56,4 @@ def main(model: str, out: Path, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

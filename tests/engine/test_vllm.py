@@ -1,17 +1,20 @@
-"""A whole vLLM on this CPU, with two expert-parallel ranks, whose experts evenload places.
+"""A whole vLLM on this CPU, with two or four expert-parallel ranks, whose experts evenload places.
 
 ``make test-engine`` installs it in an environment of its own; elsewhere all of this is skipped. Oracles: the
 engine's answers without any balancing, its own policy on the same loads, its own functions on our maps, and
 what it logs of its ranks.
 """
 
+import os
 import warnings
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from engine.engine_runs import EngineRun, engine_is_here, serve
+from engine.engine_runs import EngineRun, engine_is_here, serve, serve_and_kill
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,23 +23,24 @@ pytestmark = [
 ]
 N_RANKS = 2
 POLICIES = ["eplb", "search", "weighted"]
+BALANCED = [*((moe, "sync", 2) for moe in POLICIES), ("search", "async", 2), ("weighted", "async", 2),
+            ("weighted", "sync", 4)]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Each run once: ``runs("search", "sync")``."""
-    folder, known = tmp_path_factory.mktemp("engine"), {}
+    """Each run once: ``runs("search", "sync", 2)``."""
+    folder = tmp_path_factory.mktemp("engine")
 
-    def run(moe: str, mode: str = "sync") -> EngineRun:
-        if (moe, mode) not in known:
-            known[moe, mode] = serve(folder, moe, mode)
-        return known[moe, mode]
+    @cache
+    def run(moe: str, mode: str = "sync", n_ranks: int = 2) -> EngineRun:
+        return serve(folder, moe, mode, n_ranks)
 
     return run
 
 
 def imbalance(loads: np.ndarray, phy2log: np.ndarray) -> np.ndarray:
-    """Largest over mean load of the ranks [layers], each expert's tokens split equally over its copies."""
+    """Largest over mean load of two ranks [layers], each expert's tokens split equally over its copies."""
     found = []
     for load, slots in zip(loads, phy2log, strict=True):
         copies = np.bincount(slots, minlength=len(load))
@@ -45,23 +49,23 @@ def imbalance(loads: np.ndarray, phy2log: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("moe", ["off", *POLICIES])
-def test_answers_are_those_without_balancing(moe: str, runs: Any) -> None:
+@pytest.mark.parametrize(("moe", "mode", "n_ranks"), [("off", "sync", 2), *BALANCED])
+def test_answers_are_those_without_balancing(moe: str, mode: str, n_ranks: int, runs: Any) -> None:
     """Token for token, in float32: an expert gives the same wherever its copy is."""
-    assert runs(moe).answers == runs("off", "none").answers
+    assert runs(moe, mode, n_ranks).answers == runs("off", "none").answers
 
 
-@pytest.mark.parametrize("moe", POLICIES)
-def test_the_engine_asks_evenload_in_every_rank(moe: str, runs: Any) -> None:
-    run = runs(moe)
-    assert len(run.plans) == N_RANKS
+@pytest.mark.parametrize(("moe", "mode", "n_ranks"), BALANCED)
+def test_the_engine_asks_evenload_in_every_rank(moe: str, mode: str, n_ranks: int, runs: Any) -> None:
+    run = runs(moe, mode, n_ranks)
+    assert len(run.plans) == n_ranks
     assert all(len(rank) == len(run.plans[0]) > 3 for rank in run.plans)
     names = [" ".join(one["policy"]) for rank in run.plans for one in rank]
     assert all("evenload.moe.adapters" in name for name in names)
     routers = [Path(one["router"]).name for rank in run.plans for one in rank]
     assert set(routers) == {"vllm_weighted.py" if moe == "weighted" else "vllm_on_cpu.py"}
     for together in zip(*run.plans, strict=True):
-        assert together[0]["new"] == together[1]["new"]
+        assert all(one["new"] == together[0]["new"] for one in together)
     assert "UserWarning" not in run.log
 
 
@@ -102,6 +106,18 @@ def test_what_the_engine_recorded_is_no_less_even_afterwards(moe: str, runs: Any
     assert sums[0][1] / sums[0][0] <= 1.03 * sums[1][1] / sums[1][0]
 
 
-def test_answers_in_the_asynchronous_mode(runs: Any) -> None:
-    """Its worker waits for streams, which a CPU has not, and rearranges nothing here; the answers stay."""
-    assert runs("search", "async").answers == runs("off", "none").answers
+@pytest.mark.parametrize("moe", ["search", "weighted"])
+def test_the_asynchronous_mode_puts_each_plan_to_use(moe: str, runs: Any) -> None:
+    """The map that a plan is asked for is the one planned before: it was moved in between, layer by layer."""
+    plans = runs(moe, "async").plans[0]
+    assert all(later["old"] == one["new"] for one, later in pairwise(plans))
+
+
+@pytest.mark.parametrize(
+    ("moe", "mode"), [("off", "sync"), ("search", "sync"), ("search", "async"), ("weighted", "sync")]
+)
+def test_a_killed_rank_ends_the_engine(moe: str, mode: str, tmp_path: Path) -> None:
+    """As it does without evenload: with an error, and no rank waits for ever in a plan that all agree on."""
+    code, pids = serve_and_kill(tmp_path, moe, mode)
+    assert code == 1
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists() and os.getpgid(pid)]

@@ -1,7 +1,7 @@
 """Let vLLM 0.32 balance experts on a CPU, and write down what it plans; for the tests of a whole engine.
 
 Imported by every process of the engine before vLLM (a ``.pth`` file in its environment says so). vLLM's CPU
-build has all of its balancing; six places ask for a GPU, and each is changed as its module is imported:
+build has all of its balancing; seven places ask for a GPU, and each is changed as its module is imported:
 
     vllm.platforms.cpu                   the configuration refuses to balance where there is no GPU
     vllm.v1.worker.cpu_model_runner      the runner on a CPU makes no state of the balancing
@@ -9,8 +9,9 @@ build has all of its balancing; six places ask for a GPU, and each is changed as
     ...fused_moe.router.base_router      the choice of a copy is a kernel of Triton
     vllm.v1.worker.cpu.shm               events have no time
     ...eplb.rebalance_execute            exchanges wait for streams
+    ...eplb.async_worker                 the asynchronous mode's thread has a device and a stream
 
-A seventh is not changed but listened to: each call of the policy, with the loads and the map that it was
+An eighth is not changed but listened to: each call of the policy, with the loads and the map that it was
 given, its answer, and that of vLLM's own policy to the same, goes to the file that ENGINE_RECORD names, by
 rank.
 """
@@ -50,6 +51,8 @@ def make_state(module: ModuleType) -> None:
             self._moe_model = self.model
             self.eplb_state = EplbState(self.parallel_config, self.device)
             self.eplb_state.add_model(self.model, self.model_config)
+            self.eplb_state.device_index = 0
+            self.eplb_state.start_async_loop()  # which does nothing in the synchronous mode
 
     module.CPUModelRunner.load_model = load_model
 
@@ -112,13 +115,27 @@ def time_nothing(module: ModuleType) -> None:
 def wait_for_no_stream(_: ModuleType) -> None:
     import torch
 
-    class Stream:
-        def synchronize(self) -> None: ...
+    for name in ("synchronize", "set_stream", "set_device_index", "current_accelerator"):
+        setattr(torch.accelerator, name, lambda *_, **__: None)
+    torch.accelerator.current_stream = Stream  # type: ignore[assignment]
 
-        def wait_stream(self, other: Any) -> None: ...
 
-    torch.accelerator.synchronize = lambda *_, **__: None  # type: ignore[assignment]
-    torch.accelerator.current_stream = lambda *_, **__: Stream()  # type: ignore[assignment]
+def have_no_stream(module: ModuleType) -> None:
+    import torch
+
+    own = ModuleType("torch")
+    vars(own).update(vars(torch), Stream=Stream)
+    module.torch = own
+
+
+class Stream:
+    """A stream of a processor: what was asked for is done already."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait_stream(self, other: Any) -> None: ...
 
 
 def record_plans(module: ModuleType) -> None:
@@ -144,6 +161,7 @@ def recorded(policy: Any, rank: int) -> Any:
             took_s = time.perf_counter() - began
             row = {
                 "rank": rank,
+                "pid": os.getpid(),
                 "policy": [f"{one.__module__}.{one.__name__}" for one in policy.__mro__],
                 "router": base_router.eplb_map_to_physical_and_record.__code__.co_filename,
                 "took_s": took_s,
@@ -166,6 +184,7 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "vllm.model_executor.layers.fused_moe.router.base_router": choose_copies,
     "vllm.v1.worker.cpu.shm": time_nothing,
     "vllm.distributed.eplb.rebalance_execute": wait_for_no_stream,
+    "vllm.distributed.eplb.async_worker": have_no_stream,
     "vllm.distributed.eplb.eplb_state": record_plans,
 }
 
