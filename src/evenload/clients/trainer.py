@@ -111,15 +111,7 @@ class Trainer:
         on_error: str = "raise",
     ) -> TrainResult:
         """Train one model per dataset. See ``evenload.clients.train`` for the arguments."""
-        options = TrainOptions(
-            start=start,
-            ids=ids,
-            anchor=anchor,
-            corrections=corrections,
-            round=round,
-            reduce=reduce,
-            on_error=on_error,
-        )
+        options = TrainOptions.among(locals())
         return self.train_with(datasets, recipe, options)
 
     def train_with(
