@@ -169,7 +169,7 @@ def test_a_vector_holds_a_power_of_two_of_samples(samples):
 
 
 def modules_behind(files):
-    """The files of ``evenload.gpu`` that these import, and those that they import; not the list of programs."""
+    """The files of ``evenload.gpu`` that these import, and those in turn; without the list of programs."""
     root, found, todo = Path(program.__file__).parents[3], set(), [Path(file) for file in files]
     while todo:
         path = todo.pop()
