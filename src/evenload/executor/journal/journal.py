@@ -25,10 +25,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import read_own, refuse_unless_own
+from evenload._private_files import read_own, refuse_unless_own, sync, sync_folder
 from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, folder_hint, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
-from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
+from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments
 
 __all__ = ["ON_CHANGE", "Journal"]
 
