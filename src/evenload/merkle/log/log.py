@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenload._arguments import whole
+from evenload._closing import Closing
 from evenload._private_files import read_plain, sync_folder, whole_file
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted, reason_of
 from evenload.merkle.log.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ from evenload.merkle.tree import MerkleTree
 __all__ = ["Log"]
 
 
-class Log:
+class Log(Closing):
     """A transparency log in a folder: leaves can be added, and nobody can change or remove one unnoticed.
 
     folder       of one log; a new one is begun there if it is empty or missing, and ``origin`` is given
@@ -173,12 +174,6 @@ class Log:
     def close(self) -> None:
         """Close the file of leaves. What was acknowledged stays."""
         self._leaves.close()
-
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- inside -----------------------------------------------------------------------------------
 
