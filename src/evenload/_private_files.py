@@ -166,10 +166,10 @@ def whole_file(path: Path, mode: int | None = 0o600, *, is_durable: bool = True)
     import tempfile
 
     if mode is None:
-        draft = f"{path.parent}/.{path.name[:40]}.{os.urandom(6).hex()}.tmp"
+        draft = f"{path.parent}/.{path.name[:40]}.{os.urandom(6).hex()}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     else:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
