@@ -28,6 +28,7 @@ from evenload._private_files import (
     read_plain,
     read_unpacked,
     text_named,
+    whole_file,
     write_own,
 )
 from evenload.cli import main
@@ -406,3 +407,35 @@ def test_lines_have_a_limit():
     with pytest.raises(OSError, match="line 2 has more than 3 bytes") as caught:
         list(lines_within(io.BytesIO(b"a\nabc\n"), "f", 3))
     assert caught.value.filename == "f"
+
+
+def test_what_fails_on_the_way_leaves_the_file_as_it_was(tmp_path):
+    """Oracle: the folder's list of names, and the content of before."""
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"old")
+    with suppress(KeyError), whole_file(path) as file:
+        file.write(b"half of the n")
+        raise KeyError
+    assert (os.listdir(tmp_path), path.read_bytes()) == (["plan.json"], b"old")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_whole_file_may_be_used_by_whom_it_is_for(tmp_path, mode):
+    with whole_file(tmp_path / "file", mode) as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
+def test_a_whole_file_obeys_the_umask_if_nobody_is_named(tmp_path, umask):
+    """Oracle: a file that Python's own open makes at the same time."""
+    before = os.umask(umask)
+    try:
+        (tmp_path / "plain").write_bytes(b"")
+        with whole_file(tmp_path / "file", None) as file:
+            file.write(b"new")
+    finally:
+        os.umask(before)
+    plain, made = ((tmp_path / name).stat().st_mode for name in ("plain", "file"))
+    assert made == plain

@@ -4,9 +4,9 @@ This page is the whole public surface: names and where they live. Each is import
 so that ``import evenload`` stays cheap.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from evenload._lazy import lazy_names
 from evenload._version import __version__
 
 if TYPE_CHECKING:
@@ -18,68 +18,18 @@ if TYPE_CHECKING:
     from evenload.integrations.generation import LLM
     from evenload.pipeline import MultiDeviceImageEdit, Pipeline
 
-_HOMES = {
-    "LLM": "integrations.generation",
-    "Device": "devices",
-    "DevicePool": "devices",
-    "EvenloadError": "errors",
-    "Executor": "executor",
-    "ParallelResult": "executor",
-    "MultiDeviceImageEdit": "pipeline",
-    "Pipeline": "pipeline",
-    "Task": "executor",
-    "current_device": "devices",
-    "gang": "executor",
-    "last_run": "executor.finished_runs",
-    "map": "executor",
-    "run_partitioned": "executor",
-    "waiting": "_waiting",
-}
-_MODULES = (
-    "balance",
-    "clients",
-    "datasets",
-    "devices",
-    "errors",
-    "events",
-    "executor",
-    "frames",
-    "futures",
-    "joblib",
-    "merkle",
-    "pipeline",
-    "report",
-    "settings",
-    "training",
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "_version": "__version__",
+        "_waiting": "waiting",
+        "devices": "Device DevicePool current_device",
+        "errors": "EvenloadError",
+        "executor": "Executor ParallelResult Task gang map run_partitioned",
+        "executor.finished_runs": "last_run",
+        "integrations.generation": "LLM",
+        "pipeline": "MultiDeviceImageEdit Pipeline",
+    },
+    modules="balance clients datasets devices errors events executor frames futures joblib merkle pipeline"
+    " report settings training",
 )
-
-__all__ = [  # noqa: RUF022 (sorted as `sorted` does)
-    "Device",
-    "DevicePool",
-    "EvenloadError",
-    "Executor",
-    "LLM",
-    "MultiDeviceImageEdit",
-    "ParallelResult",
-    "Pipeline",
-    "Task",
-    "__version__",
-    "current_device",
-    "gang",
-    "last_run",
-    "map",
-    "run_partitioned",
-    "waiting",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'evenload' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)

@@ -8,15 +8,18 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, str], modules: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports a name on its first use.
 
-    homes  each module, relative to ``package``, and the public names that it defines, between blanks
+    homes    each module, relative to ``package``, and the public names that it defines, between blanks
+    modules  names of modules that are attributes of the package, too, though not listed
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
+        if name in modules.split():
+            return importlib.import_module(f"{package}.{name}")
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)

@@ -8,12 +8,14 @@ read_unpacked            a plain file that may be gzip, with a limit on what com
 open_own, read_own       this user's own, through no link; and unless it is only looked at, nobody else
                          may write it: what is unpickled, run or believed comes from nowhere else
 own_folder, write_own    make a folder and files like that
+whole_file               a file that appears whole or not at all; ``sync``: once the disk has it
 """
 
 import contextlib
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +34,10 @@ __all__ = [
     "read_plain",
     "read_unpacked",
     "refuse_unless_own",
+    "sync",
+    "sync_folder",
     "text_named",
+    "whole_file",
     "write_own",
 ]
 
@@ -146,17 +151,57 @@ def write_own(path: Path, content: bytes) -> None:
 
     Raises OSError. Nothing that lies in its place is opened or followed.
     """
+    with whole_file(path, is_durable=False) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, mode: int | None = 0o600, *, is_durable: bool = True) -> Iterator[BinaryIO]:
+    """Yield a new file, which takes the place of ``path`` when the block ends; if it raises, nothing does.
+
+    mode        who may use it: 0o600 this user alone, 0o644 all may read it, None whom the umask lets
+    is_durable  the disk has it first, so that not even a power cut leaves a part of it
+    Raises OSError. Nothing that lies in its place is opened or followed.
+    """
     import tempfile
 
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
+    if mode is None:
+        draft = f"{path.parent}/.{path.name[:40]}.{os.urandom(6).hex()}"
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    else:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
+            file.flush()
+            if mode not in (None, 0o600):  # which it is made with
+                os.chmod(draft, mode)
+            if is_durable:
+                sync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
+
+
+def sync(fd: int) -> None:
+    """Return when the disk has what was written."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # there fsync leaves it in the drive's cache
+    else:
+        os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the disk has the folder's list of names."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def own_folder(path: Path, what: str) -> Path:

@@ -158,13 +158,13 @@ class TestWriting:
 
         monkeypatch.setattr(module.os, "replace", die)
         gone = module.os.unlink
-        keeps = lambda path, **rest: None if ".proof-" in str(path) else gone(path, **rest)  # noqa: E731
+        keeps = lambda path, **rest: None if "/.witness." in str(path) else gone(path, **rest)  # noqa: E731
         monkeypatch.setattr(module.os, "unlink", keeps)
         with pytest.raises(Killed):
             self.prove(multiplier, out)
         names = sorted(path.name for path in out.iterdir())
         assert "witness.proof.json" not in names
-        assert [name.startswith(".proof-") for name in names] == [True, False]
+        assert [name.startswith(".witness.") for name in names] == [True, False]
         monkeypatch.undo()
         assert self.prove(multiplier, out).return_value == 0
         files = [out / f"witness.{name}.json" for name in ("public", "proof")]

@@ -8,8 +8,7 @@ from parsed_sources import SOURCE, nodes_of
 from evenload.errors import quoted
 
 NAMES_OF_OURS = {
-    "__init__.py": "the name of an attribute that a module lacks",
-    "_lazy.py": "the same",
+    "_lazy.py": "the name of an attribute that a package lacks",
     "errors.py": "the nearest of our own names",
     "gpu/llvm/program.py": "names in generated code",
 }

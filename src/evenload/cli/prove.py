@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._private_files import whole_file
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
 from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
 from evenload.errors import ConfigError, EvenloadError, quoted, reason_of
@@ -226,8 +226,9 @@ def write_proof(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any
     try:
         # Remove an older proof first: a proof never lies beside the public inputs of another.
         proof.unlink(missing_ok=True)
-        _replace(public, public_to_json(done.public))
-        _replace(proof, done.proof.to_json())
+        for path, text in ((public, public_to_json(done.public)), (proof, done.proof.to_json())):
+            with whole_file(path, 0o644) as file:
+                file.write(text.encode())
     except OSError as error:
         return _row_of(witness, f"proved, but not written: {reason_of(error, with_path=True)}")
     stages = {stage: round(seconds, 6) for stage, seconds in done.stages.items()}
@@ -255,18 +256,3 @@ def failed_row(witness: Path, error: BaseException) -> dict[str, Any]:
 
 def _row_of(witness: Path, why: str) -> dict[str, Any]:
     return {"witness": str(witness), "proof": None, "public": None, "error": why}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".proof-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -5,7 +5,6 @@ is bit for bit the run that was not.
 """
 
 import dataclasses
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload._arguments import suggests_arguments
-from evenload._private_files import plain_file
+from evenload._private_files import plain_file, whole_file
 from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
 from evenload.clients.algorithms.cohort import Cohort
@@ -260,14 +259,10 @@ class _Checkpoint:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
         fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
         rounds = [dataclasses.asdict(r) for r in history]
-        with fresh.open("wb") as file:
+        with whole_file(self.path, None) as file:
             torch.save({"format": FORMAT, "mark": self.made_with, "server": fields, "history": rounds}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
 
     def load(self) -> tuple[Server, list[Round]] | None:
         """What the file holds; None if there is none. Raises FormatError for a file of something else."""

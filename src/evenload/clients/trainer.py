@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from evenload._closing import Closing
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
 from evenload.clients.generators import seeded
 from evenload.clients.load.datasets import is_lazy
@@ -42,7 +43,7 @@ __all__ = ["Trainer", "template_of"]
 WINDOW = 256  # clients that are loaded at a time, if loading is left to functions
 
 
-class Trainer:
+class Trainer(Closing):
     """A trainer of one model's clients, call after call; workers, compiled steps and plans are kept.
 
     model     an nn.Module or a function that makes one; it is copied
@@ -111,15 +112,7 @@ class Trainer:
         on_error: str = "raise",
     ) -> TrainResult:
         """Train one model per dataset. See ``evenload.clients.train`` for the arguments."""
-        options = TrainOptions(
-            start=start,
-            ids=ids,
-            anchor=anchor,
-            corrections=corrections,
-            round=round,
-            reduce=reduce,
-            on_error=on_error,
-        )
+        options = TrainOptions.among(locals())
         return self.train_with(datasets, recipe, options)
 
     def train_with(
@@ -164,12 +157,6 @@ class Trainer:
 
     def close(self) -> None:
         self._dispatcher.close()
-
-    def __enter__(self) -> "Trainer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _inputs(
         self, datasets: Any, recipe: Recipe | Sequence[Recipe], options: TrainOptions

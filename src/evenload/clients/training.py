@@ -63,15 +63,7 @@ def train(
                  objects; TaskError if they differ, a note in the plan if they are equal
     Raises ConfigError or UnknownName at once for arguments that cannot be used.
     """
-    options = TrainOptions(
-        start=start,
-        ids=ids,
-        anchor=anchor,
-        corrections=corrections,
-        round=round,
-        reduce=reduce,
-        on_error=on_error,
-    )
+    options = TrainOptions.among(locals())
     checked = check_plainly(model, datasets, _first(recipe), strategy=strategy, seed=seed) if check else []
     if unequal := [one for one in checked if not one.is_equal]:
         raise TaskError(

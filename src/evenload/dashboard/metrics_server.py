@@ -4,8 +4,8 @@ with MetricsServer("127.0.0.1", 9464) as server: EventLog(server.sink)
 """
 
 import threading
-from typing import Self
 
+from evenload._closing import Closing
 from evenload._optional import require
 from evenload.dashboard.guard import Guard, is_loopback
 from evenload.report.metrics import Metrics
@@ -13,7 +13,7 @@ from evenload.report.metrics import Metrics
 __all__ = ["MetricsServer"]
 
 
-class MetricsServer:
+class MetricsServer(Closing):
     """A server of ``sink.registry`` under ``/metrics`` in a thread of its own until ``close()``.
 
     ``port`` 0 takes any; ``self.port`` is the one that was taken. Raises ConfigError if it cannot be bound,
@@ -41,9 +41,3 @@ class MetricsServer:
         self._server.should_exit = True
         self._thread.join(5.0)
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -7,57 +7,11 @@ was.
     emit ──► EventLog ──► sinks: a list in memory, events.jsonl, a progress bar, ...
 """
 
+from evenload.events import kinds
 from evenload.events.event_file import EventFile, read_events
 from evenload.events.event_log import EventLog
 from evenload.events.json_lines import decode, encode, json_text
-from evenload.events.kinds import (
-    Batched,
-    Counted,
-    DeviceSample,
-    Event,
-    Idle,
-    ItemFailed,
-    ItemFinished,
-    Moved,
-    Note,
-    Planned,
-    Queued,
-    Replanned,
-    Restored,
-    RunFinished,
-    RunStarted,
-    Span,
-    StageFinished,
-    StageStarted,
-    WorkerExited,
-    WorkerStarted,
-)
+from evenload.events.kinds import *  # noqa: F403 - each kind of event is named once, there
 
-__all__ = [
-    "Batched",
-    "Counted",
-    "DeviceSample",
-    "Event",
-    "EventFile",
-    "EventLog",
-    "Idle",
-    "ItemFailed",
-    "ItemFinished",
-    "Moved",
-    "Note",
-    "Planned",
-    "Queued",
-    "Replanned",
-    "Restored",
-    "RunFinished",
-    "RunStarted",
-    "Span",
-    "StageFinished",
-    "StageStarted",
-    "WorkerExited",
-    "WorkerStarted",
-    "decode",
-    "encode",
-    "json_text",
-    "read_events",
-]
+__all__ = ["EventFile", "EventLog", "decode", "encode", "json_text", "read_events"]
+__all__ += kinds.__all__

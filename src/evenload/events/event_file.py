@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from evenload._closing import Closing
 from evenload._private_files import plain_file
 from evenload.events.json_lines import decode, encode
 from evenload.events.kinds import Event
@@ -13,7 +14,7 @@ from evenload.events.kinds import Event
 __all__ = ["EventFile", "read_events"]
 
 
-class EventFile:
+class EventFile(Closing):
     """A sink that appends events to ``events.jsonl``; flushed at least every ``flush_s`` and by ``close()``.
 
     A last line that a killed run left half-written is ended first: it costs no event of this one.
@@ -48,12 +49,6 @@ class EventFile:
             self._file.close()
         except OSError as error:
             self.error = self.error or error
-
-    def __enter__(self) -> "EventFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _is_cut(path: Path) -> bool:

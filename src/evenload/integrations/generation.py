@@ -6,10 +6,10 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from evenload._arguments import choice, sequence, whole
+from evenload._closing import Closing
 from evenload.errors import ConfigError, PromptsFailed, TaskError, quoted
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
@@ -22,7 +22,7 @@ __all__ = ["LLM"]
 OWN_BATCH = 16  # for engines of others
 
 
-class LLM:
+class LLM(Closing):
     """A language model with an engine on each device, loaded once, that takes prompts as it is free.
 
     model     a name or folder that the engine knows
@@ -122,13 +122,6 @@ class LLM:
     def close(self) -> None:
         """Unload the models, unless they are on an executor of yours."""
         self._until_closed.close()
-
-    def __enter__(self) -> "LLM":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
-        self.close()
 
 
 class _Prompts:

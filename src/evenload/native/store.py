@@ -7,11 +7,10 @@ repaired behind the user's back.
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from evenload._private_files import own_folder, read_own, write_own
+from evenload._private_files import own_folder, read_own, whole_file, write_own
 from evenload._terminal import log_of
 from evenload._user_folders import user_folder
 from evenload.errors import ConfigError
@@ -145,18 +144,7 @@ def _read_object(path: Path, key: str) -> bytes | None:
 def _write_object(path: Path, key: str, code: bytes) -> None:
     """Whole or not at all. A disk that is full costs the next process a compilation, and this one nothing."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".object-")  # created with mode 0600
-    except OSError as error:
-        log.warning("kernels are compiled anew next time: %s", error)
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as file:
             file.write(sealed(key, code))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        os.unlink(temporary)
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
         log.warning("kernels are compiled anew next time: %s", error)

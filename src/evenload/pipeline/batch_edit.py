@@ -9,8 +9,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from evenload._closing import Closing
 from evenload._optional import require
 from evenload._plain_text import plain
 from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError, quoted, reason_of
@@ -26,7 +27,7 @@ from evenload.pipeline.stage import Item
 __all__ = ["MultiDeviceImageEdit"]
 
 
-class MultiDeviceImageEdit:
+class MultiDeviceImageEdit(Closing):
     """An editor of pictures: a QwenImageEdit or QwenImageEditPlus checkpoint over all devices.
 
         with MultiDeviceImageEdit("/models/Qwen-Image-Edit", devices="cuda:0,1,2") as editor:
@@ -126,12 +127,6 @@ class MultiDeviceImageEdit:
         with self._turn:
             self._is_closed = True
             self._workers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _edit(
         self,

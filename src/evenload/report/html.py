@@ -11,13 +11,12 @@ two scripts by their hashes and nothing else.
 import base64
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import whole_file
 from evenload._version import __version__
 from evenload.errors import ConfigError, quoted
 from evenload.events import Event, Note
@@ -247,21 +246,10 @@ def write_whole(path: Path, content: str, option: str = "-o") -> None:
     ``option`` is the command's option that names the place. Raises ConfigError if ``path`` cannot be written.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with whole_file(path, 0o644, is_durable=False) as file:
+            file.write(content.encode())
     except OSError as error:
-        raise _refused(path, error, option) from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        raise _refused(path, error, option) from error
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _refused(path: Path, error: OSError, option: str) -> ConfigError:
-    return ConfigError(
-        f"cannot write {quoted(str(path), 200)}: {error.strerror}", hint=f"choose another place with {option}"
-    )
+        raise ConfigError(
+            f"cannot write {quoted(str(path), 200)}: {error.strerror}",
+            hint=f"choose another place with {option}",
+        ) from error

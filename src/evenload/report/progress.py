@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, TextIO
 
+from evenload._closing import Closing
 from evenload._optional import is_installed
 from evenload._plain_text import plain
 from evenload._terminal import own_codes, plain_console
@@ -31,7 +32,7 @@ class _Drawing(Protocol):
     def finish(self, pace: Pace) -> None: ...
 
 
-class Progress:
+class Progress(Closing):
     """A sink with ``close()``. Drawing starts with the first event and stops with the last one of the run."""
 
     def __init__(self, drawing: _Drawing | None) -> None:
@@ -59,12 +60,6 @@ class Progress:
             self._thread = None
             self._try(lambda drawing: drawing.finish(self.pace))
             self._drawing = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> None:
         drawing = self._drawing

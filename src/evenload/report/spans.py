@@ -5,8 +5,9 @@ sent from a thread of the library's, from a queue of bounded length.
 """
 
 import time
-from typing import Any, Self
+from typing import Any
 
+from evenload._closing import Closing
 from evenload._optional import require
 from evenload._version import __version__
 from evenload.events import (
@@ -38,7 +39,7 @@ def exporting_provider() -> Any:
     return provider
 
 
-class SpanSink:
+class SpanSink(Closing):
     """A sink with ``close()``. ``provider`` is a TracerProvider; the default one sends over OTLP."""
 
     def __init__(self, provider: Any = None) -> None:
@@ -82,12 +83,6 @@ class SpanSink:
         """End what is open and send what waits, for as long as the library's own time-out says."""
         self._finish("")
         self._provider.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _on_span(self, span: Span) -> None:
         attributes = {

@@ -10,11 +10,11 @@ from typing import Any
 
 from evenload._plain_text import seconds_text
 from evenload.balance.factors import Factors
+from evenload.events import ItemFailed
 from evenload.report.losses.advice import Advice
 
 __all__ = [
     "DeviceSummary",
-    "FailedItem",
     "SlowItem",
     "StageSummary",
     "Summary",
@@ -107,20 +107,6 @@ class SlowItem:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedItem:
-    """An item that failed for good, and why."""
-
-    t: float
-    stage: str
-    index: int
-    item: str
-    error: str
-    message: str
-    device: str | None = None
-    traceback: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """A whole run.
 
@@ -167,7 +153,7 @@ class Summary:
     n_moved_items: int = 0
     n_lost_workers: int = 0
     slowest: tuple[SlowItem, ...] = ()
-    failures: tuple[FailedItem, ...] = ()
+    failures: tuple[ItemFailed, ...] = ()
     failures_by_error: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     finish: Mapping[str, Any] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from heapq import heappush, heapreplace
 from typing import Any
 
@@ -32,7 +33,7 @@ from evenload.report.inside_items import InsideItems
 from evenload.report.items import NeededItems, items_key
 from evenload.report.losses.account import LossAccount
 from evenload.report.losses.advice import Advice
-from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
+from evenload.report.summary import DeviceSummary, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["Tally", "summarise"]
@@ -62,7 +63,7 @@ class Tally:
         self._used: set[str] = set()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
-        self._failures: list[FailedItem] = []
+        self._failures: list[ItemFailed] = []
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -227,18 +228,11 @@ class Tally:
         self._remember(event)
         self._errors[event.error if len(self._errors) < 100 else "others"] += 1
         if len(self._failures) < N_FAILURES:
-            self._failures.append(
-                FailedItem(
-                    event.t,
-                    event.stage,
-                    event.index,
-                    event.item,
-                    event.error,
-                    event.message[:TRACEBACK_CHARS],
-                    event.device,
-                    event.traceback[-TRACEBACK_CHARS:],
-                )
-            )
+            cut = {
+                "message": event.message[:TRACEBACK_CHARS],
+                "traceback": event.traceback[-TRACEBACK_CHARS:],
+            }
+            self._failures.append(replace(event, **cut))
 
     def _on_moved(self, event: Moved) -> None:
         self._n["moves"] += 1

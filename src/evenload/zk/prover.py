@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from evenload._closing import Closing
 from evenload.errors import ConfigError
 from evenload.zk.batch import prove_requests, prover_task
 from evenload.zk.formats.container import Source
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["InvalidProof", "ProofWorker", "ProveRequest", "ProvedStatement", "Prover", "ProverStats"]
 
 
-class Prover:
+class Prover(Closing):
     """A loaded key and what proves with it.
 
     zkey     a path, bytes, an open binary file, or a ZKey
@@ -83,12 +84,6 @@ class Prover:
         self._own: ProofWorker | None = None
         self._executor: Executor | None = None
         self._task: type | None = None
-
-    def __enter__(self) -> "Prover":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End threads and worker processes, and free GPUs."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_without_a_place_for_objects_kernels_run_all_the_same(cache, monkeypatch
     if call == "mkdir":
         monkeypatch.setattr(store.Path, "mkdir", full)
     else:
-        monkeypatch.setattr(store.tempfile if call == "mkstemp" else store.os, call, full)
+        monkeypatch.setattr(tempfile if call == "mkstemp" else os, call, full)
     assert load().answer() == 42
     assert not cache.exists() or not list(cache.iterdir())
     assert "No space left" in caplog.text

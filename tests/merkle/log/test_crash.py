@@ -11,6 +11,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenload import _private_files
 from evenload.errors import EvenloadError, FormatError
 from evenload.merkle import Log, MerkleTree, SigningKey, check_published
 from evenload.merkle.log import leaf_file, log
@@ -26,7 +27,7 @@ def quick_disk(monkeypatch):
     for module, name in (
         (leaf_file, "sync"),
         (leaf_file, "sync_folder"),
-        (log, "sync"),
+        (_private_files, "sync"),
         (log, "sync_folder"),
     ):
         monkeypatch.setattr(module, name, lambda _: None)
@@ -44,7 +45,7 @@ class Disk:
         for module, name in (
             (leaf_file, "sync"),
             (leaf_file, "sync_folder"),
-            (log, "sync"),
+            (_private_files, "sync"),
             (log, "sync_folder"),
         ):
             monkeypatch.setattr(module, name, lambda _: self.reached())

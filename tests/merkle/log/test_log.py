@@ -36,8 +36,9 @@ KEY = SigningKey(NAME, bytes(range(32)))
 @pytest.fixture(autouse=True)
 def quick_disk(monkeypatch):
     """Nothing here cuts the power: what was written is there."""
+    for module in ("merkle.log.leaf_file", "_private_files"):
+        monkeypatch.setattr(f"evenload.{module}.sync", lambda fd: None)
     for module in ("log", "leaf_file"):
-        monkeypatch.setattr(f"evenload.merkle.log.{module}.sync", lambda fd: None)
         monkeypatch.setattr(f"evenload.merkle.log.{module}.sync_folder", lambda folder: None)
 
 

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,29 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
     digests.of(file)
     assert not digests._new, "it may change again within the same tick of the clock"
     digests.close()
+
+
+def test_what_changes_in_a_folder_while_it_is_read_is_not_remembered(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: digests without a memory, of what lies there in the end."""
+    monkeypatch.setattr(content_digests, "_SETTLED_NS", -(10**12))
+    folder, memory, read = tmp_path / "model", tmp_path / "digests.sqlite", content_digests._read
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_bytes(b"early")
+
+    def read_while_it_changes(path: Any) -> str:
+        digest = read(path)
+        Path(path).write_bytes(b"later")
+        return digest
+
+    monkeypatch.setattr(content_digests, "_read", read_while_it_changes)
+    digests = ContentDigests(memory)
+    digests.of(folder)
+    digests.close()
+    monkeypatch.setattr(content_digests, "_read", read)
+    again = ContentDigests(memory)
+    assert again.of(folder) == ContentDigests().of(folder)
+    again.close()
 
 
 def test_a_file_whose_name_is_not_utf8_is_remembered_too(tmp_path: Path, monkeypatch) -> None:

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from evenload._closing import Closing
 from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted
@@ -26,7 +27,7 @@ STDIN = "-"
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile)
 
 
-class TraceFile:
+class TraceFile(Closing):
     """A trace that is read once from its start: ``first`` is its beginning, ``is_cut`` whether it ends early.
 
     Raises ConfigError if it cannot be opened, FormatError for more bytes than any trace has.
@@ -65,12 +66,6 @@ class TraceFile:
     def close(self) -> None:
         self._file.close()
         self._raw.close()
-
-    def __enter__(self) -> "TraceFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def faults(self) -> list[str]:
         """A sentence if the file ends early."""

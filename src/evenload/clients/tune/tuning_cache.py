@@ -5,14 +5,13 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from evenload._private_files import read_plain
+from evenload._private_files import read_plain, whole_file
 from evenload._terminal import log_of
 from evenload._version import __version__
 from evenload.clients.values.strategy import ClientPlan, Strategy
@@ -67,15 +66,12 @@ class TuningCache:
             "why": plan.why,
             "probes": list(plan.probes),
         }
-        fresh = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(page, indent=1), encoding="utf-8")
-            fresh.replace(self._path)
+            with whole_file(self._path, None, is_durable=False) as file:
+                file.write(json.dumps(page, indent=1).encode())
         except OSError as error:
             log.warning("strategies are measured anew next time: %s", error)
-            with suppress(OSError):
-                fresh.unlink(missing_ok=True)
 
     def _read(self) -> dict:
         try:

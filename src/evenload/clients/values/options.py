@@ -1,8 +1,8 @@
 """The options of one call of training as one value."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -28,6 +28,11 @@ class TrainOptions:
     round: int = 0
     reduce: Any = None
     on_error: str = "raise"
+
+    @classmethod
+    def among(cls, given: Mapping[str, Any]) -> Self:
+        """Take the options out of the arguments of a call, which are called the same."""
+        return cls(**{one.name: given[one.name] for one in fields(cls)})
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "return"):

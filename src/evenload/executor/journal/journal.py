@@ -25,10 +25,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import read_own, refuse_unless_own
+from evenload._closing import Closing
+from evenload._private_files import read_own, refuse_unless_own, sync, sync_folder
 from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, folder_hint, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
-from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
+from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments
 
 __all__ = ["ON_CHANGE", "Journal"]
 
@@ -40,7 +41,7 @@ KEEP_HINT = "on_change='keep' takes its results all the same, 'rerun' does all a
 ON_CHANGE = ("refuse", "rerun", "keep")
 
 
-class Journal:
+class Journal(Closing):
     """A folder of finished results; ``open`` makes one. May be used by several threads of one process.
 
     path        the folder
@@ -169,12 +170,6 @@ class Journal:
                 self._index.close()
                 self._segments.close()
                 os.close(self._lock_fd)
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -8,14 +8,15 @@ found, and all before and behind it are still good.
 
 import mmap
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-__all__ = ["MOST_KEY_BYTES", "Entry", "Segments", "sync", "sync_folder"]
+from evenload._private_files import sync, sync_folder
+
+__all__ = ["MOST_KEY_BYTES", "Entry", "Segments"]
 
 MAGIC = b"\xe5EVJ"
 HEADER = Struct("<4sIQ16s")  # magic, bytes of key, bytes of payload, checksum of all that and of both
@@ -196,22 +197,3 @@ def _read(fd: int, start: int, n: int) -> bytes:
         pieces.append(piece)
         start, n = start + len(piece), n - len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def sync(fd: int) -> None:
-    """Return when the disk has what was written."""
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # there fsync leaves it in the drive's cache
-    else:
-        os.fsync(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the disk has the folder's list of names."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

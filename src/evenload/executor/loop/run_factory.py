@@ -21,7 +21,7 @@ from evenload.executor.loop.membership import helpers
 from evenload.executor.run.columns import spread
 from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.map_options import MapOptions
-from evenload.executor.run.run import LOOK_AHEAD_BYTES, Run
+from evenload.executor.run.run import LOOK_AHEAD, LOOK_AHEAD_BYTES, Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.item_context import CallerContext
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunFactory"]
 
-LOOK_AHEAD = 100_000
 MOST_CALLS = 1_000_000  # submitted, and not done
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evenload._optional import require
+from evenload.devices.probes.wgpu import SOFTWARE
 from evenload.errors import ConfigError, NoUsableDevice
 from evenload.gpu.wgsl.buffer import BINDING_ALIGNMENT, Buffer, binding_entries
 from evenload.gpu.wgsl.kernel import WORKGROUP, KernelSource, Storage
@@ -87,7 +88,6 @@ LOOP_PROBE = 70_000
 LOOP_CAP = 60_000
 """Iterations that a kernel may ask for on a driver that stops."""
 LARGEST_BINDING = 1 << 30
-SOFTWARE = ("llvmpipe", "lavapipe", "softpipe", "swiftshader", "microsoft basic render")
 BACKENDS = ("Metal", "Vulkan", "D3D12")
 WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 log = logging.getLogger(__name__)

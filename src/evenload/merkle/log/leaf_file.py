@@ -20,10 +20,9 @@ from struct import Struct
 
 import numpy as np
 
-from evenload._private_files import open_plain
+from evenload._private_files import open_plain, sync, sync_folder
 from evenload._terminal import log_of
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted
-from evenload.executor.journal.segments import sync, sync_folder
 from evenload.merkle.log.keys import is_key_name
 from evenload.merkle.log.tiles import MOST_ENTRY_BYTES
 

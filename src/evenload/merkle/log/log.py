@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from evenload._arguments import whole
-from evenload._private_files import read_plain
+from evenload._closing import Closing
+from evenload._private_files import read_plain, sync_folder, whole_file
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted, reason_of
-from evenload.executor.journal.segments import sync, sync_folder
 from evenload.merkle.log.checkpoint import Checkpoint
 from evenload.merkle.log.keys import SigningKey
 from evenload.merkle.log.leaf_file import LeafFile
@@ -25,7 +24,7 @@ from evenload.merkle.tree import MerkleTree
 __all__ = ["Log"]
 
 
-class Log:
+class Log(Closing):
     """A transparency log in a folder: leaves can be added, and nobody can change or remove one unnoticed.
 
     folder       of one log; a new one is begun there if it is empty or missing, and ``origin`` is given
@@ -129,7 +128,8 @@ class Log:
             folders = {self._publish(tile) for tile in tiles_of(now.size, since)}
             for folder in sorted({one for some in folders for one in some}):
                 sync_folder(folder)
-            _write(self.folder / "checkpoint", note.encode())
+            with whole_file(self.folder / "checkpoint", 0o644) as file:
+                file.write(note.encode())
             sync_folder(self.folder)
         except OSError as error:
             raise EvenloadError(
@@ -174,12 +174,6 @@ class Log:
     def close(self) -> None:
         """Close the file of leaves. What was acknowledged stays."""
         self._leaves.close()
-
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -283,20 +277,6 @@ def _write_below(folder: Path, name: str, content: bytes) -> list[Path]:
     """Write a file and the folders above it; returns these, up to ``folder``."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, content)
+    with whole_file(path, 0o644) as file:
+        file.write(content)
     return [path.parents[k] for k in range(len(Path(name).parts))]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that all may read, whole or not at all."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            sync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

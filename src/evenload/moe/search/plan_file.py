@@ -1,8 +1,6 @@
 """Placements on disk, as ``evenload moe place -o`` writes them and engines read them."""
 
 import json
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload._private_files import plain_file, read_plain
+from evenload._private_files import plain_file, read_plain, whole_file
 from evenload.errors import ConfigError, FormatError, MissingExtra, quoted, reason_of
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
@@ -38,8 +36,7 @@ def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fle
     if path.suffix == ".yaml" and phy2log.min() < 0:
         raise ConfigError(f"{path.name}: a plan with an empty slot", hint="end its name in .json or .npz")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path, 0o644, is_durable=False) as file:
             if path.suffix == ".json":
                 page = {
                     "schema": 1,
@@ -60,8 +57,6 @@ def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fle
                 arrays = {"phy2log": phy2log, "log2phy": log2phy, "logcnt": logcnt}
                 arrays |= {name: np.array(fact) for name, fact in facts.items()}
                 np.savez_compressed(file, allow_pickle=False, **arrays)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
     except OSError as error:
         raise ConfigError(
             f"cannot write {quoted(str(path), 200)}: {error.strerror}", hint="choose another place with -o"

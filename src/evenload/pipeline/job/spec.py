@@ -24,7 +24,6 @@ from evenload.pipeline.job.spec_settings import (
     UploadSection,
 )
 from evenload.pipeline.job.spec_stage import (
-    LOSSY,
     BestSection,
     EstimateSection,
     FitName,
@@ -34,10 +33,10 @@ from evenload.pipeline.job.spec_stage import (
 )
 from evenload.pipeline.job.stage_needs import find_need_faults, graph_of
 from evenload.pipeline.job.yaml_text import Origins
+from evenload.pipeline.problem import LOSSY
 from evenload.pipeline.stage_graph import StageGraph
 
 __all__ = [
-    "LOSSY",
     "BackendSection",
     "BestSection",
     "CacheSection",

@@ -28,7 +28,6 @@ from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
 
 __all__ = [
-    "LOSSY",
     "BestSection",
     "EstimateSection",
     "FitName",
@@ -61,7 +60,6 @@ OutputType = Annotated[
     ),
 ]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
-LOSSY = ("fp8", "nf4")
 Names = Annotated[
     tuple[Name, ...],
     BeforeValidator(

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.problem import LOSSY, PlanDevice, PlanStage, Problem
 
 __all__ = ["Layout", "best_layouts", "best_single"]
 
 Layout = tuple[PlacementOption, ...]
-_LOSSY = ("fp8", "nf4")
 MOST_LAYOUTS = 3
 MANY_DEVICES = 32
 MOST_MORE = 8  # devices in a group of many, beyond those that it takes
@@ -41,7 +40,7 @@ def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = Fals
 def best_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
     """Return the quickest lossless way for one device to hold the stage, else the first lossy one."""
     ways = device_options(stage, device, problem)
-    lossless = [option for option in ways if option.fit.name not in _LOSSY]
+    lossless = [option for option in ways if option.fit.name not in LOSSY]
     return min(lossless, key=lambda option: option.item_s) if lossless else next(iter(ways), None)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from evenload.pipeline.planning.placement_options import device_options
+from evenload.pipeline.planning.placement_options import ALIKE, device_options
 from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
@@ -32,7 +32,6 @@ __all__ = ["least_time", "task_prices", "task_rates"]
 
 _ROUNDING = 1e-9
 _EARLIEST_S = 1e-12
-_ALIKE = 1.02  # speeds that differ by less count as one when prices are looked for
 _MANY = 100  # tasks for each device: whether they are whole makes no difference
 _ROUNDS = 4  # of prices, each at the time that those before have proved too short
 _MOST_TRIED = 200  # counts of a device's longer tasks; beyond, fractions are as good
@@ -172,15 +171,13 @@ class _Bound:
         """Return the prices of a second of work on each stage at which the least is earned by ``t``."""
         alike: dict[tuple, int] = {}
         for (speeds, ready), n_devices in self.kinds.items():
-            key = (tuple(round(math.log(speed, _ALIKE)) if speed else None for speed in speeds), ready)
+            key = (tuple(round(math.log(speed, ALIKE)) if speed else None for speed in speeds), ready)
             alike[key] = alike.get(key, 0) + n_devices
         ways = []
         for number, (logs, ready) in enumerate(alike):
             widest = self.widest(ready, t)
             ways += [
-                Way(s, widest[s] * _ALIKE ** logs[s], ((number, 1),))
-                for s in self.left
-                if logs[s] is not None
+                Way(s, widest[s] * ALIKE ** logs[s], ((number, 1),)) for s in self.left if logs[s] is not None
             ]
         work_s = [self.costs[s].work_s if s in self.left else 0.0 for s in range(len(self.costs))]
         found = share_work(ways, work_s, list(alike.values())).prices

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class ContentDigests:
                 return None
             if stat.S_ISDIR(status.st_mode):
                 return self._of_folder(path)
-            return self._of_file(path, status) if stat.S_ISREG(status.st_mode) else ""
+            return self._of_files([path])[0] if stat.S_ISREG(status.st_mode) else ""
         except (OSError, ValueError):
             return ""
 
@@ -78,44 +79,32 @@ class ContentDigests:
             self._database.close()
             self._database = None
 
-    def _of_file(self, path: Path, status: os.stat_result) -> str:
-        name, facts = os.path.realpath(path), _facts(status)
-        known = self._known.get(name) or self._remembered(name)
-        if known is None or known[0] != facts:
-            known = facts, _read(path)
-            self.n_read_bytes += status.st_size
-            if status.st_ctime_ns < time.time_ns() - _SETTLED_NS and _facts(path.stat()) == facts:
-                self._new[name] = known
-        self._known[name] = known
-        return known[1]
-
     def _of_folder(self, folder: Path) -> str:
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        with ThreadPoolExecutor(_N_THREADS) as pool:
-            known = [self._fresh(path) for path in files]
-            read = list(pool.map(lambda one: one[1] or _read(one[0]), zip(files, known, strict=True)))
         whole = hashlib.blake2b(digest_size=16)
-        for path, digest, was in zip(files, read, known, strict=True):
-            if not was:
-                self._note(path, digest)
+        for path, digest in zip(files, self._of_files(files), strict=True):
             whole.update(f"{path.relative_to(folder)}\0{digest}\0".encode("utf-8", "surrogatepass"))
         return whole.hexdigest()
 
-    def _fresh(self, path: Path) -> str:
-        """Return the digest of a file that is known and was not changed; else ""."""
-        name = os.path.realpath(path)
-        known = self._known.get(name) or self._remembered(name)
-        if known is None or known[0] != _facts(path.stat()):
-            return ""
-        self._known[name] = known
-        return known[1]
-
-    def _note(self, path: Path, digest: str) -> None:
-        status, name = path.stat(), os.path.realpath(path)
-        self.n_read_bytes += status.st_size
-        self._known[name] = _facts(status), digest
-        if status.st_ctime_ns < time.time_ns() - _SETTLED_NS:
-            self._new[name] = self._known[name]
+    def _of_files(self, files: Sequence[Path]) -> list[str]:
+        """Return the digest of each, of those that are known without reading them."""
+        found = {os.path.realpath(path): path.stat() for path in files}
+        known = {name: self._known.get(name) or self._remembered(name) or ("", "") for name in found}
+        unread = [name for name, status in found.items() if known[name][0] != _facts(status)]
+        if len(unread) > 1:
+            with ThreadPoolExecutor(_N_THREADS) as pool:
+                digests = list(pool.map(_read, unread))
+        else:
+            digests = list(map(_read, unread))
+        for name, digest in zip(unread, digests, strict=True):
+            status = found[name]
+            known[name] = _facts(status), digest
+            self.n_read_bytes += status.st_size
+            is_settled = status.st_ctime_ns < time.time_ns() - _SETTLED_NS
+            if is_settled and _facts(os.stat(name)) == known[name][0]:  # not changed while it was read
+                self._new[name] = known[name]
+        self._known |= known
+        return [known[os.path.realpath(path)][1] for path in files]
 
     def _remembered(self, name: str) -> tuple[str, str] | None:
         if self._database is None:
@@ -133,9 +122,9 @@ def _facts(status: os.stat_result) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def _read(path: Path) -> str:
+def _read(name: str) -> str:
     whole = hashlib.blake2b(digest_size=16)
-    with plain_file(path) as file:
+    with plain_file(Path(name)) as file:
         while block := file.read(_BLOCK_BYTES):
             whole.update(block)
     return whole.hexdigest()

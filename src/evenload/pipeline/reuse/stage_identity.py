@@ -15,6 +15,7 @@ from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
+from evenload.pipeline.problem import LOSSY
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.stage_code import read_code
 from evenload.pipeline.target import CodeTarget, locate_target
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["StageIdentity", "change_of", "identify_stage", "identify_stages"]
 
 _PLAIN_PACKAGES = {"numpy", "PIL"}
-_LOSSY = ("fp8", "nf4")
 _ENCODER = "evenload.pipeline.file_types:encode_artifact"
 _MOST_PLACES = 10_000  # of params that are looked at for names of files
 
@@ -108,7 +108,7 @@ def _model_facts(stage: "StageSpec", folder: Path, digests: ContentDigests) -> d
     facts = {
         "model.dtype": model.dtype,
         "model.components": json_text(model.components),
-        "fit": json_text([fit for fit in stage.fit if fit in _LOSSY]),
+        "fit": json_text([fit for fit in stage.fit if fit in LOSSY]),
     }
     if stage.params.get("download") is True:  # it may come only when it is loaded: known by its name
         return {**facts, "model.path": model.path}

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evenload._closing import Closing
 from evenload._private_files import plain_file
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
@@ -71,7 +72,7 @@ class UploadOutcome:
     why: str = ""
 
 
-class Uploads:
+class Uploads(Closing):
     """The threads that put a run folder's files into a store. A context: leaving it ends them.
 
     tell   is called with a sentence when the store is taken to be down
@@ -99,12 +100,6 @@ class Uploads:
         self._n_new = self._n_failed = 0
         self._rests_until = float("-inf")
         self._why = ""  # what the store said last
-
-    def __enter__(self) -> "Uploads":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def offer(self, relative: str) -> None:
         """Have a file copied, if there is room to remember it and its stage is asked for."""

@@ -9,14 +9,13 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evenload._private_files import open_own
+from evenload._private_files import open_own, whole_file
 
 __all__ = ["map_arrays", "write_arrays"]
 
@@ -33,19 +32,11 @@ def write_arrays(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.n
     facts  of anything that JSON can hold.  Raises OSError.
     """
     head, parts = _layout(facts, {name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".key-")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_START.pack(_MAGIC, len(head), hashlib.sha256(head).digest()) + head)
-            for array in parts:
-                file.write(bytes(-file.tell() % _LINE))
-                file.write(array.reshape(-1).view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with whole_file(path) as file:
+        file.write(_START.pack(_MAGIC, len(head), hashlib.sha256(head).digest()) + head)
+        for array in parts:
+            file.write(bytes(-file.tell() % _LINE))
+            file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def map_arrays(path: Path, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:

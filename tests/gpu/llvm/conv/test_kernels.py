@@ -1,12 +1,18 @@
 """Kernels of small convolutions: what a loop over taps gives, at odd shapes, and no memory beyond touched."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from evenload.gpu.hashing.rules import RULES
+from evenload.gpu.llvm import program, programs
 from evenload.gpu.llvm.conv.channel_kernels import channel_program
 from evenload.gpu.llvm.conv.geometry import channel_run, channel_scratch_bytes, channel_tile, n_registers
 from evenload.gpu.llvm.conv.kernels import Geometry, conv_program, scratch_bytes
 from evenload.gpu.llvm.field.floats import lanes_for
+from evenload.gpu.llvm.hash import hash_kernels, poseidon_kernels
 
 pytest.importorskip("llvmlite")
 
@@ -160,3 +166,30 @@ def test_a_vector_holds_a_power_of_two_of_samples(samples):
     lanes = lanes_for(samples, 4)
     assert lanes in (4, 8, 16)
     assert -(-samples // lanes) * lanes - samples < lanes
+
+
+def modules_behind(files):
+    """The files of ``evenload.gpu`` that these import, and those in turn; without the list of programs."""
+    root, found, todo = Path(program.__file__).parents[3], set(), [Path(file) for file in files]
+    while todo:
+        path = todo.pop()
+        if path not in found and path.exists() and path.name not in ("program.py", "programs.py"):
+            found.add(path)
+            nodes = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.ImportFrom)]
+            names = [f"{one.module}.{name.name}" for one in nodes for name in one.names]
+            names = [name for name in [*names, *(str(one.module) for one in nodes)] if ".gpu." in name]
+            todo += [root.joinpath(*name.split(".")).with_suffix(".py") for name in names]
+    return found
+
+
+def test_a_programs_hash_covers_all_modules_that_its_code_is_made_from(monkeypatch):
+    """Else an older program would be taken from the cache. Oracle: the import statements of its modules."""
+    monkeypatch.setattr(program, "load", lambda recipe: recipe)
+    shape = Geometry(2, 3, 5, 5, 3, 3, 1, 1), 8, 4
+    recipes = [made.__wrapped__(*shape) for made in (conv_program, channel_program)]
+    recipes += [programs.scalar_recipe(), *map(programs.bulk_recipe, programs.LEVELS)]
+    recipes += [poseidon_kernels.poseidon_recipe(level) for level in programs.LEVELS]
+    recipes += [hash_kernels.hash_recipe(rule, 256) for rule in RULES]
+    for recipe in recipes:
+        sources = {Path(source) for source in recipe.sources}
+        assert modules_behind(sources) <= sources, recipe.name

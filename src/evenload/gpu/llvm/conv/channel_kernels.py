@@ -24,7 +24,14 @@ __all__ = ["SIGNATURES", "channel_program"]
 
 SIGNATURES = {"forward": 7, "input_gradient": 6, "weight_gradient": 7}
 AHEAD = 4  # products of one sum that are written out in a turn of the loop
-PIECES = ("conv.channel_kernels", "conv.channel_weights", "conv.geometry", "field.floats", "ir_builder")
+PIECES = (
+    "conv.channel_kernels",
+    "conv.channel_weights",
+    "conv.images",
+    "conv.geometry",
+    "field.floats",
+    "ir_builder",
+)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
 from evenload.errors import quoted
+from evenload.pipeline.problem import LOSSY
 
 __all__ = ["settings_without_effect"]
 
@@ -60,6 +61,6 @@ def _of_stage(stage: "StageSpec") -> list[str]:
         notes.append(f"stages.{stage.name}.in_flight: does nothing with python, whose items go one by one")
     if stage.batch > 1 and not stage.repeatable:
         notes.append(f"stages.{stage.name}.batch: does nothing with repeatable: false, whose items run alone")
-    if stage.model is None and any(fit in ("fp8", "nf4") for fit in stage.fit):
+    if stage.model is None and any(fit in LOSSY for fit in stage.fit):
         notes.append(f"stages.{stage.name}.fit: nothing is known of its weights without model")
     return notes

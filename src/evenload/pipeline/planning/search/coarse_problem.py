@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 from evenload.pipeline.planning.candidates import Candidate
-from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
+from evenload.pipeline.planning.layouts import MANY_DEVICES
+from evenload.pipeline.planning.placement_options import ALIKE, PlacementOption, device_options, group_option
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
@@ -12,8 +13,6 @@ __all__ = ["coarsen", "refine"]
 
 FEWEST_TASKS, MOST_TASKS = 1500, 25_000  # of a coarse problem
 ROUNDS = 40  # tasks of each stage for each device that are fine enough
-MANY_DEVICES = 32
-ALIKE = 1.02  # of many devices, those whose speeds differ by less are taken for the slower of them
 
 
 def coarsen(problem: Problem) -> tuple[Problem, int]:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evenload.pipeline.planning.layouts import Layout
-from evenload.pipeline.planning.placement_options import PlacementOption
+from evenload.pipeline.planning.placement_options import ALIKE, PlacementOption
 from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import Problem
 
 __all__ = ["fill_devices"]
 
-_ALIKE = 1.02  # times for an item that differ by less count as one
 _Kind = tuple[int | None, ...]  # of each stage: the logarithm of the seconds for an item, None if it fits not
 
 
@@ -61,7 +60,7 @@ def _device_kinds(problem: Problem, layouts: Sequence[Layout]) -> dict[str, _Kin
     for stage, layout in enumerate(layouts):
         for option in layout:
             for device in option.devices:
-                logs[device][stage] = round(math.log(option.item_s, _ALIKE))
+                logs[device][stage] = round(math.log(option.item_s, ALIKE))
     return {device: tuple(kind) for device, kind in logs.items()}
 
 

@@ -13,8 +13,9 @@ job (``worker_protocol.ADOPT``), and its end leaves the workers that have answer
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
+from evenload._closing import Closing
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
@@ -60,7 +61,7 @@ def _devices(device: str, environment: Mapping[str, str]) -> set[str]:
     return set(visible.split(",")) if visible not in ("", "-1") else {device}
 
 
-class KeptWorkers:
+class KeptWorkers(Closing):
     """Workers with their models, kept from one run to the next; a backend by value, for one run at a time.
 
     inner  the name of the backend that starts them
@@ -101,12 +102,6 @@ class KeptWorkers:
         if self._pid != os.getpid():
             self._of_parent, self._backend = self._backend, None  # held, as its end would be theirs
             self.kept, self.is_lent, self._pid = {}, False, os.getpid()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __str__(self) -> str:
         return f"{self.inner}, kept"
