@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from result_files import MOST_OF_OTHERS, RESULTS
 
-from evenload.cli.bench.measure.machine import package_versions
+from evenload.cli.bench.command import package_versions
 from evenload.cli.terminal.table import format_table
 from evenload.devices.probes.cpu import cpu_name
 from evenload.errors import EvenloadError

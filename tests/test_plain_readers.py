@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenload.cli.simulate.command import read_costs
-from evenload.cli.verify import read_key
+from evenload.cli.zk import read_key
 from evenload.errors import EvenloadError, FormatError
 from evenload.merkle.partition import _open_file
 from evenload.moe import read_trace

@@ -129,7 +129,7 @@ def transform(part: Part, device: Any, log_size: int) -> None:
     """Six transforms and three products: from values on a key's domain to the quotient on its odd coset."""
     from evenload.gpu.llvm import programs, rows
     from evenload.zk.cpu.ntt import Domain
-    from evenload.zk.wgsl.domain import WgslDomain
+    from evenload.zk.wgsl.key import WgslDomain
 
     size = 1 << log_size
     a, b = scalars(size), scalars(size)[::-1].copy()

@@ -9,6 +9,7 @@ open_own, read_own       this user's own, through no link; and unless it is only
                          may write it: what is unpickled, run or believed comes from nowhere else
 own_folder, write_own    make a folder and files like that
 whole_file               a file that appears whole or not at all; ``sync``: once the disk has it
+OwnFolder                a folder like that, opened once: its files are reached through it, not by their paths
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 from evenload.errors import ConfigError, quoted, reason_of
 
 __all__ = [
+    "OwnFolder",
     "lines_within",
     "open_named",
     "open_own",
@@ -235,26 +237,95 @@ def refuse_unless_own(path: Path, facts: os.stat_result, what: str, *, is_truste
     raise ConfigError(f"{path} holds {what}, and is {why}", hint=f"{trusts}name a folder of your own")
 
 
-def open_own(path: Path, what: str, *, is_trusted: bool = True) -> int:
+def open_own(path: Path, what: str, *, is_trusted: bool = True, at: int | None = None) -> int:
     """Open a plain file for reading if nobody else can have written it; follows no link, waits for no pipe.
 
+    at  descriptor of the folder that it is in, where that is open
     Returns its descriptor. Raises OSError, or ConfigError as ``refuse_unless_own``.
     """
+    fd = _open_own(path, what, is_trusted, at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EISDIR, "it is a folder, no plain file", str(path))
+    return fd
+
+
+def _open_own(path: Path, what: str, is_trusted: bool, at: int | None = None) -> int:
+    """Open a file or folder of this user's, as ``open_own`` does."""
+    name = path if at is None else path.name
     try:
-        fd = os.open(path, _READ | getattr(os, "O_NOFOLLOW", 0))
+        fd = os.open(name, _READ | getattr(os, "O_NOFOLLOW", 0), dir_fd=at)
     except OSError:
         with contextlib.suppress(OSError):  # a link or a socket cannot be opened; we can say that it is one
-            refuse_unless_own(path, path.lstat(), what, is_trusted=is_trusted)
+            facts = os.stat(name, dir_fd=at, follow_symlinks=False)
+            refuse_unless_own(path, facts, what, is_trusted=is_trusted)
         raise
     try:
-        facts = os.fstat(fd)
-        refuse_unless_own(path, facts, what, is_trusted=is_trusted)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EISDIR, f"it is {_kind(facts)}, no plain file", str(path))
+        refuse_unless_own(path, os.fstat(fd), what, is_trusted=is_trusted)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+class OwnFolder:
+    """A folder of this user's that no other may write, held open: whoever has one need not check it again.
+
+    Its files are reached by name through the open folder, and through no link: nothing is done to what takes
+    the place of its path meanwhile. ``path`` is for messages.
+
+    what  it holds, in words, as for ``refuse_unless_own``
+    Raises OSError, also for what is no folder, or ConfigError as ``refuse_unless_own``.
+    """
+
+    def __init__(self, path: Path, what: str):
+        self.path, self._what = path, what
+        self._fd = _open_own(path, what, True)
+        if not stat.S_ISDIR(os.fstat(self._fd).st_mode):
+            self.close()
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path))
+
+    def names(self) -> list[str]:
+        """Return the names of all that is in it."""
+        return os.listdir(self._fd)
+
+    def facts(self, name: str) -> os.stat_result:
+        """Return what the disk says of the file, or of the link that lies in its place."""
+        return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+
+    def check_files(self) -> None:
+        """Raise ConfigError as ``refuse_unless_own`` if others may have written one of its files."""
+        for name in self.names():
+            with contextlib.suppress(FileNotFoundError):  # whoever works in it renames drafts
+                refuse_unless_own(self.path / name, self.facts(name), self._what)
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file; returns its descriptor. One that this makes is for this user alone."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """Return the content of a file. Raises as ``read_own``."""
+        path = self.path / name
+        return _content(open(open_own(path, self._what, at=self._fd), "rb"), path, most_bytes)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._fd)
+
+    def sync(self) -> None:
+        """Return when the disk has the list of its names."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> "OwnFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _content(file: BinaryIO, path: str | os.PathLike, most_bytes: int) -> bytes:

@@ -16,9 +16,8 @@ from evenload.audit import page
 from evenload.audit.audit import AuditParts, audit_of, audit_recording
 from evenload.audit.page import audit_view
 from evenload.audit.readers import json_elements, trace_file
-from evenload.audit.readers.open_trace import read_trace
 from evenload.audit.recording import EXCHANGE, WORK
-from evenload.audit.traces import AuditOptions, audit_traces
+from evenload.audit.traces import AuditOptions, audit_traces, read_trace
 from evenload.cli.audit import audit as audit_command
 from evenload.errors import ConfigError, EvenloadError, FormatError
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
 
-from evenload.dashboard import Address, limited_server, stream
+from evenload.dashboard import Address, app, limited_server
 
 N_REQUESTS = 400
 OURS = {100, 200, 303, 400, 401, 403, 404, 405, 409, 413, 414, 415, 421, 431, 501, 503}
@@ -284,7 +284,7 @@ def test_who_does_not_read_is_let_go(monkeypatch, page, connect, get):
 def test_a_viewer_that_only_reads_stays(monkeypatch, page, ask):
     """A stream has no end: the time that a request has does not count for its answer."""
     monkeypatch.setattr(limited_server, "REQUEST_S", 0.05)
-    monkeypatch.setattr(stream, "HEARTBEAT_S", 1.0)
+    monkeypatch.setattr(app, "HEARTBEAT_S", 1.0)
     one, seen = ask(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     while b": still here" not in seen:  # sent to who has every frame
         piece = one.recv(65536)

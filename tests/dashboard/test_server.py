@@ -194,7 +194,7 @@ def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path,
 
 
 def test_a_page_that_is_full_says_so(page, monkeypatch, get):
-    monkeypatch.setattr("evenload.dashboard.stream.MAX_VIEWERS", 0)
+    monkeypatch.setattr("evenload.dashboard.app.MAX_VIEWERS", 0)
     assert get(page + "stream")[0] == 503
 
 

@@ -59,7 +59,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("events/event_file.py", "cli/bench/measure/merkle.py"), OWN_RUN),
     **dict.fromkeys(("pipeline/run/machines/fetched_files.py", "dashboard/follow.py"), OWN_RUN),
-    **dict.fromkeys(("executor/journal/journal.py", "executor/journal/segments.py"), OWN_RUN),
+    "executor/journal/segments.py": OWN_RUN,
     **dict.fromkeys(("native/store.py", "pipeline/store/cache_eviction.py"), OWN_CACHE),
     **dict.fromkeys(("pipeline/store/result_cache.py",), OWN_CACHE),
     "_waiting.py": KERNEL,

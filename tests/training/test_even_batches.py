@@ -14,7 +14,7 @@ from evenload import certificate
 from evenload.balance.claim import text_of
 from evenload.report.certificates.run_certificate import run_certificate
 from evenload.training import EvenBatches
-from evenload.training.ranks.stall_watch import late
+from evenload.training.rank_group import late
 
 KINDS = ["mean", "prefetched", "sum", "tokens", "micro", "FSDP2", "FSDP2 micro"]
 N_STEPS, BATCH, N = 8, 16, 50

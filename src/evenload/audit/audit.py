@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 
 from evenload._plain_text import seconds_text
 from evenload.audit.culprits import Culprit, culprits_of
-from evenload.audit.device_time import DeviceTime
-from evenload.audit.host import HOST_REMEDIES, steps_of
+from evenload.audit.device_time import USES, DeviceTime
+from evenload.audit.host import HOST_REMEDIES, StepTimes, steps_of
 from evenload.audit.losses import CAUSES, Activity, Gap, device_losses, narrow_stretches
 from evenload.audit.occupancy import occupancy_of, spans_by_device
-from evenload.audit.pieces import Pieces, bound_of, phases_of, pieces_of, speeds_of
+from evenload.audit.pieces import Pieces, WorkPhase, bound_of, phases_of, pieces_of, speeds_of
 from evenload.audit.recording import WORK, Recording, shown_name
-from evenload.audit.steps import RankSteps, rank_steps
-from evenload.audit.what_if import MOST_SIMULATED_DEVICES, WhatIf, most_pieces, what_ifs
+from evenload.balance.fleet import ModelDevice
+from evenload.balance.metrics import makespan
+from evenload.balance.pack import loads, pack_lpt
+from evenload.balance.simulate import simulate
 from evenload.errors import ConfigError, FormatError
 
 __all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording", "device_time"]
@@ -48,6 +50,108 @@ class AuditedGap:
     stop_s: float
     device: str
     span: str
+
+
+SLOW = 1.2  # times the median step
+MOST_SLOW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStep:
+    """A step that took clearly longer than the median: its number, and what its devices did more of."""
+
+    number: int
+    took_s: float
+    use: str
+    more_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """The steps of one trace file. ``devices`` are those that it shows.
+
+    A step lasts from its mark (``ProfilerStep#3``, an engine's ``execute_...``) to the next one's. A device's
+    work for it may begin after the mark and end after the next one: what a step took is the program's time.
+    """
+
+    devices: tuple[str, ...]
+    n_steps: int
+    median_s: float
+    longest_s: float
+    slow: tuple[SlowStep, ...]
+
+
+def rank_steps(recording: Recording, steps: Sequence[StepTimes], time: DeviceTime) -> list[RankSteps]:
+    """Return the steps of each file, in the order of the files."""
+    found = []
+    for one in steps:
+        devices = [at for at, clock in enumerate(recording.clock) if clock == one.clock]
+        took = (one.stop_ns - one.start_ns) / 1e9
+        middle = float(np.median(took))
+        used = np.stack(
+            [
+                np.sum([time.between(at, use, one.start_ns, one.stop_ns) for at in devices], axis=0)
+                for use in USES
+            ]
+        )
+        more = used - np.median(used, axis=1, keepdims=True)
+        order = np.argsort(-took, kind="stable")
+        slow = [int(at) for at in order if took[at] > SLOW * middle][:MOST_SLOW]
+        told = [
+            SlowStep(at + 1, float(took[at]), USES[use], float(more[use, at]) / 1e9)
+            for at in slow
+            for use in [int(more[:, at].argmax())]
+        ]
+        names = tuple(recording.devices[at] for at in devices)
+        found.append(RankSteps(names, len(took), middle, float(took.max()), tuple(told)))
+    return found
+
+
+MOST_PIECES = 4000
+MOST_DEALINGS = 256_000  # pieces x devices: each dealing looks at every device
+MOST_SIMULATED_DEVICES = 128
+
+
+def most_pieces(n_devices: int) -> int:
+    """How many pieces are simulated at most, so that it takes seconds."""
+    return min(MOST_PIECES, MOST_DEALINGS // n_devices)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """One other way to place the work of a run, and the seconds that the run takes with it."""
+
+    name: str
+    says: str
+    wall_s: float
+
+
+def what_ifs(
+    phases: Sequence[WorkPhase], fixed_s: float, more: float, speeds: Sequence[float]
+) -> list[WhatIf]:
+    """The ways to place the phases' work again, by the simulator of real runs.
+
+    Pieces do not cross from one phase, between moments in which no device works, into another. Within a phase
+    every piece is taken to be ready at its start, and to take as long on any other device, but for devices
+    that were clearly slower or faster with spans of the same names.
+
+    fixed_s  seconds that no dealing changes: start-up, and pauses in which no device works
+    more     seconds of overhead beside each second of work
+    speeds   [devices] work per second
+    """
+    devices = [ModelDevice(f"d{at}", speed) for at, speed in enumerate(speeds)]
+    measured_s = hinted_s = placed_s = fixed_s
+    for phase in phases:
+        work = [s * (1 + more) * speeds[at] for s, at in zip(phase.seconds, phase.device, strict=True)]
+        # Copies of pieces would gain nothing: no modelled device slows down.
+        measured_s += simulate("measured", devices, work, repeatable=False).makespan_s
+        hinted_s += simulate("measured", devices, work, hints=work, repeatable=False).makespan_s
+        placed_s += makespan(loads(work, pack_lpt(work, speeds), len(speeds)), speeds)
+    return [
+        WhatIf("measured", "dealt while running, by what devices have shown so far", measured_s),
+        WhatIf("size hints", "the same, with the size of each piece known: the long ones first", hinted_s),
+        WhatIf("placement", "placed before the run, the longest piece first", placed_s),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

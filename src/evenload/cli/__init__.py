@@ -70,7 +70,7 @@ COMMANDS = {
     "stop": ("evenload.cli.pipeline.stop:stop", "End a run, or give up some of its items."),
     "top": ("evenload.cli.monitoring.top:top", "Show devices and running jobs, live."),
     "upload": ("evenload.cli.pipeline.upload:upload", "Copy the results of a run to a store (s3://, ...)."),
-    "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
+    "verify": ("evenload.cli.zk:verify", "Verify a Groth16 proof."),
     "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }

@@ -1,16 +1,16 @@
-"""``evenload devices``: the devices with scores and load. ``drain`` and ``add`` are in ``device_control``."""
+"""``evenload devices``: all devices with scores and load; ``drain`` and ``add`` change a running job's."""
 
 import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from evenload._terminal import own_codes
-from evenload.cli.monitoring.device_control import add, drain
-from evenload.cli.options import color_option
+from evenload.cli.options import PATH, color_option, json_option
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
@@ -52,8 +52,6 @@ def devices(
         raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     settings = resolve({"devices": spec, "color": color})
     if roofline:
-        from evenload.cli.monitoring.roofline import measure_devices
-
         return measure_devices(settings.devices, as_json=as_json)
     with DevicePool.discover() as pool:
         page = DeviceTable(pool, settings, only_selected=spec is not None)
@@ -68,6 +66,52 @@ def devices(
                 click.echo(note, err=True)
     if page.error is not None:
         raise page.error
+    return 0
+
+
+run_folder_option = click.option(
+    "--run",
+    "folder",
+    metavar="FOLDER",
+    required=True,
+    type=PATH,
+    help="The job's folder.",
+)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@run_folder_option
+@click.option("--now", "at_once", is_flag=True, help="Kill their workers; what they ran is run elsewhere.")
+@json_option
+def drain(ids: tuple[str, ...], folder: Path, at_once: bool, as_json: bool) -> int:
+    """Let devices of a running job end what they have, and free them.
+
+    Only who runs the job can ask for it. Prints the devices that go on.
+
+    \b
+    evenload devices drain cuda:3 --run runs/tonight
+    """
+    return _ask(folder, "drain", ids, at_once, as_json)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="SPEC...")
+@run_folder_option
+@json_option
+def add(ids: tuple[str, ...], folder: Path, as_json: bool) -> int:
+    """Have more devices work for a running job: cuda:3, or cpu*2, or one that was drained.
+
+    Only who runs the job can ask for it. Prints all its devices.
+    """
+    return _ask(folder, "add", ids, False, as_json)
+
+
+def _ask(folder: Path, action: str, ids: tuple[str, ...], at_once: bool, as_json: bool) -> int:
+    from evenload.executor.loop.control import ask
+
+    devices = ask(folder, action, [one for given in ids for one in given.split(",") if one], at_once=at_once)
+    click.echo(json.dumps({"schema": 1, "devices": devices}) if as_json else "\n".join(devices))
     return 0
 
 
@@ -225,3 +269,36 @@ def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
             time.sleep(interval)
     except KeyboardInterrupt:
         return 0
+
+
+def measure_devices(spec: str | int, *, as_json: bool) -> int:
+    """Measure the devices one after the other; returns the exit code. Raises as ``Executor`` does."""
+    from evenload.devices.pool import DevicePool
+    from evenload.devices.rates.known import keep_rates
+    from evenload.executor import Executor
+
+    rows: list[dict[str, Any]] = []
+    with DevicePool.discover() as pool:
+        for device in pool.select(spec):
+            with Executor(DevicePool([device]), echo=False) as executor:
+                rates = executor.submit(_measure_here).result()
+            keep_rates(device, rates)
+            rows.append({"id": device.id, "name": device.name, **rates})
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "devices": rows}))
+        return 0
+    shown = [
+        [row["id"], row["name"], f"{row['flop_per_s'] / 1e9:,.0f}", f"{row['bytes_per_s'] / 1e9:,.1f}"]
+        for row in rows
+    ]
+    for line in format_table(["id", "name", "GFLOP/s", "GB/s"], shown, right=("GFLOP/s", "GB/s")):
+        click.echo(line)
+    return 0
+
+
+def _measure_here() -> dict[str, float]:
+    """In a worker: measure its device."""
+    from evenload.devices.environment import current
+    from evenload.devices.rates.roofline import measure
+
+    return measure(current().torch)

@@ -6,22 +6,25 @@ the rows from the same files and are further ahead: types, columns, cache file a
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, is_caching_enabled
 from datasets.arrow_dataset import transmit_format
 from datasets.fingerprint import update_fingerprint
 from datasets.iterable_dataset import ExamplesIterable
 
+from evenload.errors import EvenloadError
 from evenload.executor.executor import Executor
+from evenload.executor.journal.journal import Journal
 from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
-from evenload.integrations.kept_batches import KeptBatches
 from evenload.same_code import fingerprint_code
 
 __all__ = ["DatasetJob"]
@@ -137,3 +140,50 @@ class DatasetJob:
         for batch in dataset.iter(size, drop_last_batch=bool(self.more.get("drop_last_batch"))):
             yield start, batch
             start += size
+
+
+FORGOTTEN_S = 30 * 24 * 3600.0  # what nobody has come back for
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBatches:
+    """A journal of batches. ``folder``: None if none are kept."""
+
+    folder: Path | None
+
+    @classmethod
+    def beside(cls, dataset: Any, fingerprint: str, more: Mapping[str, Any]) -> "KeptBatches":
+        """Return the place for batches of the result ``fingerprint`` of mapping ``dataset``.
+
+        None are kept if the result is not, or if what was done before is not wanted.
+        """
+        is_wanted = more.get("load_from_cache_file") is not False and not more.get("keep_in_memory")
+        if not (is_wanted and is_caching_enabled() and dataset.cache_files):
+            return cls(None)
+        cache = more.get("cache_file_name") or dataset.cache_files[0]["filename"]
+        return cls(Path(cache).absolute().parent / f"evenload-{fingerprint}.batches")
+
+    def mapped(self, run: Callable[..., Iterator[Any]]) -> Iterator[Any]:
+        """Begin a map that takes up what is kept, and keeps what it does.
+
+        While another program has the folder, or where it cannot be written, nothing is kept.
+        """
+        if self.folder is not None:
+            try:
+                return run(journal=self.folder, on_change="rerun")
+            except EvenloadError:  # of any other fault the next one says the same
+                pass
+        return run()
+
+    def discard(self) -> None:
+        """Delete what was kept, and what was kept beside it and forgotten."""
+        if self.folder is None:
+            return
+        Journal.discard(self.folder)
+        for other in self.folder.parent.glob("evenload-*.batches"):
+            try:
+                is_forgotten = other.stat().st_mtime < time.time() - FORGOTTEN_S
+            except OSError:
+                continue
+            if is_forgotten:
+                Journal.discard(other)

@@ -19,22 +19,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from evenload._arguments import instance_of, number, seconds, suggests_arguments, whole
+from evenload._arguments import flag, instance_of, number, seconds, suggests_arguments, whole
 from evenload.errors import ConfigError, quoted
 from evenload.training.drift import Drift, counts_of
 from evenload.training.epoch_order import EpochOrder, digest
 from evenload.training.hidden_waits import HiddenWaits
-from evenload.training.passes.accumulation import steps, synchroniser
 from evenload.training.passes.backward_marks import BackwardMarks
 from evenload.training.passes.collective_waits import leave_out_waits
-from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches
+from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches, steps, synchroniser
 from evenload.training.passes.model_checks import check_graph, watch
 from evenload.training.passes.step_clock import MeasuredStep, StepClock
 from evenload.training.position import Position
-from evenload.training.ranks.agreement import agree, same_order
-from evenload.training.ranks.rank_group import RankGroup
+from evenload.training.rank_group import RankGroup, agree, same_order
 from evenload.training.record import TrainingRecord
-from evenload.training.settings import checked_settings
 from evenload.training.shares import Cost, Shares, cost_of
 from evenload.training.step_record import Step
 
@@ -395,3 +392,20 @@ class EvenBatches:
             given = [None] * self._ranks.size
         costs = [None if one is None else cost_of("a cost of the state", one) for one in given]
         return costs, {"place in the epoch": [*self._at.to_json().values()], "digest of costs": digest(costs)}
+
+
+def checked_settings(given: Mapping[str, Any], n_samples: int, n_ranks: int) -> dict[str, Any]:
+    """Return the settings that all ranks have to have alike. Raises ConfigError."""
+    batch = whole("global_batch", given["global_batch"], least=1)
+    micro = None if given["micro_batch"] is None else whole("micro_batch", given["micro_batch"], least=1)
+    drop_last = flag("drop_last", given["drop_last"])
+    if n_samples < n_ranks:
+        raise ConfigError(
+            f"{n_samples} samples are fewer than {n_ranks} ranks", hint="use more samples, or fewer ranks"
+        )
+    if drop_last and n_samples < batch:
+        raise ConfigError(
+            f"{n_samples} samples make no global batch of {batch}",
+            hint="use drop_last=False, or a smaller one",
+        )
+    return {"global_batch": batch, "samples": n_samples, "micro_batch": micro, "drop_last": drop_last}

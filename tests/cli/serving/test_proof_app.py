@@ -17,8 +17,7 @@ pytest.importorskip("llvmlite")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from evenload.cli.serving.proof_app import Rules, make_app
-from evenload.cli.serving.proof_metrics import ProofMetrics
+from evenload.cli.serving.proof_app import ProofMetrics, Rules, make_app
 from evenload.dashboard.limited_server import limited_server, listen
 from evenload.errors import ConfigError, TaskTimeout
 from evenload.zk.proof_service import ProofService

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer
-from evenload.clients.fused import engine, steps
+from evenload.clients.fused import engine, slots
 from evenload.clients.fused.engine import CompiledSteps, longest_first
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.spread.client_worker import ClientWorker
@@ -114,11 +114,11 @@ def test_a_step_that_could_not_be_made_is_made_by_the_next():
     assert steps.get("step", lambda: 3) == 3
 
 
-@pytest.mark.parametrize("batch", [3, steps.LARGEST_TABLE, steps.LARGEST_TABLE + 1, 300_000])
+@pytest.mark.parametrize("batch", [3, slots.LARGEST_TABLE, slots.LARGEST_TABLE + 1, 300_000])
 def test_weights_of_rows_need_no_square_of_the_batch(batch):
     """A batch of all rows is usual in federated learning, and its size far above that of a small client."""
     counts = np.array([1, 3, 2, batch])
-    weights = steps._row_weights(counts, batch, torch.float64)
+    weights = slots._row_weights(counts, batch, torch.float64)
     assert weights.shape == (4, batch)
     for line, n in zip(weights, counts.tolist(), strict=True):
         assert (line[:n] == 1 / n).all()

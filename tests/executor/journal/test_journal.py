@@ -192,6 +192,14 @@ def test_another_fingerprint_is_refused_or_begins_anew(tmp_path: Path) -> None:
         Journal.open(tmp_path / "j", new, on_change="re-run")
 
 
+def test_a_journal_without_a_result_is_begun_anew_for_whatever_is_asked(tmp_path: Path) -> None:
+    Journal.open(tmp_path / "j", "f").close()
+    with Journal.open(tmp_path / "j", "g") as journal:
+        journal.record("a", b"of g")
+    with pytest.raises(ConfigError, match="another fingerprint"):
+        Journal.open(tmp_path / "j", "f")
+
+
 @pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_text("{")])
 def test_results_of_which_nobody_knows_what_made_them_are_refused(tmp_path: Path, harm: Callable) -> None:
     fill(tmp_path / "j")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import ConfigError
+from evenload.executor.journal import segments
 from evenload.executor.journal.journal import Journal
 
 
@@ -66,3 +67,17 @@ def test_another_users_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(ConfigError, match="another user's"):
         Journal.open(folder, "f")
+
+
+def test_what_takes_its_place_while_it_is_open_is_not_touched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is the disk: what has the name now stays empty, and all results are in the moved one."""
+    monkeypatch.setattr(segments, "MOST_BYTES", 10)  # each record begins a segment
+    with Journal.open(folder, "f") as journal:
+        moved = folder.rename(folder.with_name("moved"))
+        folder.mkdir(mode=0o777)
+        journal.record("2", b"another")
+    assert os.listdir(folder) == []
+    with Journal.open(moved, "f") as journal:
+        assert {key: journal.done(key) for key in ("1", "2")} == {"1": b"payload", "2": b"another"}

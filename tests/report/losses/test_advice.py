@@ -4,7 +4,7 @@ import pytest
 
 from evenload.balance.factors import FACTORS
 from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
-from evenload.report.losses.lengths import Lengths
+from evenload.report.losses.account import Lengths
 from evenload.report.losses.remedies import Cause, LostRun, remedies
 from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.tally import summarise

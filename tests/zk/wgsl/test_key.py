@@ -26,8 +26,7 @@ from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.zkey import point_rows
 from evenload.zk.groth16 import public_from_json
 from evenload.zk.prover import InvalidProof
-from evenload.zk.wgsl.domain import WgslDomain
-from evenload.zk.wgsl.key import WgslKey
+from evenload.zk.wgsl.key import WgslDomain, WgslKey
 from evenload.zk.wgsl.sums import WgslBases, plan_runs
 from evenload.zk.wgsl_device import WgslDevice
 

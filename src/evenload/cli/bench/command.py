@@ -1,10 +1,14 @@
 """``evenload bench``: measure this machine on real work, beside what theory predicts."""
 
+import datetime
 import importlib
 import json
+import os
+import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
-__all__ = ["TRIALS", "bench"]
+__all__ = ["TRIALS", "bench", "package_versions"]
 
 HEADS = {
     "work_s": "work s",
@@ -90,8 +94,6 @@ def bench(context: click.Context, request: BenchRequest) -> int | None:
 
 def _measure(request: BenchRequest) -> dict[str, Any]:
     """The JSON page of the trials that are asked for; without ``--json`` each is printed when it is done."""
-    from evenload.cli.bench.measure.machine import device_specs, machine_facts
-
     specs, machine = request.specs or device_specs(), machine_facts()
     options = BenchOptions(specs, max(1, min(8, machine["cores"] or 1)), request.quick, request.peers)
     page: dict[str, Any] = {"schema": 1, "quick": request.quick, "machine": machine, "trials": []}
@@ -160,3 +162,50 @@ TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "clients": ("clients:clients", "Many small trainings, fused", ("torch",), "torch"),
     "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "yaml"),
 }
+
+
+PACKAGES = ("evenload", "numpy", "numba", "llvmlite", "torch", "loky", "joblib")
+
+
+def machine_facts() -> dict[str, Any]:
+    from evenload.devices import DevicePool
+    from evenload.devices.probes.cpu import cpu_name
+
+    with DevicePool.discover() as pool:
+        devices = [f"{device.id}: {device.name}" for device in pool]
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "devices": devices,
+        "versions": package_versions(*PACKAGES),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def device_specs() -> tuple[str, ...]:
+    """Selections from one device to all: of the GPUs if there are some that compute, else of CPU slots."""
+    from evenload.devices import DevicePool
+
+    with DevicePool.discover() as pool:
+        gpus = [
+            device.id for device in pool if device.family in ("cuda", "rocm", "xpu") and not device.same_as
+        ]
+    if gpus:
+        sizes = sorted({1, 2, 4, 8, 16, len(gpus)} & set(range(1, len(gpus) + 1)))
+        return tuple(",".join(gpus[:n]) for n in sizes)
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sizes = sorted({1, 2, 4, 8, 16, 32, 64, n_cores} & set(range(1, n_cores + 1)))
+    return tuple(f"cpu*{n}" for n in sizes)
+
+
+def package_versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of those ``packages`` that are installed."""
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -11,7 +11,9 @@ from evenload.cli.clients.job_parts import JobParts, load_job
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import FOLDER, PATH, json_option, passed_as
+from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
+from evenload.events import json_text
 
 if TYPE_CHECKING:
     from evenload.clients import FederatedResult
@@ -88,7 +90,6 @@ def run(request: TrainRequest, monitors: Monitors) -> int:
 
         write_report(request.folder)
         click.echo(f"report: {request.folder / 'report.html'}", err=True)
-    from evenload.cli.clients.training_report import TrainingReport
 
     report = TrainingReport(result, parts)
     report.print(request.as_json)
@@ -152,3 +153,86 @@ def _make_folder(folder: Path, *, is_resumed: bool) -> None:
     if (folder / "events.jsonl").exists() and not is_resumed:
         raise ConfigError(f"{folder} holds another run", hint="name a new folder, or go on with --resume")
     folder.mkdir(parents=True, exist_ok=True)
+
+
+MOST_FAILED = 5  # that are listed
+
+
+class TrainingReport:
+    """The end of a training: its rounds, the clients that failed by round, and the privacy that it spent."""
+
+    def __init__(self, result: "FederatedResult", parts: JobParts):
+        self._result = result
+        self.failed = {
+            f"round {one.round + 1}, client {client}": why
+            for one in result.history
+            for client, why in one.failed.items()
+        }
+        self._privacy = _privacy(parts.job, len(parts.datasets), len(result.history))
+
+    def print(self, as_json: bool) -> None:
+        """Print a table, or one JSON object; and the failures on stderr."""
+        click.echo(json_text(self._page()) if as_json else "\n".join(self._lines()))
+        for where, why in list(self.failed.items())[:MOST_FAILED]:
+            click.echo(f"{where} failed: {why}", err=True)
+        if len(self.failed) > MOST_FAILED:
+            click.echo(f"and {len(self.failed) - MOST_FAILED} more", err=True)
+
+    def _page(self) -> dict[str, Any]:
+        history, plan = self._result.history, self._result.plan
+        rounds = [
+            {
+                "round": one.round,
+                "cohort": len(one.cohort),
+                "returned": len(one.returned),
+                "loss": one.loss,
+                **one.test,
+            }
+            for one in history
+        ]
+        return {
+            "schema": 1,
+            "rounds": rounds,
+            "strategy": str(plan.strategy) if plan else None,
+            "lost": sum(len(one.cohort) - len(one.returned) - len(one.failed) for one in history),
+            "failed": self.failed,
+            **self._privacy,
+        }
+
+    def _lines(self) -> list[str]:
+        history, plan = self._result.history, self._result.plan
+        rows = [
+            [
+                str(one.round + 1),
+                str(len(one.returned)),
+                f"{one.loss:.4f}",
+                *(f"{value:.4f}" for value in one.test.values()),
+            ]
+            for one in history
+        ]
+        head = ["round", "clients", "loss", *(f"test {name}" for name in history[-1].test)]
+        lines = format_table(head, rows, right=head[:3])
+        if plan is not None:
+            lines.append(plan.explain())
+        if self._privacy:
+            epsilon, delta = self._privacy["epsilon"], self._privacy["delta"]
+            lines.append(f"privacy: epsilon {epsilon:.3g} at delta {delta:.2g}, per client")
+        return lines
+
+
+def _privacy(asked: Any, n_clients: int, n_rounds: int) -> dict[str, float]:
+    """What a private run has spent, if its cohorts allow to compute it; delta is 1 / clients^1.1."""
+    from evenload._optional import is_installed
+    from evenload.clients.algorithms import PrivateFedAvg
+
+    is_private = isinstance(asked.algorithm, PrivateFedAvg)
+    is_known = is_private and asked.cohort.poisson and asked.algorithm.expected is not None
+    if not is_known or not is_installed("dp_accounting"):
+        return {}
+    from evenload.clients.accountant import spent_epsilon
+
+    delta = n_clients**-1.1 if n_clients > 1 else 0.5
+    return {
+        "epsilon": spent_epsilon(asked.algorithm.noise, asked.cohort.size, n_rounds, delta),
+        "delta": delta,
+    }

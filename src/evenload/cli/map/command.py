@@ -1,26 +1,30 @@
 """``evenload map module:function items.jsonl -o out.jsonl``: a function over the lines of a file."""
 
+import importlib
+import importlib.util
+import json
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.map.function_loader import load_function
-from evenload.cli.map.row_collector import RowCollector
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, sampled
 from evenload.cli.options import FILE, FOLDER, PATH, no_progress_option, passed_as
-from evenload.cli.terminal.item_files import FORMATS, count_items, stream_items
-from evenload.errors import ConfigError
+from evenload.cli.terminal.item_files import FORMATS, RowWriter, count_items, row_json, row_of, stream_items
+from evenload.errors import ConfigError, ResultNotSendable, UnknownName, quoted
 from evenload.settings import resolve
 
 if TYPE_CHECKING:
     from evenload.events import EventLog
-    from evenload.executor import Executor, Results
+    from evenload.executor import Executor, Results, Summary
     from evenload.settings import Settings
 
 __all__ = ["map_items"]
@@ -178,6 +182,103 @@ def map_items(request: MapRequest, monitors: Monitors) -> int:
     return rows.exit_code
 
 
+MOST_LISTED = 10
+
+
+class RowCollector:
+    """The rows of one map: written as results come, with the failures collected for the end.
+
+    results  what the executor returns, as it comes
+    out      the file for the rows; None: standard output
+    as_json  print one JSON object at the end, with the rows in it if there is no ``out``
+    """
+
+    def __init__(self, results: "Results", out: Path | None, as_json: bool):
+        self.failures: list[dict[str, Any]] = []
+        self.is_interrupted = False
+        self._results = results
+        self._out = out
+        self._as_json = as_json
+        self._rows: list[dict[str, Any]] = []
+
+    def write_all(self, stops_on_error: bool) -> None:
+        """Write a row for every result. What is finished is written first, whatever happens."""
+        writer = RowWriter(self._out, is_mute=self._as_json)
+        try:
+            for block in self._results.blocks():
+                for index, value in zip(block.items, block.values, strict=True):
+                    writer.write(self._line(index, value))
+                writer.flush()
+                if stops_on_error and self.failures:
+                    self._results.stop()
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        finally:
+            self._results.close()
+            writer.close()
+
+    def _line(self, index: int, value: Any) -> str:
+        """The row of a result as a line of JSON; a failure is also kept for the end."""
+        try:
+            row, line = row_of(index, value)
+        except (TypeError, ValueError) as error:
+            row, line = row_of(
+                index, ResultNotSendable(f"the result cannot be written: {error}", index=index)
+            )
+        if "error" in row:
+            self.failures.append(row)
+        if self._as_json and self._out is None:
+            self._rows.append(json.loads(line))
+        return line
+
+    @contextmanager
+    def interruptible(self, quiet: bool) -> Iterator[None]:
+        """On the first Ctrl-C or SIGTERM begin nothing new and keep what is finished; on the second end."""
+
+        def on_interrupt(signum: int, frame: FrameType | None) -> None:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            self.is_interrupted = True
+            self._results.stop()
+            if not quiet:
+                click.echo("finishing what runs; press Ctrl-C again to stop now", err=True)
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = {number: signal.signal(number, on_interrupt) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    @property
+    def status(self) -> str:
+        return "interrupted" if self.is_interrupted else "failures" if self.failures else "done"
+
+    @property
+    def exit_code(self) -> int:
+        return {"interrupted": 130, "failures": 1, "done": 0}[self.status]
+
+    def report(self, quiet: bool) -> None:
+        """Print the JSON object on stdout if it was asked for; failures and the headline on stderr."""
+        summary = self._results.summary
+        for row in self.failures[:MOST_LISTED]:
+            error = row["error"]
+            first = error["message"].splitlines()[0] if error["message"] else ""
+            click.echo(f"failed: item {row['index']}: {error['type']}: {first}", err=True)
+        if len(self.failures) > MOST_LISTED:
+            click.echo(f"... and {len(self.failures) - MOST_LISTED} more failures", err=True)
+        if not quiet and summary is not None:
+            click.echo(f"{'interrupted: ' if self.is_interrupted else ''}{summary}", err=True)
+        if self._as_json:
+            click.echo(row_json(self._page(summary), sys.stdout.encoding))
+
+    def _page(self, summary: "Summary | None") -> dict[str, Any]:
+        page: dict[str, Any] = {"schema": 1, "status": self.status, "failed": self.failures}
+        page |= {"out": str(self._out)} if self._out else {"rows": self._rows}
+        return page | {"summary": None if summary is None else summary.to_json()}
+
+
 def _map(
     function: Callable[..., Any],
     items: Iterator[Any],
@@ -214,3 +315,86 @@ def _controlled(folder: Path | None, executor: "Executor") -> AbstractContextMan
     from evenload.executor.loop.control import Control
 
     return Control(folder, executor)
+
+
+# Folders of sys.path that hold installed packages.
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def load_function(target: str) -> Any:
+    """Import and return the function or class that ``target`` names; the name may have dots.
+
+    Raises ConfigError if there is no such module or file, or importing it fails; UnknownName for the name.
+    """
+    module_name, colon, name = target.rpartition(":")
+    if not colon or not module_name or not name:
+        raise ConfigError(
+            f"{quoted(target)} is not module:function", hint="write mymodule:function or file.py:function"
+        )
+    module = _import_module(module_name)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [key for key in vars(found) if not key.startswith("_")]
+            raise UnknownName(f"name in {module_name}:", part, public)
+        found = getattr(found, part)
+    return found
+
+
+def _import_module(name: str) -> Any:
+    try:
+        if name.endswith(".py"):
+            return _import_file(Path(name))
+        _add_current_folder()
+        return importlib.import_module(name)
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise ConfigError(f"{name} cannot be imported: {error}") from error
+        hint = (
+            f"write {name}.py:function" if Path(f"{name}.py").is_file() else "check the name, or install it"
+        )
+        raise ConfigError(f"there is no module {quoted(name)}", hint=hint) from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"{name} cannot be imported: it ends the program, sys.exit({quoted(error.code)})",
+            hint="put what a script does under: if __name__ == '__main__'",
+        ) from error
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _add_current_folder() -> None:
+    """Let modules in the current folder be imported: before installed ones, after Python's own."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        installed = (at for at, entry in enumerate(sys.path) if Path(entry).name in INSTALLED)
+        sys.path.insert(next(installed, len(sys.path)), folder)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a file; files beside it can be imported, too, if no other module has their name.
+
+    The module gets the file's own name if a worker can import it by that, so that its classes are the same
+    everywhere; else (``signal.py``, ``my.script.py``) a name that no module can have: it is sent by value.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", hint="check the path")
+    file = path.resolve()
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    if _is_importable_as(path.stem, file):
+        return importlib.import_module(path.stem)
+    from evenload.executor.task.user_file import import_file
+
+    return import_file(file, f"evenload_file:{path.stem}")
+
+
+def _is_importable_as(name: str, file: Path) -> bool:
+    """Whether ``import name`` would import this file."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file

@@ -1,11 +1,25 @@
 """``evenload moe``: where experts go, how batches are routed, and what that would have done to a trace."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from evenload.cli.bench.moe_bench import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
-from evenload.cli.moe.route import route
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
+from evenload.cli.options import FILE, PATH, json_option
+from evenload.cli.terminal.table import format_table
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from evenload.moe.placement.fleet import Fleet
 
 __all__ = ["moe"]
 
@@ -17,6 +31,72 @@ def moe() -> None:
     A TRACE is .npz or .npy (expert ids or counts), .jsonl or .json of counts, a .pt dump of SGLang or
     vLLM, or a folder of those dumps.
     """
+
+
+@click.command()
+@trace_options
+@click.argument("plan", type=PATH)
+@click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
+@click.option(
+    "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."
+)
+@json_option
+def route(plan: Path, trace: RoutingTrace, window: int, certificate: Path | None, as_json: bool) -> int:
+    """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
+    import numpy as np
+
+    from evenload.moe.placement.bound import placement_bound, whole_bound
+    from evenload.moe.replay.replayer import imbalances
+    from evenload.moe.search.plan_file import read_plan
+
+    phy2log, n_experts, fleet = read_plan(plan)
+    if trace.n_experts is None:
+        trace = replace(trace, n_experts=n_experts)
+    name, windows, _ = trace.windows(window)
+    if windows.shape[1:] != (len(phy2log), n_experts):
+        raise ConfigError(
+            f"the plan has {len(phy2log)} layers of {n_experts} experts,"
+            f" the trace {windows.shape[1]} of {windows.shape[2]}",
+            hint="plan for this trace, with the same --layers",
+        )
+    _certify(certificate, name, phy2log, windows, fleet)
+    routed = imbalances(phy2log, windows, fleet)
+    equal = imbalances(phy2log, windows, fleet, routed=False)
+    limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
+    bound = [whole_bound(placement_bound(one, *limits), one, limits[2]) for one in windows]
+    facts = {
+        "schema": 1, "trace": name, "n_batches": len(windows), "equal": equal.mean(axis=0).tolist(),
+        "routed": routed.mean(axis=0).tolist(), "worst": routed.max(axis=0).tolist(),
+        "bound": np.mean(bound, axis=0).tolist(),
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(facts))
+        return 0
+    keys = ("equal", "routed", "worst", "bound")
+    rows = [[str(i), *(f"{facts[key][i]:.4f}" for key in keys)] for i in range(len(phy2log))]
+    rows.append(["mean", *(f"{np.mean(facts[key]):.4f}" for key in keys)])
+    head = ["layer", *keys]
+    click.echo("\n".join(format_table(head, rows, right=head)))
+    click.echo(f"{len(windows)} batches; equal: split equally over copies; worst: of the routed", err=True)
+    return 0
+
+
+def _certify(
+    path: Path | None, name: str, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", fleet: "Fleet"
+) -> None:
+    """Write one certificate of all batches and layers, if asked for, as ``evenload certify`` checks it."""
+    if path is None:
+        return
+    from evenload.balance.claim import text_of
+    from evenload.balance.flow import ReplicaGraph, Router
+    from evenload.balance.flow.certificate import claim_routings
+    from evenload.report.html import write_whole
+
+    n_layers, n_experts = windows.shape[1:]
+    graph = ReplicaGraph.from_slots(phy2log, n_experts, fleet.n_gpus, dead=fleet.dead)
+    router = Router(graph, speeds=fleet.living_speeds())
+    proofs = [router.solve(one).certificate(layer) for one in windows for layer in range(n_layers)]
+    write_whole(path, text_of(claim_routings(proofs, name)), "--certificate")
 
 
 for command, name in ((moe_bench, "bench"), (place, "place"), (replay, "replay"), (route, "route")):

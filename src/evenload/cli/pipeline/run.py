@@ -23,7 +23,7 @@ from evenload.cli.pipeline.planning_progress import PlanningProgress
 from evenload.cli.pipeline.result_text import echo_result
 from evenload.cli.pipeline.slurm import slurm_options, submit
 from evenload.cli.pipeline.slurm_script import SlurmOptions
-from evenload.cli.pipeline.upload_progress import UploadProgress
+from evenload.cli.pipeline.upload import UploadProgress
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult

@@ -1,15 +1,16 @@
 """``evenload upload RUN``: copy what a store lacks of a run's results."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 from evenload.cli.options import PATH, json_option, no_progress_option, quiet_option
-from evenload.cli.pipeline.upload_progress import UploadProgress
 from evenload.events import json_text
 
-__all__ = ["upload"]
+__all__ = ["UploadProgress", "upload"]
 
 
 @click.command()
@@ -38,3 +39,24 @@ def upload(run: Path, to: str | None, as_json: bool, quiet: bool, no_progress: b
     if outcome.n_left:
         click.echo(f"error: {outcome.n_left} files could not be copied: {outcome.why}", err=True)
     return 1 if outcome.n_left else 0
+
+
+class UploadProgress:
+    """A line on a terminal that says how many files are still to be copied; called again and again.
+
+    hint  what ending it means, in words
+    """
+
+    def __init__(self, hint: str, *, shows: bool = True, stream: TextIO | None = None):
+        self._stream = sys.stderr if stream is None else stream
+        self._hint, self._shows, self._width = hint, shows and self._stream.isatty(), 0
+
+    def __call__(self, n_left: int, n_files: int) -> None:
+        if not self._shows or not n_files:
+            return
+        text = (
+            f"copying results: {max(0, n_files - n_left)} of {n_files} files ({self._hint})" if n_left else ""
+        )
+        self._stream.write("\r" + text.ljust(self._width) + ("" if text else "\r"))
+        self._stream.flush()
+        self._width = len(text)

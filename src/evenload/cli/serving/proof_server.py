@@ -46,8 +46,7 @@ def serve_proofs(request: ServeRequest) -> int:
     """
     for package in ("starlette", "uvicorn"):
         require(package, extra="dash", why="serving proofs")
-    from evenload.cli.serving.proof_app import Rules, make_app
-    from evenload.cli.serving.proof_metrics import ProofMetrics
+    from evenload.cli.serving.proof_app import ProofMetrics, Rules, make_app
     from evenload.dashboard.limited_server import limited_server
     from evenload.executor.worker.memory import limit_from
     from evenload.zk.proof_service import ProofService

@@ -8,6 +8,7 @@ stepped, however different the clients' numbers of steps are.
 """
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +19,9 @@ import torch
 from torch import Tensor
 
 from evenload.clients.fused.pool import RowPool, make_pool
-from evenload.clients.fused.scalars import Scalars
-from evenload.clients.fused.steps import StepTable
 from evenload.clients.step.fuse import StackedClients, StepForm, StepInputs, StepOutput
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
+from evenload.clients.values.schedule import Constant
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["SlotRun"]
@@ -338,3 +338,125 @@ def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
 
 def _least_at_least(sizes: Sequence[int], n: int) -> int:
     return next((q for q in sizes if q >= n), sizes[-1])
+
+
+class Scalars:
+    """The numbers for steps of clients among ``tasks``; those that never change are made once."""
+
+    def __init__(self, tasks: Sequence[ClientTask], form: StepForm, dtype: torch.dtype, device: str):
+        self._form, self._dtype, self._device = form, dtype, device
+        self._has_one_recipe = all(task.recipe is tasks[0].recipe for task in tasks)
+        self._is_constant = all(isinstance(task.recipe.schedule, Constant) for task in tasks)
+        self._known: dict[int, dict[str, Tensor]] = {}
+
+    def lines(self, clients: list[tuple[ClientTask, int]], length: int, q: int) -> list[dict[str, Tensor]]:
+        """For each of ``length`` steps: name -> [q].
+
+        clients  with the steps that each has taken so far; rows beyond them repeat the first client's
+        """
+        if q in self._known:
+            return [self._known[q]] * length
+        if self._has_one_recipe and self._are_alike(clients):
+            clients = clients[:1]  # one number serves all rows
+        else:
+            clients = [*clients, *clients[:1] * (q - len(clients))]
+        tasks, steps = [task for task, _ in clients], np.array([step for _, step in clients])
+        numbers = self._numbers(tasks, steps + np.arange(length)[:, None])
+        is_fixed = all(values.ndim < 2 for values in numbers.values())
+        wide = np.empty((1 if is_fixed else length, len(numbers), q))
+        for i, values in enumerate(numbers.values()):
+            wide[:, i] = values
+        table = torch.from_numpy(wide).to(self._device, self._dtype)
+        lines = [dict(zip(numbers, line.unbind(0), strict=True)) for line in table.unbind(0)]
+        if is_fixed and self._has_one_recipe:
+            self._known[q] = lines[0]
+        return lines * length if is_fixed else lines
+
+    def _are_alike(self, clients: list[tuple[ClientTask, int]]) -> bool:
+        """Have all taken equally many steps, and (if the rate changes) equally many to take?"""
+        return len({(step, self._is_constant or task.batches.n_steps) for task, step in clients}) == 1
+
+    def _numbers(self, tasks: list[ClientTask], steps: np.ndarray) -> dict[str, np.ndarray]:
+        """Name -> numbers that broadcast to [steps, clients]."""
+        recipes = [task.recipe for task in (tasks[:1] if self._has_one_recipe else tasks)]
+        optimizers = [recipe.optimizer for recipe in recipes]
+        factor = np.ones(1) if self._is_constant else _factors(tasks, steps)
+        numbers = optimizers[0].scalars(self._form.optimizer, optimizers, factor, steps + 1)  # pyrefly: ignore
+        if self._form.prox:
+            numbers["prox"] = np.array([recipe.prox for recipe in recipes])
+        if recipes[0].clip is not None:
+            numbers["clip"] = np.array([recipe.clip for recipe in recipes])
+        return numbers
+
+
+def _factors(tasks: Sequence[ClientTask], steps: np.ndarray) -> np.ndarray:
+    """Factors [length, clients] of each client's learning rate in its ``steps`` (from 0)."""
+    schedules = [task.recipe.schedule for task in tasks]
+    sizes = [task.batches.n_steps for task in tasks]
+    lines = [
+        [s.factor(step, n) for s, step, n in zip(schedules, line, sizes, strict=True)]
+        for line in steps.tolist()
+    ]
+    return np.array(lines, dtype=float)
+
+
+LARGEST_TABLE = 512  # rows of a step; the table has their square
+
+
+class StepTable:
+    """A table with a line for each step of each client: its inputs, and its losses and metrics.
+
+    A client's steps are consecutive lines, so a segment of many clients is one lookup per column.
+
+
+    counts, losses [steps]; metrics [steps, metrics]; examples: the number of them before each step
+    """
+
+    def __init__(self, tasks: Sequence[ClientTask], pool: RowPool, dtype: torch.dtype, device: str):
+        plans, recipe = [task.batches for task in tasks], tasks[0].recipe
+        ends = list(itertools.accumulate([len(plan.counts) for plan in plans]))
+        self._first = dict(zip(map(id, tasks), [0, *ends], strict=False))
+        self.counts = np.concatenate([*(plan.counts for plan in plans), [1]])
+        self.examples = [0, *np.cumsum(self.counts).tolist()]
+        self.losses = np.empty(ends[-1])
+        self.metrics = np.empty((ends[-1], len(recipe.metrics)))
+        # The last line is no client's: it repeats a client's row, for rows beyond the clients of a step.
+        places = pool.places(tasks)
+        own = places[:1] * (not pool.is_loaded)
+        draws = np.concatenate([*(plan.draws for plan in plans), [0]])
+        self._spare = ends[-1]
+        self._places = torch.from_numpy(np.concatenate([places, own])).to(device)
+        self._weights = _row_weights(self.counts, recipe.batch_size, dtype).to(device)
+        self._draws = torch.from_numpy(draws).to(device)
+
+    def first(self, task: ClientTask) -> int:
+        """The line of the client's first step."""
+        return self._first[id(task)]
+
+    def at(self, lines: np.ndarray, q: int) -> list[Tensor]:
+        """Inputs of the steps in ``lines`` int64 [length, live], for ``q`` rows, ``live`` of them clients.
+
+        rows int64 [length, q, batch] in the pool, weights of that shape, draws int64 [length, q]
+        """
+        length, live = lines.shape
+        if live < q:
+            lines = np.hstack([lines, np.full((length, q - live), self._spare)])
+        flat = torch.from_numpy(lines.ravel()).to(self._places.device)
+        columns = (self._places, self._weights, self._draws)
+        return [t.index_select(0, flat).view(length, q, *t.shape[1:]) for t in columns]
+
+
+def _row_weights(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
+    """[steps, batch]: for a step of n real rows, 1/n for these and 0 for padding."""
+    if batch > LARGEST_TABLE:  # all rows of a client in one step, say: few numbers of rows among very many
+        return _weights_of(counts, batch, dtype)
+    return _weight_table(batch, dtype).index_select(0, torch.from_numpy(counts))
+
+
+@functools.cache
+def _weight_table(batch: int, dtype: torch.dtype) -> Tensor:
+    return _weights_of(np.arange(batch + 1), batch, dtype)
+
+
+def _weights_of(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy((np.arange(batch) < counts[:, None]) / np.maximum(counts, 1)[:, None]).to(dtype)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._closing import Closing
-from evenload._private_files import read_own, refuse_unless_own, sync, sync_folder
+from evenload._private_files import OwnFolder, sync, sync_folder
 from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, folder_hint, quoted, reason_of
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments
@@ -48,10 +48,10 @@ class Journal(Closing):
     n_damaged   entries that were found damaged and have to be done again
     """
 
-    def __init__(self, path: Path, lock_fd: int, segments: Segments, index: Index):
-        self.path = path
+    def __init__(self, folder: OwnFolder, lock_fd: int, segments: Segments, index: Index):
+        self.path = folder.path
         self.n_damaged = 0
-        self._lock_fd = lock_fd
+        self._folder, self._lock_fd = folder, lock_fd
         self._segments = segments
         self._index = index
         self._lock = threading.Lock()  # for segments and index
@@ -86,16 +86,14 @@ class Journal(Closing):
         path = Path(path)
         named = {"fingerprint": fingerprint} if isinstance(fingerprint, str) else dict(fingerprint)
         try:
-            _make_folder(path)
-            _refuse_strangers(path)
-            lock_fd = _lock(path)
-            try:
-                if _is_changed(path, named, on_change, tell):
-                    _renew(path, named, on_change, parts)
-                return cls(path, lock_fd, *_load(path, _salt(path, named, parts)))
-            except BaseException:
-                os.close(lock_fd)
-                raise
+            with contextlib.ExitStack() as undone:
+                folder = undone.enter_context(_open_folder(path))
+                lock_fd = _lock(folder)
+                undone.callback(os.close, lock_fd)
+                salt = _salt(folder, named, on_change, parts, tell)
+                journal = cls(folder, lock_fd, *_load(folder, salt))
+                undone.pop_all()
+                return journal
         except (OSError, sqlite3.OperationalError) as error:
             raise _unopened(path, error) from error
 
@@ -103,15 +101,15 @@ class Journal(Closing):
     def discard(path: Path) -> None:
         """Delete the journal in the folder ``path``, unless another process has it, or may not be touched."""
         try:
-            if not (path / "journal.json").exists():
-                return
-            lock_fd = _lock(path)
-            try:
-                _empty(path)
-                os.unlink(path / "lock")
-                os.rmdir(path)
-            finally:
-                os.close(lock_fd)
+            with OwnFolder(path, WHAT) as folder:
+                folder.facts("journal.json")
+                lock_fd = _lock(folder)
+                try:
+                    _empty(folder)
+                    folder.unlink("lock")
+                    os.rmdir(path)
+                finally:
+                    os.close(lock_fd)
         except (ConfigError, OSError):
             return
 
@@ -170,6 +168,7 @@ class Journal(Closing):
                 self._index.close()
                 self._segments.close()
                 os.close(self._lock_fd)
+                self._folder.close()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -216,44 +215,47 @@ def _unopened(path: Path, error: OSError | sqlite3.OperationalError) -> Evenload
     )
 
 
-def _make_folder(path: Path) -> None:
-    if path.is_symlink():
-        refuse_unless_own(path, path.lstat(), WHAT)
-    if path.is_dir():
-        if not os.listdir(path) and path.stat().st_uid == os.geteuid():
+def _open_folder(path: Path) -> OwnFolder:
+    """Open the folder of a journal, or make one. Raises ConfigError for a folder of other things.
+
+    Also if anybody else may have written to it: unpickling runs what is in it.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True)
+        sync_folder(path.absolute().parent)
+    except FileExistsError:
+        if path.exists() and not path.is_dir():
+            raise ConfigError(
+                f"{path} is a file, and a journal is a folder", hint="name another path"
+            ) from None
+        if not path.is_symlink() and not os.listdir(path) and path.stat().st_uid == os.geteuid():
             path.chmod(0o700)
-        if os.listdir(path) and not any((path / name).exists() for name in ("lock", "journal.json")):
+    with contextlib.ExitStack() as undone:
+        folder = undone.enter_context(OwnFolder(path, WHAT))
+        names = folder.names()
+        if names and not {"lock", "journal.json"} & set(names):
             raise ConfigError(
                 f"{path} has files that are no journal", hint="name a new folder for the journal"
             )
-        return
-    if path.exists():
-        raise ConfigError(f"{path} is a file, and a journal is a folder", hint="name another path")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)  # another may make it at the same moment
-    sync_folder(path.absolute().parent)
+        folder.check_files()
+        undone.pop_all()
+    return folder
 
 
-def _refuse_strangers(path: Path) -> None:
-    """Raise ConfigError if anybody else may have written to the journal: unpickling runs what is in it."""
-    for one in (path, *path.iterdir()):
-        with contextlib.suppress(FileNotFoundError):  # whoever has it renames drafts
-            refuse_unless_own(one, one.lstat(), WHAT)
-
-
-def _lock(path: Path) -> int:
+def _lock(folder: OwnFolder) -> int:
     """Lock the journal for this process; the system releases the lock when the process ends."""
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    fd = folder.open("lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(fd).st_ino != os.stat(path / "lock").st_ino:  # the journal was deleted meanwhile
-            raise FileNotFoundError(errno.ENOENT, "it was deleted by another process", str(path))
+        if os.fstat(fd).st_ino != folder.facts("lock").st_ino:  # the journal was deleted meanwhile
+            raise FileNotFoundError(errno.ENOENT, "it was deleted by another process", str(folder.path))
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
     except BlockingIOError:
         who = os.read(fd, 20).decode(errors="replace").strip()
         os.close(fd)
         raise ConfigError(
-            f"the journal {path} is in use{f' by process {who}' if who else ''}",
+            f"the journal {folder.path} is in use{f' by process {who}' if who else ''}",
             hint="wait for it to end, or name another journal",
         ) from None
     except BaseException:
@@ -262,29 +264,50 @@ def _lock(path: Path) -> int:
     return fd
 
 
-def _is_changed(
-    path: Path, named: Mapping[str, str], on_change: str, tell: Callable[[Mapping[str, str] | None], str]
-) -> bool:
-    """Whether the journal was made by something else. Raises ConfigError if that is refused."""
+def _salt(
+    folder: OwnFolder,
+    named: Mapping[str, str],
+    on_change: str,
+    parts: Mapping[str, str] | None,
+    tell: Callable[[Mapping[str, str] | None], str],
+) -> bytes:
+    """Return the salt of the journal, which is of what ``named`` says from now on.
+
+    Raises ConfigError if it was made by something else and that is refused.
+    """
     facts: Any = None
+    salt, was, form = b"", None, None
     try:
-        facts = _facts(path)
-        was, form = dict[str, str](facts["fingerprint"]), facts["format"]
-        if facts.get("checksum") not in (None, _checksum(facts["salt"], was)):
+        facts = json.loads(folder.read("journal.json", MOST_FACTS_BYTES))
+        known, form = dict[str, str](facts["fingerprint"]), facts["format"]
+        if facts.get("checksum") not in (None, _checksum(facts["salt"], known)):
             raise ValueError("it is not as it was written")
-        blake2b(key=bytes.fromhex(facts["salt"]))
-    except FileNotFoundError:
-        if not Segments(path, b"").numbers:
-            return False
-        was, form = None, None
+        salt = bytes.fromhex(facts["salt"])
+        blake2b(key=salt)
+        was = known
     except ConfigError:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError):
-        was, form = None, None
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        pass
     if was == named and form == FORMAT:
-        return False
-    if on_change == "rerun" or (on_change == "keep" and was is not None and form == FORMAT):
-        return True
+        return salt
+    if on_change == "rerun" or not Segments(folder, b"").numbers:
+        _empty(folder)
+        salt = os.urandom(8)
+    elif on_change != "keep" or was is None or form != FORMAT:
+        raise _of_no_use(folder.path, was, form, named, tell, facts)
+    _write_facts(folder, salt, named, parts)
+    return salt
+
+
+def _of_no_use(
+    path: Path,
+    was: Mapping[str, str] | None,
+    form: Any,
+    named: Mapping[str, str],
+    tell: Callable[[Mapping[str, str] | None], str],
+    facts: Any,
+) -> ConfigError:
     hint = OTHER_HINT
     if was is None:
         why = "its journal.json is damaged or gone, so nobody knows what made its results"
@@ -295,7 +318,7 @@ def _is_changed(
         why = f"another {' and another '.join(changed)} made its results"
         said = tell(_parts_of(facts))
         why, hint = f"{why}: {said}" if said else why, KEEP_HINT if said else hint
-    raise ConfigError(f"the journal {path} is of no use here: {why}", hint=hint)
+    return ConfigError(f"the journal {path} is of no use here: {why}", hint=hint)
 
 
 def _parts_of(facts: Any) -> dict[str, str] | None:
@@ -310,50 +333,27 @@ def _checksum(salt: Any, named: Mapping[str, str]) -> int:
     return zlib.crc32(json.dumps([salt, sorted(named.items())]).encode())
 
 
-def _facts(path: Path) -> Any:
-    return json.loads(read_own(path / "journal.json", WHAT, MOST_FACTS_BYTES))
-
-
-def _salt(path: Path, named: Mapping[str, str], parts: Mapping[str, str] | None) -> bytes:
-    """Read the journal's salt; a new journal gets one, and its fingerprint is written with it."""
-    with contextlib.suppress(FileNotFoundError):
-        return bytes.fromhex(_facts(path)["salt"])
-    salt = os.urandom(8)
-    _write_facts(path, salt.hex(), named, parts)
-    return salt
-
-
-def _write_facts(path: Path, salt: str, named: Mapping[str, str], parts: Mapping[str, str] | None) -> None:
-    draft = path / "journal.json.new"
-    with open(draft, "w", encoding="utf-8", opener=_open_private) as file:
-        facts = {"format": FORMAT, "salt": salt, "fingerprint": dict(named)}
+def _write_facts(
+    folder: OwnFolder, salt: bytes, named: Mapping[str, str], parts: Mapping[str, str] | None
+) -> None:
+    draft = folder.open("journal.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    with open(draft, "w", encoding="utf-8") as file:
+        facts = {"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}
         facts |= {} if parts is None else {"parts": dict(parts)}
-        json.dump(facts | {"checksum": _checksum(salt, named)}, file, indent=1)
+        json.dump(facts | {"checksum": _checksum(salt.hex(), named)}, file, indent=1)
         file.flush()
         sync(file.fileno())
-    os.rename(draft, path / "journal.json")
-    sync_folder(path)
+    folder.rename("journal.json.new", "journal.json")
+    folder.sync()
 
 
-def _renew(path: Path, named: Mapping[str, str], on_change: str, parts: Mapping[str, str] | None) -> None:
-    """Empty a journal of something else, or keep its entries under another fingerprint."""
-    if on_change == "rerun":
-        _empty(path)
-    else:
-        _write_facts(path, _facts(path)["salt"], named, parts)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-def _empty(path: Path) -> None:
+def _empty(folder: OwnFolder) -> None:
     """Delete all entries. journal.json is last, so that a program killed before sees the change again."""
-    Segments(path, b"").remove()
-    Index.remove(path / "index.sqlite")
+    Segments(folder, b"").remove()
+    Index.remove(folder.path / "index.sqlite")
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path / "journal.json")
-    sync_folder(path)
+        folder.unlink("journal.json")
+    folder.sync()
 
 
 def _kept_index(path: Path, salt: bytes, segments: Segments) -> tuple[Index, dict[int, int]]:
@@ -369,15 +369,16 @@ def _kept_index(path: Path, salt: bytes, segments: Segments) -> tuple[Index, dic
     return index, known
 
 
-def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
+def _load(folder: OwnFolder, salt: bytes) -> tuple[Segments, Index]:
     """Open the segments, and an index that is brought up to date with them."""
+    path = folder.path / "index.sqlite"
     with contextlib.ExitStack() as undone:
-        segments = undone.enter_context(contextlib.closing(Segments(path, salt)))
+        segments = undone.enter_context(contextlib.closing(Segments(folder, salt)))
         try:
-            index, known = _kept_index(path / "index.sqlite", salt, segments)
+            index, known = _kept_index(path, salt, segments)
         except sqlite3.Error:
-            Index.remove(path / "index.sqlite")
-            index, known = Index(path / "index.sqlite", salt), {}
+            Index.remove(path)
+            index, known = Index(path, salt), {}
         undone.enter_context(contextlib.closing(index))
         for number in segments.numbers:
             start, size = known.get(number, 0), segments.size(number)

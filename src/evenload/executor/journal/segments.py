@@ -10,11 +10,10 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from evenload._private_files import sync, sync_folder
+from evenload._private_files import OwnFolder, sync
 
 __all__ = ["MOST_KEY_BYTES", "Entry", "Segments"]
 
@@ -42,7 +41,7 @@ class Segments:
     ``salt`` goes into the checksums: a journal that is the payload of another is not taken for part of it.
     """
 
-    def __init__(self, folder: Path, salt: bytes):
+    def __init__(self, folder: OwnFolder, salt: bytes):
         self._folder = folder
         self._salt = salt
         self._readers: dict[int, int] = {}
@@ -50,17 +49,17 @@ class Segments:
         self._number = 0
         self._stop = 0
         # Ours only: a number that SQLite can hold, written as we write it.
-        names = (name for name in os.listdir(folder) if name.startswith("segment-") and len(name) < 24)
+        names = {name for name in folder.names() if name.startswith("segment-") and len(name) < 24}
         numbers = {int(name[8:]) for name in names if name[8:].isdecimal()}
-        self.numbers = sorted(number for number in numbers if self._path(number).exists())
+        self.numbers = sorted(number for number in numbers if _name(number) in names)
 
     def size(self, number: int) -> int:
-        return os.path.getsize(self._path(number))
+        return self._folder.facts(_name(number)).st_size
 
     def go_on(self, number: int, stop: int) -> None:
         """Continue this segment, all of whose ``stop`` bytes are good, with the next ``append``."""
         if stop < MOST_BYTES:
-            self._fd = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
+            self._fd = self._folder.open(_name(number), os.O_WRONLY | os.O_APPEND)
             self._number, self._stop = number, stop
 
     def append(self, records: Iterable[tuple[str, Buffer]]) -> list[Entry]:
@@ -93,7 +92,7 @@ class Segments:
         try:
             fd = self._readers.get(entry.segment)
             if fd is None:
-                fd = self._readers[entry.segment] = os.open(self._path(entry.segment), os.O_RDONLY)
+                fd = self._readers[entry.segment] = self._folder.open(_name(entry.segment), os.O_RDONLY)
             raw = _read(fd, entry.start, entry.stop - entry.start)
         except OSError:
             return None
@@ -104,7 +103,7 @@ class Segments:
 
     def scan(self, number: int, start: int = 0) -> Iterator[Entry]:
         """Yield the good records from ``start`` on, in the order in which they were written."""
-        with open(self._path(number), "rb") as file:
+        with open(self._folder.open(_name(number), os.O_RDONLY), "rb") as file:
             if os.fstat(file.fileno()).st_size <= start:
                 return
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw, memoryview(raw) as view:
@@ -120,7 +119,7 @@ class Segments:
         """Delete all segments."""
         self.close()
         for number in self.numbers:
-            os.unlink(self._path(number))
+            self._folder.unlink(_name(number))
         self.numbers = []
 
     def close(self) -> None:
@@ -135,20 +134,20 @@ class Segments:
             os.close(self._fd)
             self._fd = None
         number = max(self.numbers, default=0) + 1
-        draft = self._folder / "segment.new"
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        fd = self._folder.open("segment.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         try:
             sync(fd)
-            os.rename(draft, self._path(number))
-            sync_folder(self._folder)
+            self._folder.rename("segment.new", _name(number))
+            self._folder.sync()
         except BaseException:
             os.close(fd)
             raise
         self._fd, self._number, self._stop = fd, number, 0
         self.numbers.append(number)
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"segment-{number:06d}"
+
+def _name(number: int) -> str:
+    return f"segment-{number:06d}"
 
 
 class _Record(NamedTuple):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.executor.journal.journal import OTHER_HINT, Journal
+from evenload.executor.journal.journal import KEEP_HINT, OTHER_HINT, Journal
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "LedgerEntry"]
 
 FOLDER = "journal"
-MOST_FACTS_BYTES = 1 << 28
 _FINGERPRINT = {"results": "2"}  # each entry says what made it
 _IDENTITY = "made-of:"
+_EARLIER = "results of an earlier version, which do not say what made them"
 _OTHER_HINT = "--fresh does everything again, -o FOLDER keeps both"
 
 
@@ -88,19 +88,13 @@ class Ledger:
         Raises ConfigError if an earlier version made its results, if it is not known any more what did, or if
         another process works in the folder.
         """
-        path = run_folder / FOLDER
-        is_empty = not any(path.glob("segment-*"))
-        if not is_empty and _fingerprint(path) not in (None, _FINGERPRINT):
-            raise ConfigError(
-                f"{run_folder} holds results of an earlier version, which do not say what made them",
-                hint=_OTHER_HINT,
-            )
         try:
-            journal = Journal.open(path, _FINGERPRINT, on_change="rerun" if is_empty else "refuse")
+            journal = Journal.open(run_folder / FOLDER, _FINGERPRINT, tell=lambda _: _EARLIER)
         except ConfigError as error:
-            if error.hint != OTHER_HINT:
+            if error.hint not in (OTHER_HINT, KEEP_HINT):
                 raise
-            raise ConfigError(error.message, hint=_OTHER_HINT) from error
+            said = f"{run_folder} holds {_EARLIER}" if error.hint == KEEP_HINT else error.message
+            raise ConfigError(said, hint=_OTHER_HINT) from error
         return cls(run_folder, journal)
 
     @property
@@ -186,10 +180,3 @@ def key_of(stage: str, strand: "Strand") -> str:
     """Return the key of a result: short, and valid whatever the item's id holds."""
     name = hashlib.blake2b(strand.item.id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{stage}/{strand.sample}/{name}"
-
-
-def _fingerprint(path: Path) -> Any:
-    try:
-        return json.loads(read_plain(path / "journal.json", MOST_FACTS_BYTES))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

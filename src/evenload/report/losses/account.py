@@ -1,5 +1,6 @@
 """What a run's factors are made of, gathered from its events in memory bounded by devices and items."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,19 +29,59 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.losses.advice import Advice, advice_on
-from evenload.report.losses.lengths import Lengths
 from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
-__all__ = ["LossAccount"]
+__all__ = ["Lengths", "LossAccount"]
 
 MOST_STEPS = 20_000  # of a replay: items times slots
 MOST_LOADS = 1000
 STANDS_OUT = 0.5  # of what the slot has that lost most
 MOST_SLOTS = 3
+
+
+BINS_PER_E = 20
+LEAST_S = 1e-9
+
+
+class Lengths:
+    """The lengths of one stage's items by slot: memory for one run's bins, however many items there are."""
+
+    __slots__ = ("_bins",)
+
+    def __init__(self) -> None:
+        self._bins: dict[tuple[str, int], tuple[float, float]] = {}
+
+    def add(self, track: str, n_items: float, seconds: float) -> None:
+        """Count ``n_items`` that took ``seconds`` together on the slot ``track``."""
+        if n_items <= 0 or not LEAST_S <= seconds < math.inf:
+            return
+        at = track, math.floor(math.log(max(LEAST_S, seconds / n_items)) * BINS_PER_E)
+        n, total_s = self._bins.get(at, (0.0, 0.0))
+        self._bins[at] = n + n_items, total_s + seconds
+
+    def pieces(self, most: int, speeds: Mapping[str, float]) -> list[float]:
+        """The work of each item (its seconds times its slot's speed), whose sum is that of all items.
+
+        Where there are more than ``most``, items of like work are put together, and at least one of each is
+        left; items of slots without a speed are left out.
+        """
+        bins: dict[int, tuple[float, float]] = {}
+        for (track, _), (n, total_s) in self._bins.items():
+            work = total_s * speeds.get(track, 0.0)
+            if work > 0:
+                at = math.floor(math.log(work / n) * BINS_PER_E)
+                n_before, before = bins.get(at, (0.0, 0.0))
+                bins[at] = n_before + n, before + work
+        share = min(1.0, most / max(1.0, sum(n for n, _ in bins.values())))
+        rows = []
+        for n, work in bins.values():
+            n_pieces = max(1, round(n * share))
+            rows += [work / n_pieces] * n_pieces
+        return rows
 
 
 @dataclass(slots=True)

@@ -4,19 +4,91 @@ It has a channel of its own over the CPU (gloo): nothing waits for a GPU, and no
 its way. Whoever does not take part is named.
 """
 
+import contextlib
 import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
-from evenload.training.ranks.stall_watch import StallWatch
 
-__all__ = ["RankGroup"]
+__all__ = ["RankGroup", "agree", "late", "same_order"]
 
 FACT_BYTES = 8192  # a fault of two sentences, each of its letters escaped
 MOST_STALL_S = 1e6
 ANSWER_S = 10.0  # to hear from all who are still there, once an exchange has failed
+
+
+LOG = logging.getLogger("evenload.training")
+REPLY_S = 5.0  # at most, for others that have waited as long to say so
+
+
+class StallWatch:
+    """A thread of its own that looks at how long this rank has waited for others, and names who is late.
+
+    Who has waited for ``stall_s`` says so in the store of torch.distributed; who has not said so a while
+    later is the one that the others wait for. Nothing is asked of a rank that stalls, and nothing is ended.
+
+    store    of torch.distributed, for these ranks alone
+    tell     is given what there is to say, once for each step; by default a warning of the logger
+             ``evenload.training``
+    """
+
+    def __init__(
+        self, store: Any, number: int, size: int, stall_s: float, tell: Callable[[str], None] = LOG.warning
+    ):
+        self._store, self._number, self._size = store, number, size
+        self._stall_s, self._tell = stall_s, tell
+        self._since: tuple[int, float] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="evenload-stalls", daemon=True)
+        self._thread.start()
+
+    def waiting(self, step: int) -> None:
+        """Say that this rank has done its part of ``step``, and waits."""
+        self._since = (step, time.monotonic())
+
+    def done(self) -> None:
+        """Say that all have come."""
+        self._since = None
+
+    def stop(self) -> None:
+        """End the watch; does not wait for it."""
+        self._stop.set()
+
+    def _look(self) -> None:
+        told = -1
+        while not self._stop.wait(self._stall_s / 4):
+            since = self._since
+            if since is None or since[0] == told or time.monotonic() - since[1] < self._stall_s:
+                continue
+            with contextlib.suppress(RuntimeError):  # the store is gone: torch says so to who waits
+                told = self._ask(*since, told)
+
+    def _ask(self, step: int, began_s: float, told: int) -> int:
+        """Name who has not said that it waits, if this rank still does; returns the step that was told."""
+        keys = [f"waits/{step}/{rank}" for rank in range(self._size)]
+        self._store.set(keys[self._number], "yes")
+        self._stop.wait(min(REPLY_S, self._stall_s))
+        missing = late(self._store.check([key]) for key in keys)
+        if self._since != (step, began_s) or not missing:
+            return told
+        waited_s = time.monotonic() - began_s
+        self._tell(f"{missing} not done with step {step}: the others have waited {waited_s:.0f} s")
+        return step
+
+
+def late(waits: Iterable[bool]) -> str:
+    """Name the ranks that do not wait, by what each says; "" if all do."""
+    missing = [rank for rank, does in enumerate(waits) if not does]
+    if not missing:
+        return ""
+    names = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
+    return f"rank {names} is" if len(missing) == 1 else f"ranks {names} are"
 
 
 class RankGroup:
@@ -149,3 +221,61 @@ HINT = "see what happened to it: its output, its memory; the others cannot go on
 
 def _names(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:20]))
+
+
+T = TypeVar("T")
+SAID = 400
+
+
+def agree(ranks: RankGroup, make: Callable[[], tuple[T, Mapping[str, Any]]]) -> tuple[T, list[Any]]:
+    """Return what ``make`` makes, and what each rank has of its own, under "own" of its settings.
+
+    make  returns something and settings, which have to be the same on all ranks but for "own"
+
+    Raises ConfigError, the same on all ranks: the error of the lowest rank whose ``make`` raises one, or the
+    first setting that differs.
+    """
+    made, settings, fault = None, {}, None
+    try:
+        made, settings = make()
+    except ConfigError as error:
+        fault = [error.message[:SAID], (error.hint or "")[:SAID]]
+        if ranks.size == 1:
+            raise
+    said = ranks.facts({"fault": fault, "settings": dict(settings)})
+    for rank, one in enumerate(said):
+        if one["fault"] is not None:
+            message, hint = map(str, one["fault"])
+            raise ConfigError(f"on rank {rank}: {message}", hint=hint or None)
+    for name in said[0]["settings"]:
+        if name != "own":
+            same(name, [one["settings"][name] for one in said])
+    if made is None:
+        raise AssertionError("no rank has a fault, and this one made nothing")
+    return made, [one["settings"].get("own") for one in said]
+
+
+def same(name: str, values: list[Any]) -> None:
+    """Raise ConfigError unless all ranks have the same value."""
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise ConfigError(
+                f"rank 0 has {name}={quoted(values[0])}, rank {rank} has {quoted(value)}",
+                hint=f"give every rank the same {name}",
+            )
+
+
+def same_order(ranks: RankGroup, digest: float, n_found: int, n_said: int) -> None:
+    """Raise ConfigError unless all ranks have samples of the same digest, as many as the sampler said."""
+    found = ranks.gather([digest, float(n_found)], "the order of an epoch")
+    wrong = [n for _, n in found if n != n_said]
+    if wrong:
+        raise ConfigError(
+            f"the sampler said {n_said} samples, and yields {wrong[0]:.0f}",
+            hint="give a sampler whose __len__ is what it yields",
+        )
+    if len({one for one, _ in found}) > 1:
+        raise ConfigError(
+            "the sampler yields the samples in another order on each rank",
+            hint="seed it alike on every rank, or give the data set, which is shuffled by seed=",
+        )

@@ -1,1 +1,0 @@
-"""The ranks of a training: small exchanges between them, and settings on which they agree."""
