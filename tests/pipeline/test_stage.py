@@ -12,7 +12,7 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
-from evenload.pipeline.stage import Item, Stage, StageSetup
+from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.target import CodeTarget, load_target, locate_target
 
@@ -124,7 +124,6 @@ def test_the_context_says_device_folder_and_seed(folder: Path) -> None:
     context = runner._stage.context
     assert (context.stage, context.device, context.folder, context.seed) == ("one", DEVICE, folder, 9)
     assert context.path("w.bin") == folder / "w.bin"
-    assert isinstance(runner._stage, Stage)
     runner.close()
     assert runner._stage.is_closed
 

@@ -21,6 +21,7 @@ from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
+from evenload.pipeline.json_values import is_json
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
@@ -50,12 +51,19 @@ def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) ->
     return items
 
 
-def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults, list[str]]:
-    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes."""
+def find_items(
+    inputs: "InputsSection", folder: Path, seed: int, values: Any = None
+) -> tuple[Items, Faults, list[str]]:
+    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes.
+
+    values  items that a program gives, in the place of a file's
+    """
     faults: Faults = []
     notes: list[str] = []
     given = str(getattr(inputs, inputs.source))
-    if inputs.folder is not None or inputs.glob is not None:
+    if values is not None:
+        rows = _given_rows(values, inputs, folder, faults, notes)
+    elif inputs.folder is not None or inputs.glob is not None:
         rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults, notes)
     else:
         rows = _table_rows(inputs, folder, given, _place(inputs), faults, notes)
@@ -131,6 +139,56 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: lis
             for empty in _empty_folders(str(inputs.glob), folder, files)
         ]
     return rows
+
+
+def _given_rows(values: Any, inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
+    """Return a row for each item that a program gives: a dict's values, a ``path``, or a ``value``.
+
+    An item without an id has its position for one, a path what it would have in a folder.
+    """
+    given = list(_given_items(values))
+    files = {_absolute(folder / one) for one in given if isinstance(one, PurePath)}
+    root = Path(os.path.commonpath([file.parent for file in files])) if files else folder
+    ids = _ids_of({str(file): _relative(file, root) for file in sorted(files)}, notes)
+    rows: Rows = []
+    for number, one in enumerate(given):
+        row = dict(one) if isinstance(one, Mapping) else {}
+        if not isinstance(one, Mapping):
+            row["path" if isinstance(one, PurePath) else "value"] = one
+        for column, value in row.items():
+            is_path = isinstance(value, PurePath) or (column in inputs.paths and isinstance(value, str))
+            if is_path and not is_remote(str(value)):
+                row[column] = str(_absolute(folder / value))
+            elif getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+                row[column] = value.item()
+            if not is_json({column: row[column]}):
+                text = f"column {quoted(column)} holds {quoted(value)}, of type {type(value).__name__}"
+                text += ", which a table cannot; give numbers, texts, booleans, None, lists or dicts of these"
+                faults.append(((f"items[{number}]",), f"{text}, or the path of a file that holds it"))
+        name = row.pop(inputs.id, None)
+        if not _text(name):
+            name = ids[row["path"]][0] if isinstance(one, PurePath) else number
+        faults += [((f"items[{number}]",), text) for text in apply_types(row, inputs.types)]
+        rows.append((str(name), row))
+    if not rows:
+        faults.append((("items",), "there is none"))
+    return rows
+
+
+def _given_items(values: Any) -> Iterable[Any]:
+    """Return the items that a program gives; of a frame its rows, without what is missing in them."""
+    if isinstance(values, str | bytes | PurePath) or not isinstance(values, Iterable):
+        raise ConfigError(
+            f"{quoted(values)} are no items",
+            hint='give a list of dicts, of values or of paths, a frame, or inputs: {"glob": "in/*.png"}',
+        )
+    if hasattr(values, "iter_rows"):  # of polars
+        rows = values.iter_rows(named=True)
+    elif hasattr(values, "notna") and hasattr(values, "columns"):  # of pandas
+        rows = values.astype(object).where(values.notna(), None).to_dict("records")
+    else:
+        return values
+    return ({name: one for name, one in row.items() if one is not None} for row in rows)
 
 
 def _columns_of(

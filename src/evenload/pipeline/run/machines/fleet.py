@@ -11,14 +11,15 @@ from evenload.executor.backends import Backend, BackendSettings, Machines, Worke
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.planning.job_plan import free_host_bytes
 from evenload.pipeline.reuse.stage_code import StageCode, read_code
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import BackendSection, StageSpec
+    from evenload.pipeline.job.spec import BackendSection, JobSpec, StageSpec
 
-__all__ = ["RunFleet", "backend_of", "imports_of"]
+__all__ = ["RunFleet", "backend_of", "check_live_code", "imports_of"]
 
 STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
 
@@ -147,6 +148,19 @@ def backend_of(
     return settings, is_own and section.follow
 
 
+def check_live_code(spec: "JobSpec") -> None:
+    """Raise SpecError with all code of this program that cannot be sent to a worker."""
+    faults: list[tuple[tuple[str | int, ...], str]] = []
+    for number, stage in enumerate(spec.stages):
+        for place, code in stage.live:
+            try:
+                code.pack()
+            except EvenloadError as error:
+                faults.append((("stages", number, *place), f"{error.message}; {error.hint}"))
+    if faults:
+        raise spec.origins.error(faults)
+
+
 def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     """Return what workers of a job will import that takes long, as a table or the stages' sources say.
 
@@ -158,8 +172,7 @@ def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     for stage in stages:
         if stage.python is None:
             known = BUILTIN_STAGES.get(stage.kind or "")
-            named = [stage.target] if known is None else [stage.params.get(name) for name in known.code]
-            code = _code_of([target for target in named if isinstance(target, str)], folder)
+            code = _code_of([target for _, target in stage.code], folder)
             if code is not None and code.prepares_imports:
                 return ()
             found |= dict.fromkeys(known.imports if known is not None else ())
@@ -167,7 +180,7 @@ def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _code_of(targets: list[str], folder: Path) -> StageCode | None:
+def _code_of(targets: list[str | LiveCode], folder: Path) -> StageCode | None:
     """Return the code of a stage; None if it is not found or not readable, as whoever runs it will say."""
     try:
         return read_code([locate_target(target, folder) for target in targets], folder)
