@@ -286,8 +286,10 @@ def lacks_method(target: CodeTarget, method: str) -> bool:
         return False
     named: set[Any] = set()
     for one in ast.walk(module):  # X.batch = ..., setattr(X, "batch", ...), X = other(X)
-        if isinstance(one, ast.Constant) or isinstance(getattr(one, "ctx", None), ast.Store):
-            named |= {getattr(one, key, None) for key in ("id", "attr", "value") if _is_word(one, key)}
+        if isinstance(getattr(one, "ctx", None), ast.Store):
+            named |= {getattr(one, key, None) for key in ("id", "attr") if _is_word(one, key)}
+        elif isinstance(one, ast.Constant) and one.value != target.name:  # which __all__ has, too
+            named |= {one.value} if _is_word(one, "value") else set()
     for one in (one for one in ast.walk(node) if one is not node):
         named |= {getattr(one, key) for key in ("id", "attr", "name") if _is_word(one, key)}
     return named.isdisjoint((method, target.name, "__getattr__", "__getattribute__", "setattr", "__dict__"))

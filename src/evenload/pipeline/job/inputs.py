@@ -182,10 +182,11 @@ def _given_items(values: Any) -> Iterable[Any]:
             f"{quoted(values)} are no items",
             hint='give a list of dicts, of values or of paths, a frame, or inputs: {"glob": "in/*.png"}',
         )
-    if hasattr(values, "iter_rows"):  # of polars
-        rows = values.iter_rows(named=True)
-    elif hasattr(values, "notna") and hasattr(values, "columns"):  # of pandas
-        rows = values.astype(object).where(values.notna(), None).to_dict("records")
+    frame: Any = values
+    if hasattr(frame, "iter_rows"):  # of polars
+        rows = frame.iter_rows(named=True)
+    elif hasattr(frame, "notna") and hasattr(frame, "columns"):  # of pandas
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     else:
         return values
     return ({name: one for name, one in row.items() if one is not None} for row in rows)

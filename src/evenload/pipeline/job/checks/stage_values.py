@@ -103,7 +103,8 @@ def code_faults(stage: "StageSpec", folder: Path) -> Iterator[tuple[Place, str]]
             if place[0] == "params":
                 yield place, one_line(error)
     with contextlib.suppress(EvenloadError, OSError):  # the code is not on this machine
-        if stage.batch > 1 and lacks_method(locate_target(stage.target, folder), "batch"):
+        is_own = stage.batch > 1 and stage.kind is None
+        if is_own and lacks_method(locate_target(stage.target, folder), "batch"):
             name = str(stage.target).rpartition(":")[2]
             yield (
                 ("batch",),
