@@ -8,6 +8,7 @@ import inspect
 import pickle
 from typing import Any
 
+from evenload.errors import ConfigError
 from evenload.executor.task.prepare import pickle_callable
 
 __all__ = ["IN_PROGRAM", "LiveCode"]
@@ -26,32 +27,23 @@ class LiveCode:
         self.name = str(getattr(code, "__name__", type(code).__name__))
         self.text = _definition(code)
         self._code = code
-        self._packed: tuple[bytes, list[bytes]] | None = None
 
     def load(self) -> Any:
         """Return the class or function; in a worker it is unpickled, which may raise anything."""
-        if self._code is None and self._packed is not None:
-            self._code = pickle.loads(self._packed[0], buffers=self._packed[1])
         return self._code
 
-    def pack(self) -> tuple[bytes, list[bytes]]:
-        """Return the code as it is now, pickled. Raises ConfigError if it cannot be."""
-        if self._packed is not None:
-            return self._packed
-        body, buffers = pickle_callable(self._code)
-        return body, [bytes(buffer) for buffer in buffers]
+    @property
+    def fault(self) -> str:
+        """Why it cannot be sent to a worker; "" if it can."""
+        try:
+            pickle_callable(self._code)
+        except ConfigError as error:
+            return f"{error.message}; {error.hint}"
+        return ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self.name, self.text, self.pack())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LiveCode):
-            return NotImplemented
-        is_packed = self._packed is not None and self._packed == other._packed
-        return is_packed or (self._packed is None and self._code is other._code)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+        body, buffers = pickle_callable(self._code)
+        return _Packed, (self.name, body, [bytes(buffer) for buffer in buffers])
 
     def __str__(self) -> str:
         return f"{IN_PROGRAM}:{self.name}"
@@ -59,10 +51,24 @@ class LiveCode:
     __repr__ = __str__
 
 
-def _unpacked(name: str, text: str, packed: tuple[bytes, list[bytes]]) -> LiveCode:
-    made = object.__new__(LiveCode)
-    made.name, made.text, made._packed, made._code = name, text, packed, None
-    return made
+class _Packed(LiveCode):
+    """Live code as a worker gets it: unpickled where it is needed, so that its faults are its stage's."""
+
+    def __init__(self, name: str, body: bytes, buffers: list[bytes]):
+        self.name, self.text, self._pickled = name, "", (body, buffers)
+
+    def load(self) -> Any:
+        if not hasattr(self, "_code"):
+            self._code = pickle.loads(self._pickled[0], buffers=self._pickled[1])
+        return self._code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Packed, (self.name, *self._pickled)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Packed) and self._pickled == other._pickled
+
+    __hash__ = None
 
 
 def _definition(code: Any) -> str:

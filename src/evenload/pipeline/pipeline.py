@@ -154,8 +154,7 @@ class Pipeline:
         path   write the job file there, and that table beside it
         Raises ConfigError if code is in no file, which YAML could name, or ``path`` is not in ``folder``.
         """
-        from evenload.pipeline.job.from_python import ROWS, table_text, with_table
-        from evenload.pipeline.job.job_file import spec_text
+        from evenload.pipeline.job.from_python import ROWS
 
         file = self.folder / (path or "job.yaml")
         if file.resolve().parent != self.folder:
@@ -168,12 +167,23 @@ class Pipeline:
             )
         job = self if items is None else self.on(items)
         table = ROWS if path is None else f"{file.stem}.jsonl"
-        text = spec_text(with_table(job.spec, table) if job._has_rows else job.spec, has_defaults=False)
+        text = job._text(table, None if path is None else file.with_name(table), has_defaults=False)
         if path is not None:
             write_atomically(file, text.encode())
-            if job._has_rows:
-                write_atomically(file.with_name(table), table_text(job.spec, job.items).encode())
         return text
+
+    def _text(self, shown: str, table: Path | None, *, has_defaults: bool = True) -> str:
+        """Return the job as YAML. Items that a program gave become ``table``, which YAML names ``shown``."""
+        from evenload.pipeline.job.job_file import spec_text
+
+        spec = self.spec
+        if self._has_rows:
+            rows = (json_text({spec.job.inputs.id: item.id, **values}) for item, values in self.items)
+            if table is not None:
+                write_atomically(table, "".join(f"{row}\n" for row in rows).encode())
+            inputs = spec.job.inputs.model_copy(update={"jsonl": shown})
+            spec = spec.model_copy(update={"job": spec.job.model_copy(update={"inputs": inputs})})
+        return spec_text(spec, has_defaults=has_defaults)
 
     def plan(
         self,
@@ -257,13 +267,15 @@ class Pipeline:
 
         The arguments win over the job file. Raises UnknownName or ConfigError on names that are none.
         """
-        from evenload.pipeline.run.machines.fleet import RunFleet, backend_of, check_live_code, imports_of
+        from evenload.pipeline.run.machines.fleet import RunFleet, backend_of, imports_of
 
         _check_names(policy, backend or "process")
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
-        if (settings if isinstance(settings, str) else "") != "inline":
-            check_live_code(self.spec)
+        live = [(n, *one) for n, stage in enumerate(self.spec.stages) for one in stage.live]
+        sent = live if settings != "inline" else ()
+        if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
+            raise self.spec.origins.error(faults)
         return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
@@ -340,7 +352,9 @@ class Pipeline:
                     store.uploads(folder.path) as uploads,
                 ):
                     folder.sweep()
-                    folder.write_text("config.yaml", self._config(folder))
+                    table = folder.file("items.jsonl")
+                    text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
+                    folder.write_text("config.yaml", text)
                     folder.begin(self.folder, self._made_of(reuse))
                     with EventFile(folder.file("events.jsonl")) as file:
                         session = JobSession(
@@ -424,17 +438,6 @@ class Pipeline:
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
         return PlannedJob(plan, asked)
 
-    def _config(self, folder: RunFolder) -> str:
-        """Return the job as it runs; a table of items that a program gave is written to the run folder."""
-        from evenload.pipeline.job.from_python import ROWS, table_text, with_table
-        from evenload.pipeline.job.job_file import spec_text
-
-        spec = self.spec
-        if self._has_rows:
-            folder.write_text(ROWS, table_text(spec, self.items))
-            spec = with_table(spec, str(folder.file(ROWS)))
-        return f"# Paths are relative to {self.folder}\n{spec_text(spec)}"
-
     def _write(
         self,
         session: "JobSession",
@@ -490,11 +493,10 @@ class Pipeline:
 
 
 def _items_and_devices(items: Any, devices: Any) -> tuple[Any, Any]:
-    """Tell devices that stand where items do now, which came first until 0.3, from items."""
+    """Tell items from devices, which stood there until 0.3."""
     if not isinstance(items, str | int):
         return items, devices
-    text = f"devices come second now: write run(devices={quoted(items)})"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    warnings.warn(f"write devices={quoted(items)}: items come first", DeprecationWarning, stacklevel=3)
     return None, items
 
 

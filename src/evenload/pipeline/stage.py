@@ -127,10 +127,6 @@ class Stage:
             raise ConfigError(f"{quoted(code)} is no stage", hint="give a class, a function, or kind=")
         self.code, self.options = code, options
 
-    def __repr__(self) -> str:
-        options = "".join(f", {name}={quoted(value)}" for name, value in self.options.items())
-        return f"Stage({getattr(self.code, '__name__', self.code)}{options})"
-
 
 @dataclass(frozen=True, slots=True)
 class StageSetup:

@@ -7,8 +7,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
-from evenload.events import json_text
-from evenload.pipeline.job.inputs import Items
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_inputs import SOURCES, JobSection
 from evenload.pipeline.job.yaml_text import Place
@@ -16,7 +14,7 @@ from evenload.pipeline.json_values import json_value
 from evenload.pipeline.stage import Stage
 from evenload.pipeline.target import target_of
 
-__all__ = ["ROWS", "job_document", "lacks_source", "table_text", "with_inputs", "with_table"]
+__all__ = ["ROWS", "SOURCES", "job_document", "lacks_source", "with_inputs"]
 
 ROWS = "items.jsonl"  # beside the job, or in the run folder, where items are given as values
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,39}")
@@ -51,17 +49,6 @@ def with_inputs(document: dict[str, Any], inputs: Any) -> dict[str, Any]:
     """Return a job with these ``inputs``; without a source, they are a table that is written when it runs."""
     inputs = {**inputs, "jsonl": ROWS} if lacks_source(inputs) else inputs
     return {**document, "job": {**document["job"], "inputs": inputs}}
-
-
-def with_table(spec: JobSpec, table: str) -> JobSpec:
-    """Return a job whose items are the rows of ``table``."""
-    inputs = spec.job.inputs.model_copy(update={"jsonl": table})
-    return spec.model_copy(update={"job": spec.job.model_copy(update={"inputs": inputs})})
-
-
-def table_text(spec: JobSpec, items: Items) -> str:
-    """Return the table, as JSON lines, of items that a program gave."""
-    return "".join(f"{json_text({spec.job.inputs.id: item.id, **values})}\n" for item, values in items)
 
 
 def _is_of_job(key: str) -> bool:

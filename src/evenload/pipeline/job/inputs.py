@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
+from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.remote.copies import RemoteCopies
@@ -28,7 +28,7 @@ from evenload.pipeline.stage import Item
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import InputsSection
 
-__all__ = ["Items", "find_items", "read_items"]
+__all__ = ["Items", "find_items"]
 
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
@@ -39,22 +39,12 @@ FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
 
 
-def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) -> Items:
-    """Return every item with its values: files sorted by path, rows in the order of their table.
-
-    Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
-    line that is not JSON, a row without id, ids given twice, a column that no item has.
-    """
-    items, faults, _ = find_items(inputs, folder, seed)
-    if faults:
-        raise SpecError(source, [(".".join(map(str, place)), text) for place, text in faults])
-    return items
-
-
 def find_items(
     inputs: "InputsSection", folder: Path, seed: int, values: Any = None
 ) -> tuple[Items, Faults, list[str]]:
-    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes.
+    """Return every item with its values, what is wrong with the inputs, and notes.
+
+    Files are sorted by path, rows are in the order of their table; paths are absolute.
 
     values  items that a program gives, in the place of a file's
     """

@@ -63,7 +63,7 @@ def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: boo
 def load_job(path: str | Path, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
     """Read and check a job file, list its items, and check that each name in the job is one of a value.
 
-    Raises as ``load_spec`` and ``read_items``.
+    Raises as ``load_spec`` and ``items_of``.
     """
     text, folder = _read(path)
     return parse_job(text, folder, str(path), changes)
@@ -84,12 +84,19 @@ def parse_spec(
     with_inputs: bool = True,
 ) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
-    return _parse(text, folder if with_inputs else None, source, changes)
+    document, lines, faults = parse_yaml(text, source)
+    if not isinstance(document, dict):
+        raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
+    document = _expand_shorthand(document)
+    options: dict[Place, str] = {}
+    for change in changes:
+        options[apply_change(document, change)] = f"--set {printable(change)}"
+    return spec_of(document, Origins(source, lines, options), folder if with_inputs else None, faults)
 
 
 def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
     """Check the text of a job file as ``load_job`` does."""
-    spec = _parse(text, folder, source, changes)
+    spec = parse_spec(text, folder, source, changes)
     return spec, items_of(spec, folder)
 
 
@@ -106,18 +113,6 @@ def items_of(spec: JobSpec, folder: Path, values: Any = None) -> Items:
     if faults:
         raise spec.origins.error(faults)
     return items
-
-
-def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) -> JobSpec:
-    """Check the text of a job file; without ``folder``, what it refers to is not looked up."""
-    document, lines, faults = parse_yaml(text, source)
-    if not isinstance(document, dict):
-        raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
-    document = _expand_shorthand(document)
-    options: dict[Place, str] = {}
-    for change in changes:
-        options[apply_change(document, change)] = f"--set {printable(change)}"
-    return spec_of(document, Origins(source, lines, options), folder, faults)
 
 
 def spec_of(

@@ -17,9 +17,9 @@ from evenload.pipeline.reuse.stage_code import StageCode, read_code
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import BackendSection, JobSpec, StageSpec
+    from evenload.pipeline.job.spec import BackendSection, StageSpec
 
-__all__ = ["RunFleet", "backend_of", "check_live_code", "imports_of"]
+__all__ = ["RunFleet", "backend_of", "imports_of"]
 
 STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
 
@@ -146,19 +146,6 @@ def backend_of(
     is_own = section.name == "ray"
     settings = Ray(section.address, section.runtime_env, section.reserve) if is_own else Ray()
     return settings, is_own and section.follow
-
-
-def check_live_code(spec: "JobSpec") -> None:
-    """Raise SpecError with all code of this program that cannot be sent to a worker."""
-    faults: list[tuple[tuple[str | int, ...], str]] = []
-    for number, stage in enumerate(spec.stages):
-        for place, code in stage.live:
-            try:
-                code.pack()
-            except EvenloadError as error:
-                faults.append((("stages", number, *place), f"{error.message}; {error.hint}"))
-    if faults:
-        raise spec.origins.error(faults)
 
 
 def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
