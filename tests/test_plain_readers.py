@@ -48,7 +48,7 @@ def table(path: Path) -> Any:
 
     items, faults, _ = find_items(InputsSection(**{path.suffix[1:]: path.name}), path.parent, 0)
     if faults:
-        raise ConfigError(f"{faults}")
+        raise EvenloadError(f"{faults}")
     return items
 
 

@@ -62,7 +62,7 @@ def _entry(stage: Stage, number: int, folder: Path, faults: list[tuple[Place, st
     place, code = ("stages", number), stage.code
     entry = _plain(stage.options, place, faults)
     named = code.rpartition(":")[2] if isinstance(code, str) else getattr(code, "__name__", entry.get("kind"))
-    entry.setdefault("name", named if _NAME.fullmatch(str(named)) else f"stage{number + 1}")
+    entry.setdefault("name", named if _NAME.fullmatch(str(named or "")) else f"stage{number + 1}")
     if isinstance(code, str | type):
         entry["target"] = code if isinstance(code, str) else target_of(code, folder)
     elif code is not None:
