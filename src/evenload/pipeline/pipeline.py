@@ -158,8 +158,9 @@ class Pipeline:
 
         file = self.folder / (path or "job.yaml")
         if file.resolve().parent != self.folder:
-            hint = f"write it to {self.folder / file.name}, or give Pipeline folder={str(file.parent)!r}"
-            raise ConfigError(f"paths in the job do not belong to the folder of {file}", hint=hint)
+            raise ConfigError(
+                f"paths in the job do not belong to the folder of {file}", hint=f"write it to {self.folder}"
+            )
         if live := [stage.name for stage in self.spec.stages if stage.live]:
             raise ConfigError(
                 f"YAML cannot name the code of {', '.join(live)}: no module but this program has it",

@@ -30,9 +30,13 @@ class ItemFailure:
         own = [one for one in others if "site-packages" not in one[0]]
         return " line ".join(own[-1]) if own else ""
 
+    @property
+    def text(self) -> str:
+        """The error with its place."""
+        return f"{self.type}: {self.message}" + (f" ({self.place})" if self.place else "")
+
     def __str__(self) -> str:
-        where = f" ({self.place})" if self.place else ""
-        return f"{self.stage}: {self.type}: {self.message}{where}"
+        return f"{self.stage}: {self.text}"
 
     def to_json(self) -> dict[str, str]:
         return {"stage": self.stage, "type": self.type, "message": self.message}

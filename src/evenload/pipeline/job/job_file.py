@@ -18,6 +18,7 @@ from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.checks.priorities import find_priority_faults
 from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
+from evenload.pipeline.job.section import one_line
 from evenload.pipeline.job.spec import Faults, JobSpec
 from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
 
@@ -215,7 +216,7 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
     if kind == "literal_error":
         return [(place, f"{quoted(part['input'])} is not known; {_nearest_literal(part)}")]
     if cause is not None:
-        return [(place, str(cause))]
+        return [(place, one_line(cause) if isinstance(cause, ConfigError) else str(cause))]
     said = part["msg"]
     for theirs, plain in _PLAIN_WORDS:
         said = re.sub(theirs, plain, said)

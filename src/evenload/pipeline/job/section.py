@@ -88,11 +88,8 @@ def job_folder(info: ValidationInfo):
 
 
 def located(target: Code, info: ValidationInfo) -> Code:
-    """Return ``target`` if its code is found. Raises ValueError with what is wrong."""
+    """Return ``target`` if its code is found. Raises ConfigError with what is wrong."""
     folder = job_folder(info)
     if folder is not None:
-        try:
-            locate_target(target, folder)
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        locate_target(target, folder)
     return target

@@ -21,12 +21,12 @@ from pydantic import (
 )
 
 from evenload.devices.selection import check_spec
-from evenload.errors import EvenloadError, quoted
+from evenload.errors import quoted
 from evenload.pipeline.artifacts import output_path, part_id
 from evenload.pipeline.file_types import is_file_type
-from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, find_builtin_stage
 from evenload.pipeline.job.expression import Condition, parse_condition
-from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
+from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located
 from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
@@ -258,14 +258,9 @@ class StageSpec(Section):
     @field_validator("kind")
     @classmethod
     def _kind_is_known(cls, kind: str | None) -> str | None:
-        from evenload.pipeline.job.builtin_stages import find_builtin_stage
-
-        try:
-            if kind is not None:
-                find_builtin_stage(kind)
-            return kind
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        if kind is not None:
+            find_builtin_stage(kind)
+        return kind
 
     @field_serializer("params", when_used="json")
     def _params_as_text(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -306,13 +301,10 @@ class StageSpec(Section):
     @field_validator("devices")
     @classmethod
     def _devices_are_written_well(cls, devices: str | int | None) -> str | int | None:
-        try:
-            if isinstance(devices, str):  # a term may name its machine: east/cuda:0
-                check_spec(",".join(term.rpartition("/")[2] for term in devices.split(",")))
-            elif devices is not None:
-                check_spec(devices)
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        if isinstance(devices, str):  # a term may name its machine: east/cuda:0
+            check_spec(",".join(term.rpartition("/")[2] for term in devices.split(",")))
+        elif devices is not None:
+            check_spec(devices)
         return devices
 
     @field_validator("fit")
@@ -325,10 +317,7 @@ class StageSpec(Section):
     @field_validator("when")
     @classmethod
     def _condition_parses(cls, when: str | None) -> str | None:
-        try:
-            return when if when is None else parse_condition(when).text
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        return when if when is None else parse_condition(when).text
 
     @model_validator(mode="after")
     def _model_is_there(self, info: ValidationInfo) -> "StageSpec":
