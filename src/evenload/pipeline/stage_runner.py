@@ -161,16 +161,6 @@ class StageRunner:
             for one, call in zip(outputs, calls, strict=True)
         ]
 
-    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
-        """Call the stage and save its files; returns outputs and ``{output: [bytes, digest]}``."""
-        made = self.call(inputs, item, place)
-        save(made)
-        return made.outputs, made.files
-
-    def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
-        """Run ``(values, item)``; returns the item's index and its outputs."""
-        return task[1].index, self.run(*task)[0]
-
     def close(self) -> None:
         """Call the stage's ``close``, if it has one: on its event loop, if it has one of those."""
         close = getattr(self._stage, "close", None)

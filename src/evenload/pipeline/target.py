@@ -67,15 +67,6 @@ class CodeTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signature:
-    """The arguments that a callable takes from the job file; ``is_open``: it takes any name."""
-
-    names: tuple[str, ...]
-    required: tuple[str, ...]
-    is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ReturnedNames:
     """The names of a stage's outputs, as far as its source says.
 
@@ -242,20 +233,6 @@ def _parse(content: bytes, name: str) -> ast.Module:
     return ast.parse(content, filename=name)
 
 
-def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef, n_own: int) -> _Signature:
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    n_required = len(positional) - len(arguments.defaults)
-    required = [a.arg for a in positional[n_own:n_required]]
-    required += [
-        a.arg
-        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    ]
-    names = [a.arg for a in [*positional[n_own:], *arguments.kwonlyargs]]
-    return _Signature(tuple(names), tuple(required), arguments.kwarg is not None)
-
-
 def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_own: int) -> list[str]:
     """Check the keyword arguments ``given`` to ``method``; its first ``n_own`` are not the user's.
 
@@ -266,11 +243,11 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
         if isinstance(node, ast.ClassDef) and node.name == target.name:
             for part in node.body:
                 if isinstance(part, FUNCTIONS) and part.name == method:
-                    return _argument_faults(_signature(part, n_own), given)
+                    return _argument_faults(part.args, n_own, given)
             if not node.bases and method == "__call__":
                 return [f"{target.name} has no __call__(inputs, item) method"]
             if not node.bases:  # no constructor either, which takes nothing
-                return _argument_faults(_Signature((), (), is_open=False), given)
+                return _argument_faults(ast.arguments([], [], None, [], [], None, []), 0, given)
     return []
 
 
@@ -338,19 +315,16 @@ def _literal_keys(value: ast.expr | None) -> list[str] | None:
     return names if len(names) == len(keys) else None
 
 
-def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
-    faults = [f"{quoted(name)} is required" for name in signature.required if name not in given]
-    if signature.is_open:
-        return faults
-    for name in given:
-        if name not in signature.names:
-            near = difflib.get_close_matches(name, signature.names, n=1, cutoff=0.5)
-            known = ", ".join(signature.names) or "none"
-            faults.append(
-                f"unknown {quoted(name)}; "
-                + (f"did you mean {quoted(near[0])}? " if near else "")
-                + f"known: {known}"
-            )
+def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) -> list[str]:
+    positional = [*taken.posonlyargs, *taken.args]
+    needed = positional[n_own : len(positional) - len(taken.defaults)]
+    needed += [one for one, value in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if value is None]
+    faults = [f"{quoted(one.arg)} is required" for one in needed if one.arg not in given]
+    names = [one.arg for one in (*positional[n_own:], *taken.kwonlyargs)]
+    for name in (one for one in given if one not in names and taken.kwarg is None):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        nearest = f"did you mean {quoted(near[0])}? " if near else ""
+        faults.append(f"unknown {quoted(name)}; {nearest}known: {', '.join(names) or 'none'}")
     return faults
 
 
