@@ -13,7 +13,6 @@ A stage is a plain class, named by ``target`` in the job file or given to ``Stag
         def close(self): ...                               # optional, when the worker ends; may be async
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,14 +116,10 @@ class Stage:
             raise ConfigError(
                 f"Stage({quoted(code)}) has {' and '.join(also)} as well", hint="give one of them alone"
             )
-        made = code.func if isinstance(code, functools.partial) else None
-        if isinstance(made, type):
-            raise ConfigError(
-                f"{quoted(code)} binds arguments of a class",
-                hint=f"give the class: Stage({made.__name__}, params={{...}})",
-            )
-        if code is not None and not isinstance(code, str) and not callable(code):
-            raise ConfigError(f"{quoted(code)} is no stage", hint="give a class, a function, or kind=")
+        is_bound = isinstance(getattr(code, "func", None), type)  # a partial of a class
+        if is_bound or not (code is None or isinstance(code, str) or callable(code)):
+            hint = "give a class, its arguments as params={...}; a function; or kind="
+            raise ConfigError(f"{quoted(code)} is no stage", hint=hint)
         self.code, self.options = code, options
 
 
