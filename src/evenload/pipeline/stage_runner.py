@@ -224,7 +224,8 @@ class StageRunner:
     def _refuse_taken(self, inputs: Mapping[str, Any], outputs: Iterable[str]) -> None:
         if taken := sorted(inputs.keys() & set(outputs)):
             raise self._refused(
-                f"returned {', '.join(taken)}, which the item has already", "rename the output"
+                f"returned {', '.join(taken)}, which the item has already",
+                "return only what is new, or rename the output",
             )
 
     def _plain(self, name: str, value: Any) -> Any:
