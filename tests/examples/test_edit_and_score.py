@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_and_retries_what_failed(
     assert (status["status"], status["n_failed"], "style" in status["groups"]) == ("failures", 1, False)
     seen: list[Event] = []
     again = Pipeline.from_run(broken.folder).run(
-        "cpu*1", out=broken.folder, backend="inline", retry_failed=True, sinks=[seen.append]
+        devices="cpu*1", out=broken.folder, backend="inline", retry_failed=True, sinks=[seen.append]
     )
     assert {event.item for event in seen if isinstance(event, ItemFinished)} == {"style-0"}
     assert again.status == "done"
