@@ -43,10 +43,13 @@ def text(path: Path) -> Any:
 
 
 def table(path: Path) -> Any:
-    from evenload.pipeline.job.inputs import read_items
+    from evenload.pipeline.job.inputs import find_items
     from evenload.pipeline.job.spec_inputs import InputsSection
 
-    return read_items(InputsSection(**{path.suffix[1:]: path.name}), path.parent, 0, "job")
+    items, faults, _ = find_items(InputsSection(**{path.suffix[1:]: path.name}), path.parent, 0)
+    if faults:
+        raise EvenloadError(f"{faults}")
+    return items
 
 
 READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {

@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_and_retries_what_failed(
     assert (status["status"], status["n_failed"], "style" in status["groups"]) == ("failures", 1, False)
     seen: list[Event] = []
     again = Pipeline.from_run(broken.folder).run(
-        "cpu*1", out=broken.folder, backend="inline", retry_failed=True, sinks=[seen.append]
+        devices="cpu*1", out=broken.folder, backend="inline", retry_failed=True, sinks=[seen.append]
     )
     assert {event.item for event in seen if isinstance(event, ItemFinished)} == {"style-0"}
     assert again.status == "done"
@@ -152,7 +152,7 @@ def test_only_what_scores_well_goes_on_and_the_best_of_several(example: Path, fi
         "class Keep:\n    def __call__(self, inputs, item): return {'kept': 1}\n"
     )
     pipeline = Pipeline.from_yaml(example / "samples.yaml", [STEPS])
-    result = pipeline.run("cpu*2", out=example / "samples", backend="inline")
+    result = pipeline.run(devices="cpu*2", out=example / "samples", backend="inline")
     assert {row.status for row in result} <= {"done", "filtered"}
     for row, single in zip(result, first, strict=True):
         scores = [sample["outputs"]["score"] for sample in row.samples]
@@ -161,9 +161,8 @@ def test_only_what_scores_well_goes_on_and_the_best_of_several(example: Path, fi
         assert row.outputs["score"] == max(scores)
         assert (row.status == "done") == (max(scores) >= 4)
         assert sum(sample["status"] == "not chosen" for sample in row.samples) == 2
-    assert pipeline.run("cpu*1", out=example / "samples", backend="inline").n_restored == 5 + 15 * 3 + sum(
-        row.status == "done" for row in result
-    )
+    again = pipeline.run(devices="cpu*1", out=example / "samples", backend="inline")
+    assert again.n_restored == 5 + 15 * 3 + sum(row.status == "done" for row in result)
 
 
 def test_a_landing_on_the_cpu_is_refused_unless_asked(example: Path) -> None:

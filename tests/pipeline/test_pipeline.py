@@ -442,7 +442,7 @@ def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
 
 
 def test_the_plan_says_what_would_run_and_starts_nothing(job: Path) -> None:
-    plan = Pipeline.from_yaml(job).plan("cpu*3", policy="pull:2", out=job.parent / "there")
+    plan = Pipeline.from_yaml(job).plan(devices="cpu*3", policy="pull:2", out=job.parent / "there")
     assert (plan.n_items, plan.policy, len(plan.devices)) == (6, "pull:2", 3)
     assert [stage.name for stage in plan.stages] == ["brighten", "mean"]
     assert json.loads(json.dumps(plan.to_json()))["out"] == str(job.parent / "there")

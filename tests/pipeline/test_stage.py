@@ -12,8 +12,8 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
-from evenload.pipeline.stage import Item, Stage, StageSetup
-from evenload.pipeline.stage_runner import StageRunner
+from evenload.pipeline.stage import Item, StageSetup
+from evenload.pipeline.stage_runner import StageRunner, save
 from evenload.pipeline.target import CodeTarget, load_target, locate_target
 
 STAGES = """
@@ -64,7 +64,15 @@ def worker(folder: Path, name: str, **fields) -> StageSetup:
 
 
 def run(folder: Path, name: str, inputs: dict, item: Item | None = None, **fields):
-    return StageRunner(worker(folder, name, **fields), DEVICE)((inputs, item or Item(3, "a")))
+    item = item or Item(3, "a")
+    return item.index, saved(StageRunner(worker(folder, name, **fields), DEVICE), inputs, item)
+
+
+def saved(runner: StageRunner, inputs: dict, item: Item) -> dict:
+    """The outputs of a call, whose files are written."""
+    made = runner.call(inputs, item)
+    save(made)
+    return made.outputs
 
 
 def returns(
@@ -72,7 +80,7 @@ def returns(
 ):
     runner = StageRunner(worker(folder, "Bare", outputs=declared or {}), DEVICE)
     sys.modules["sibling"].OUTPUTS = outputs
-    return runner((inputs or {}, Item(0, "a")))[1]
+    return saved(runner, inputs or {}, Item(0, "a"))
 
 
 def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> None:
@@ -124,7 +132,6 @@ def test_the_context_says_device_folder_and_seed(folder: Path) -> None:
     context = runner._stage.context
     assert (context.stage, context.device, context.folder, context.seed) == ("one", DEVICE, folder, 9)
     assert context.path("w.bin") == folder / "w.bin"
-    assert isinstance(runner._stage, Stage)
     runner.close()
     assert runner._stage.is_closed
 
@@ -140,7 +147,7 @@ def test_randomness_comes_from_the_items_seed_alone(folder: Path) -> None:
 
 def test_a_worker_survives_the_way_to_another_process(folder: Path) -> None:
     there = pickle.loads(pickle.dumps(worker(folder, "Scale", params={"by": 3})))
-    assert StageRunner(there, DEVICE)(({"n": 2}, Item(0, "a")))[1]["value"] == 6
+    assert saved(StageRunner(there, DEVICE), {"n": 2}, Item(0, "a"))["value"] == 6
 
 
 def test_files_are_written_and_stand_as_relative_paths(folder: Path) -> None:

@@ -140,8 +140,8 @@ class MultiDeviceImageEdit(Closing):
     ) -> list[Any]:
         """Edit the pictures; with ``keeps_errors`` one that cannot be read has its error in its place."""
         require("pydantic", extra="yaml", why="checking the job")
-        from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
         from evenload.pipeline.job.job_file import spec_of
+        from evenload.pipeline.job.yaml_text import Origins
 
         inputs = folder.parent / f"{folder.name}.inputs"
         items, edited = [], list[Any]([None] * len(images))
@@ -158,8 +158,8 @@ class MultiDeviceImageEdit(Closing):
             items.append((Item(at, name, item_seed(seed, name)), values))
         if not items:
             return edited
-        spec = spec_of(self._document(seed, call), "batch_edit")
-        for note in settings_without_effect(spec):
+        spec = spec_of(self._document(seed, call), Origins("batch_edit"))
+        for note in spec.notes:
             warnings.warn(plain(note), stacklevel=4)
         job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans, is_kept=is_kept)
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)

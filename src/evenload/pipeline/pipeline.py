@@ -1,4 +1,4 @@
-"""A job from its file to its report.
+"""A job from its file, or its Python, to its report.
 
     job.yaml ──► JobSpec, items ──► phases of the plan ──► JobSession over all devices ──► run folder, report
 
@@ -12,33 +12,33 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from evenload._optional import require
 from evenload._private_files import read_own, refuse_unless_own
 from evenload.balance.policy import policy_from_name
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import Event, EventFile, json_text
 from evenload.executor.backends import BACKENDS, BackendSettings
-from evenload.pipeline.artifacts import digest_of
+from evenload.pipeline.artifacts import digest_of, write_atomically
 from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
-from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.stage import Item
 from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import ItemFlow
+    from evenload.pipeline.job.inputs import Items
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.planning.search.plan_search import Watch
@@ -55,15 +55,35 @@ MOST_BYTES = 1 << 26
 
 
 class Pipeline:
-    """A job that is known to be sound: its file, the stages it names and its items were checked.
+    """A job that is known to be sound: the stages it names, and its items where it has some, were checked.
 
-    ``spec`` is the job file as values, ``items`` what it is done on, ``folder`` what its paths belong to.
+        Pipeline([Brighten, Stage(Score, outputs={"score": "number"})], name="pairs").run(items)
+
+    stages  each a ``Stage``, or the class or function of one
+    folder  that relative paths in the job belong to, the run folder among them: by default the present one
+    keys    ``name``, ``seed`` and the other keys of the section ``job`` of a job file, and its other
+            sections: ``devices="cpu*2"``, ``errors={"retries": 1}``
+    ``spec`` is the job as values, ``items`` what it is done on, if that is known.
+    Raises SpecError with every fault found, MissingExtra without pydantic.
     """
 
-    def __init__(self, spec: "JobSpec", items: list[tuple[Item, dict[str, Any]]], folder: Path):
-        self.spec = spec
-        self.items = items
-        self.folder = folder
+    def __init__(self, stages: Iterable[Any], *, folder: str | Path = ".", **keys: Any):
+        require("pydantic", extra="yaml", why="checking a job")
+        from evenload.pipeline.job.from_python import job_document, lacks_source
+        from evenload.pipeline.job.job_file import items_of, spec_of
+        from evenload.pipeline.job.yaml_text import Origins
+
+        place = Path(folder).resolve()
+        document, faults = job_document(stages, keys, place)
+        is_given = lacks_source(keys.get("inputs", {}))
+        spec = spec_of(document, Origins("the pipeline"), place, faults, is_given=is_given)
+        self._hold(spec, None if is_given else items_of(spec, place), place)
+
+    def _hold(self, spec: "JobSpec", items: "Items | None", folder: Path, *, has_rows: bool = False) -> Self:
+        """Take a job that was checked. ``has_rows``: a program gave its items, and no file has them yet."""
+        self.spec, self.folder, self.items = spec, folder, items or []
+        self._lacks_items, self._has_rows = items is None, has_rows
+        return self
 
     @classmethod
     def from_yaml(cls, path: str | Path, changes: Iterable[str] = ()) -> "Pipeline":
@@ -74,7 +94,7 @@ class Pipeline:
         require("pydantic", extra="yaml", why="reading job files")
         from evenload.pipeline.job.job_file import load_job
 
-        return cls(*load_job(path, changes), Path(path).resolve().parent)
+        return cls.__new__(cls)._hold(*load_job(path, changes), Path(path).resolve().parent)
 
     @classmethod
     def from_run(cls, path: str | Path, changes: Iterable[str] = ()) -> "Pipeline":
@@ -97,15 +117,78 @@ class Pipeline:
                 f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
                 hint="give the folder that `evenload run` printed",
             ) from error
-        return cls(*parse_job(text, folder, str(path / "config.yaml"), changes), folder)
+        return cls.__new__(cls)._hold(*parse_job(text, folder, str(path / "config.yaml"), changes), folder)
 
     @property
     def out(self) -> Path:
         """The run folder, where ``run`` is given none."""
         return (self.folder / (self.spec.job.out or f"runs/{self.spec.job.name}")).resolve()
 
+    def on(self, items: Any) -> "Pipeline":
+        """Return the same stages with other items, as ``run`` takes them; None: with its own.
+
+        Raises SpecError with all that is wrong with them, ConfigError if they are no items or there are none.
+        """
+        from evenload.pipeline.job.from_python import SOURCES, lacks_source, with_inputs
+        from evenload.pipeline.job.job_file import items_of, spec_of
+
+        if items is None and not self._lacks_items:
+            return self
+        if items is None or (isinstance(items, Mapping) and lacks_source(items)):
+            raise ConfigError(
+                "there are no items" if items is None else f"{quoted(items)} are no items",
+                hint='give run a list of dicts, of values or of paths, or inputs: {"glob": "in/*.png"}',
+            )
+        is_given = not isinstance(items, Mapping)
+        inputs = self.spec.job.inputs.model_dump(exclude_unset=True, exclude=set(SOURCES))
+        inputs |= {} if is_given else items
+        document = with_inputs(self.spec.model_dump(exclude_unset=True), inputs)
+        spec = spec_of(document, self.spec.origins, self.folder, is_given=is_given)
+        found = items_of(spec, self.folder, items if is_given else None)
+        return Pipeline.__new__(Pipeline)._hold(spec, found, self.folder, has_rows=is_given)
+
+    def to_yaml(self, items: Any = None, path: str | Path | None = None) -> str:
+        """Return the job as the text of a job file in ``folder``, which does the same from the command line.
+
+        items  as for ``run``; where they are values, their table has the name of the job file
+        path   write the job file there, and that table beside it
+        Raises ConfigError if code is in no file, which YAML could name, or ``path`` is not in ``folder``.
+        """
+        from evenload.pipeline.job.from_python import ROWS
+
+        file = self.folder / (path or "job.yaml")
+        if file.resolve().parent != self.folder:
+            raise ConfigError(
+                f"paths in the job do not belong to the folder of {file}", hint=f"write it to {self.folder}"
+            )
+        if live := [stage.name for stage in self.spec.stages if stage.live]:
+            raise ConfigError(
+                f"YAML cannot name the code of {', '.join(live)}: no module but this program has it",
+                hint="move it to a file, such as stages.py, at the top, and import it from there",
+            )
+        job = self if items is None else self.on(items)
+        table = ROWS if path is None else f"{file.stem}.jsonl"
+        text = job._text(table, None if path is None else file.with_name(table), has_defaults=False)
+        if path is not None:
+            write_atomically(file, text.encode())
+        return text
+
+    def _text(self, shown: str, table: Path | None, *, has_defaults: bool = True) -> str:
+        """Return the job as YAML. Items that a program gave become ``table``, which YAML names ``shown``."""
+        from evenload.pipeline.job.job_file import spec_text
+
+        spec = self.spec
+        if self._has_rows:
+            rows = (json_text({spec.job.inputs.id: item.id, **values}) for item, values in self.items)
+            if table is not None:
+                write_atomically(table, "".join(f"{row}\n" for row in rows).encode())
+            inputs = spec.job.inputs.model_copy(update={"jsonl": shown})
+            spec = spec.model_copy(update={"job": spec.job.model_copy(update={"inputs": inputs})})
+        return spec_text(spec, has_defaults=has_defaults)
+
     def plan(
         self,
+        items: Any = None,
         devices: Any = None,
         *,
         policy: str | None = None,
@@ -116,10 +199,12 @@ class Pipeline:
     ) -> Preview:
         """What ``run`` would do with the same arguments, and what it would not do again; starts nothing.
 
-        Raises ConfigError if ``fresh`` names no stage, or a stage a device that takes no part, FormatError if
-        a file of weights is damaged, NoUsableDevice if models landed on the CPU, and what selecting the
-        devices raises.
+        Raises what ``on`` raises, ConfigError if ``fresh`` names no stage, or a stage a device that takes no
+        part, FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
+        what selecting the devices raises.
         """
+        items, devices = _items_and_devices(items, devices)
+        self = self.on(items)
         policy = policy or self.spec.schedule.policy
         from evenload.pipeline.planning.job_problem import stage_weight_bytes
 
@@ -134,7 +219,7 @@ class Pipeline:
         stages = tuple(
             PlannedStage(
                 stage.name,
-                stage.target,
+                str(stage.code[0][1] if stage.code else stage.target),
                 stage_weight_bytes(stage, self.folder),
                 dict(stage.outputs),
                 str(stage.devices or ""),
@@ -168,13 +253,10 @@ class Pipeline:
 
         places, targets = [], []
         for number, stage in enumerate(self.spec.stages):
-            kind = BUILTIN_STAGES.get(stage.kind or "")
-            keys = [("target",)] if kind is None else [("params", name) for name in kind.code]
-            for key in keys if stage.python is None else ():
-                named = stage.target if kind is None else stage.params.get(key[-1])
-                if isinstance(named, str):
+            for key, code in stage.code if stage.python is None else ():
+                if isinstance(code, str):
                     places.append(("stages", number, *key))
-                    targets.append(locate_target(named, self.folder))
+                    targets.append(locate_target(code, self.folder))
         told = zip(places, import_faults(targets), strict=True)
         if faults := [(place, text) for place, text in told if text]:
             raise self.spec.origins.error(faults)
@@ -191,6 +273,10 @@ class Pipeline:
         _check_names(policy, backend or "process")
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
+        live = [(n, *one) for n, stage in enumerate(self.spec.stages) for one in stage.live]
+        sent = live if settings != "inline" else ()
+        if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
+            raise self.spec.origins.error(faults)
         return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
@@ -201,6 +287,7 @@ class Pipeline:
 
     def run(
         self,
+        items: Any = None,
         devices: Any = None,
         *,
         policy: str | None = None,
@@ -218,7 +305,11 @@ class Pipeline:
     ) -> PipelineResult:
         """Run the job, or go on with it, and write its run folder.
 
-        devices, policy, backend  win over those of the job file
+        items             a list, frame or generator of dicts (their ``id`` names them, by default their
+                          position), of paths (``inputs["path"]``) or of other values
+                          (``inputs["value"]``); or what a job file has as ``inputs``, such as
+                          {"glob": "in/*.png"}; by default the job's own
+        devices, policy, backend  win over those of the job
         out               the run folder; results in it that are still the job's are kept, the rest is done
         fresh             take an earlier run in the folder away, or do these stages again
         retry_failed      try items again that failed in an earlier run
@@ -230,16 +321,18 @@ class Pipeline:
         sample_s          seconds from one look at the devices' load and memory to the next
         watch_upload      told at the end how many files are still to be copied, of how many
 
-        Raises ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, a stage is to run on a
-        device that takes no part, the folder holds something else, others may write to the cache, or the
-        report has no place; FormatError if a model's folder is not whole; NoUsableDevice if no device can run
-        a stage (what earlier stages gave is written first), or models landed on the CPU; EvenloadError if the
-        disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
+        Raises what ``on`` raises; ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, a
+        stage is to run on a device that takes no part, the folder holds something else, others may write to
+        the cache, or the report has no place; FormatError if a model's folder is not whole; NoUsableDevice if
+        no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
+        EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
         from evenload.pipeline.run.ending.uploading import finish_uploads, open_store_of
         from evenload.pipeline.run.session import JobSession
         from evenload.pipeline.store.ledger import Ledger
 
+        items, devices = _items_and_devices(items, devices)
+        self = self.on(items)
         policy = policy or self.spec.schedule.policy
         fleet = self.fleet(devices, policy=policy, backend=backend)
         skipped = frozenset(skip)
@@ -260,7 +353,9 @@ class Pipeline:
                     store.uploads(folder.path) as uploads,
                 ):
                     folder.sweep()
-                    folder.write_text("config.yaml", self._config())
+                    table = folder.file("items.jsonl")
+                    text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
+                    folder.write_text("config.yaml", text)
                     folder.begin(self.folder, self._made_of(reuse))
                     with EventFile(folder.file("events.jsonl")) as file:
                         session = JobSession(
@@ -344,11 +439,6 @@ class Pipeline:
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
         return PlannedJob(plan, asked)
 
-    def _config(self) -> str:
-        from evenload.pipeline.job.job_file import spec_text
-
-        return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
-
     def _write(
         self,
         session: "JobSession",
@@ -401,6 +491,14 @@ class Pipeline:
         result = replace(result, faults=[*result.faults, *lacking], upload=facts)
         told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
         return replace(result, faults=[*result.faults, *told])
+
+
+def _items_and_devices(items: Any, devices: Any) -> tuple[Any, Any]:
+    """Tell items from devices, which stood there until 0.3."""
+    if not isinstance(items, str | int):
+        return items, devices
+    warnings.warn(f"write devices={quoted(items)}: items come first", DeprecationWarning, stacklevel=3)
+    return None, items
 
 
 def _check_names(policy: str, backend: str | BackendSettings) -> None:

@@ -40,7 +40,7 @@ class ResidentJob(Pipeline):
         *,
         is_kept: bool = True,
     ):
-        super().__init__(spec, items, folder)
+        self._hold(spec, items, folder)
         self._plans, self._is_kept = plans, is_kept
 
     def _reusing(

@@ -1,6 +1,6 @@
 """Stages: what a stage's class is given, and what came of a call.
 
-A stage is a plain class, named by ``target`` in the job file; it needs no base class:
+A stage is a plain class, named by ``target`` in the job file or given to ``Stage``; it needs no base class:
 
     class Brighten:
         def __init__(self, context, *, by=0.1): ...        # once per worker: load the model here
@@ -16,8 +16,9 @@ A stage is a plain class, named by ``target`` in the job file; it needs no base 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.target import CodeTarget
 
@@ -95,11 +96,31 @@ class Item:
         return torch.Generator().manual_seed(self.seed)
 
 
-@runtime_checkable
-class Stage(Protocol):
-    """A stage's class for type checkers: called with an item's values so far, returns its outputs by name."""
+class Stage:
+    """A stage of a pipeline that is put together in Python.
 
-    def __call__(self, inputs: Mapping[str, Any], item: Item) -> Mapping[str, Any]: ...
+        Stage(Brighten, params={"by": 0.2}, outputs={"bright": "png"})
+        Stage(lambda row: row["n"] ** 2, name="square")
+        Stage(kind="openai", name="ask", params={"url": "http://localhost:8000/v1", "prompt": "{text}"})
+
+    code     a class as above; a function, async or not, of ``inputs, item`` or of ``inputs`` alone, which
+             returns a dict of outputs or one value; or the text that is ``target`` in a job file
+    options  the keys of an entry of ``stages`` in a job file, with the same meaning. By default ``name`` is
+             that of the code. A function's one value is the output that is declared alone, or has the stage's
+             name; its further arguments are in ``call``.
+    Raises ConfigError if ``code`` is none of these, or is given beside ``kind`` or ``target``.
+    """
+
+    def __init__(self, code: Any = None, /, **options: Any):
+        if code is not None and (also := sorted({"kind", "target"} & options.keys())):
+            raise ConfigError(
+                f"Stage({quoted(code)}) has {' and '.join(also)} as well", hint="give one of them alone"
+            )
+        is_bound = isinstance(getattr(code, "func", None), type)  # a partial of a class
+        if is_bound or not (code is None or isinstance(code, str) or callable(code)):
+            hint = "give a class, its arguments as params={...}; a function; or kind="
+            raise ConfigError(f"{quoted(code)} is no stage", hint=hint)
+        self.code, self.options = code, options
 
 
 @dataclass(frozen=True, slots=True)

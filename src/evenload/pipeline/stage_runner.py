@@ -161,16 +161,6 @@ class StageRunner:
             for one, call in zip(outputs, calls, strict=True)
         ]
 
-    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
-        """Call the stage and save its files; returns outputs and ``{output: [bytes, digest]}``."""
-        made = self.call(inputs, item, place)
-        save(made)
-        return made.outputs, made.files
-
-    def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
-        """Run ``(values, item)``; returns the item's index and its outputs."""
-        return task[1].index, self.run(*task)[0]
-
     def close(self) -> None:
         """Call the stage's ``close``, if it has one: on its event loop, if it has one of those."""
         close = getattr(self._stage, "close", None)
@@ -234,7 +224,8 @@ class StageRunner:
     def _refuse_taken(self, inputs: Mapping[str, Any], outputs: Iterable[str]) -> None:
         if taken := sorted(inputs.keys() & set(outputs)):
             raise self._refused(
-                f"returned {', '.join(taken)}, which the item has already", "rename the output"
+                f"returned {', '.join(taken)}, which the item has already",
+                "return only what is new, or rename the output",
             )
 
     def _plain(self, name: str, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A target is ``file.py:Class`` (a path relative to the job file) or ``module:Class`` (anything importable). The
 source is parsed, not imported: the process that reads job files stays free of torch, and a typo is found
-before a worker starts.
+before a worker starts. Code that only the running program has is a ``LiveCode``.
 """
 
 import ast
@@ -20,6 +20,8 @@ from evenload._private_files import read_plain
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
+from evenload.pipeline.live_code import IN_PROGRAM, LiveCode
+from evenload.same_code.module_reach import is_installed
 
 __all__ = [
     "CodeTarget",
@@ -30,8 +32,10 @@ __all__ = [
     "lacks_method",
     "load_target",
     "locate_target",
+    "target_of",
 ]
 
+MAIN = ("__main__", "__mp_main__")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
 
@@ -42,12 +46,14 @@ class CodeTarget:
 
     module  with dots if the file is part of a package and imported as such
     path    folders that its own imports are looked for in, first of all; by default the file's own
+    live    the code itself, if it is of the program and of no module
     """
 
     module: str
     name: str
     file: Path | None = None
     path: tuple[Path, ...] = ()
+    live: LiveCode | None = None
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -58,15 +64,6 @@ class CodeTarget:
     def is_module(self) -> bool:
         """Whether it is imported by the name of its module."""
         return self.file is None or "." in self.module or self.file.name == "__init__.py"
-
-
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """The arguments that a callable takes from the job file; ``is_open``: it takes any name."""
-
-    names: tuple[str, ...]
-    required: tuple[str, ...]
-    is_open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +80,20 @@ class ReturnedNames:
     is_all: bool = False
 
 
-def locate_target(target: str, folder: Path) -> CodeTarget:
+def locate_target(target: str | LiveCode, folder: Path) -> CodeTarget:
     """Find ``file.py:Name`` or ``module:Name``; files, and modules first of all, are looked up in ``folder``.
 
     Raises ConfigError (with the nearest name where there is one) if the text is malformed, the file or module
     is missing or has a syntax error, or no such class is in it.
     """
+    if isinstance(target, LiveCode):
+        return CodeTarget(IN_PROGRAM, target.name, live=target)
     module, colon, name = target.rpartition(":")
+    if module == IN_PROGRAM:
+        raise ConfigError(
+            f"{quoted(name)} was given in Python, and no file holds it",
+            hint="run the program again, which goes on with its run; or move the code to a file",
+        )
     if not colon or not module or not name.isidentifier():
         raise ConfigError(
             f"{quoted(target)} is not module:Class", hint="write file.py:Class or package.module:Class"
@@ -110,6 +114,26 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
     if origin is not None:
         _check_name(found, origin)
     return found
+
+
+def target_of(code: Any, folder: Path) -> str | LiveCode:
+    """Return a class or function as a job file in ``folder`` names it, or itself where none could."""
+    module = sys.modules.get(getattr(code, "__module__", None) or "")
+    name, file = getattr(code, "__qualname__", ""), getattr(module, "__file__", None)
+    if module is None or getattr(module, name, None) is not code or module.__name__ in MAIN or not file:
+        return LiveCode(code)
+    beside = _beside(module.__name__, folder)
+    is_ours = module.__name__.partition(".")[0] == "evenload"
+    if is_ours or is_installed(file) or (beside is not None and beside.samefile(file)):
+        target = f"{module.__name__}:{name}"
+    else:
+        path = Path(file).resolve()
+        target = f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{name}"
+    try:
+        locate_target(target, folder)
+    except ConfigError:  # its source does not show the name, which was made while it ran
+        return LiveCode(code)
+    return target
 
 
 def _of_file(file: Path, name: str, folder: Path) -> CodeTarget:
@@ -188,6 +212,14 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             todo += [one for part in reversed(parts) for one in reversed(part)]
 
 
+def _tree(target: CodeTarget) -> ast.Module:
+    """Return the parsed source that defines a target; an empty module where there is none."""
+    if target.live is not None:
+        return ast.parse(target.live.text)
+    source = target.file or _origin(target.module)
+    return _parsed(source) if source is not None else ast.Module([], [])
+
+
 def _parsed(source: Path) -> ast.Module:
     try:
         return _parse(read_plain(source, _MOST_SOURCE_BYTES), str(source))
@@ -201,45 +233,29 @@ def _parse(content: bytes, name: str) -> ast.Module:
     return ast.parse(content, filename=name)
 
 
-def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef, n_own: int) -> _Signature:
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    n_required = len(positional) - len(arguments.defaults)
-    required = [a.arg for a in positional[n_own:n_required]]
-    required += [
-        a.arg
-        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    ]
-    names = [a.arg for a in [*positional[n_own:], *arguments.kwonlyargs]]
-    return _Signature(tuple(names), tuple(required), arguments.kwarg is not None)
-
-
 def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_own: int) -> list[str]:
     """Check the keyword arguments ``given`` to ``method``; its first ``n_own`` are not the user's.
 
     Returns one sentence for each unknown or missing name. Nothing is checked where the source does not say:
     a class that is imported from elsewhere, or that inherits the method.
     """
-    source = target.file or _origin(target.module)
-    if source is None:
-        return []
-    for node in _parsed(source).body:
+    for node in _tree(target).body:
         if isinstance(node, ast.ClassDef) and node.name == target.name:
             for part in node.body:
                 if isinstance(part, FUNCTIONS) and part.name == method:
-                    return _argument_faults(_signature(part, n_own), given)
+                    return _argument_faults(part.args, n_own, given)
             if not node.bases and method == "__call__":
                 return [f"{target.name} has no __call__(inputs, item) method"]
             if not node.bases:  # no constructor either, which takes nothing
-                return _argument_faults(_Signature((), (), is_open=False), given)
+                return _argument_faults(ast.arguments([], [], None, [], [], None, []), 0, given)
     return []
 
 
 def lacks_method(target: CodeTarget, method: str) -> bool:
     """Return whether the source shows that a class has no such method and can get none from elsewhere."""
-    source = target.file or _origin(target.module)
-    module = _parsed(source) if source is not None else ast.Module([], [])
+    if target.live is not None:
+        return not hasattr(target.live.load(), method)
+    module = _tree(target)
     kinds = ast.ClassDef | ast.FunctionDef
     found = [one for one in _statements(module.body) if isinstance(one, kinds) and one.name == target.name]
     node = found[0] if len(found) == 1 else None
@@ -247,8 +263,10 @@ def lacks_method(target: CodeTarget, method: str) -> bool:
         return False
     named: set[Any] = set()
     for one in ast.walk(module):  # X.batch = ..., setattr(X, "batch", ...), X = other(X)
-        if isinstance(one, ast.Constant) or isinstance(getattr(one, "ctx", None), ast.Store):
-            named |= {getattr(one, key, None) for key in ("id", "attr", "value") if _is_word(one, key)}
+        if isinstance(getattr(one, "ctx", None), ast.Store):
+            named |= {getattr(one, key, None) for key in ("id", "attr") if _is_word(one, key)}
+        elif isinstance(one, ast.Constant) and one.value != target.name:  # which __all__ has, too
+            named |= {one.value} if _is_word(one, "value") else set()
     for one in (one for one in ast.walk(node) if one is not node):
         named |= {getattr(one, key) for key in ("id", "attr", "name") if _is_word(one, key)}
     return named.isdisjoint((method, target.name, "__getattr__", "__getattribute__", "setattr", "__dict__"))
@@ -260,14 +278,8 @@ def _is_word(node: ast.AST, key: str) -> bool:
 
 def find_returned_names(target: CodeTarget) -> ReturnedNames:
     """Read the names of a stage's outputs from the source of its class (or function), without running it."""
-    source = target.file or _origin(target.module)
-    if source is None:
-        return ReturnedNames()
-    found = [
-        node
-        for node in _statements(_parsed(source).body)
-        if isinstance(node, DEFINITIONS) and node.name == target.name
-    ]
+    nodes = _statements(_tree(target).body)
+    found = [node for node in nodes if isinstance(node, DEFINITIONS) and node.name == target.name]
     if len(found) != 1:  # imported from elsewhere, or one of several
         return ReturnedNames()
     node = found[0]
@@ -303,19 +315,16 @@ def _literal_keys(value: ast.expr | None) -> list[str] | None:
     return names if len(names) == len(keys) else None
 
 
-def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
-    faults = [f"{quoted(name)} is required" for name in signature.required if name not in given]
-    if signature.is_open:
-        return faults
-    for name in given:
-        if name not in signature.names:
-            near = difflib.get_close_matches(name, signature.names, n=1, cutoff=0.5)
-            known = ", ".join(signature.names) or "none"
-            faults.append(
-                f"unknown {quoted(name)}; "
-                + (f"did you mean {quoted(near[0])}? " if near else "")
-                + f"known: {known}"
-            )
+def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) -> list[str]:
+    positional = [*taken.posonlyargs, *taken.args]
+    needed = positional[n_own : len(positional) - len(taken.defaults)]
+    needed += [one for one, value in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if value is None]
+    faults = [f"{quoted(one.arg)} is required" for one in needed if one.arg not in given]
+    names = [one.arg for one in (*positional[n_own:], *taken.kwonlyargs)]
+    for name in (one for one in given if one not in names and taken.kwarg is None):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        nearest = f"did you mean {quoted(near[0])}? " if near else ""
+        faults.append(f"unknown {quoted(name)}; {nearest}known: {', '.join(names) or 'none'}")
     return faults
 
 
@@ -326,6 +335,8 @@ def load_target(target: CodeTarget, sources: Sequence[tuple[str, str]] = ()) -> 
     Raises what the import raises, UnknownName if the module has no such name, ConfigError if another package
     of its name is imported already.
     """
+    if target.live is not None:
+        return target.live.load()
     name = target.module if target.is_module else f"evenload_job:{target.file}"  # no importable name
     _forget_changed(name, sources)
     for folder in map(str, reversed(target.folders)):

@@ -24,22 +24,23 @@ class CodeFacts:
 
     facts    "function": what it is and uses; "code own.py": a file of the user's that it can reach;
              "version numpy": of a package; others in words, such as "the default of `y` in f"
+    reach    the files and packages behind these
     """
 
     def __init__(self, fn: Any, *, reads_maps: bool = True):
         walk = CodeWalk()
         walk.reads_maps = reads_maps
         whole = blake2b(walk.encode(fn), digest_size=16).hexdigest()
-        self._reach = ModuleReach(sys.path, sys.modules)
+        self.reach = ModuleReach(sys.path, sys.modules)
         home = _home_of(fn)
         for name, used in walk.modules.items():
-            _take(self._reach, name, used if name == home and "" not in used else ())
+            _take(self.reach, name, used if name == home and "" not in used else ())
         for one, package in walk.imports:
-            self._reach.take_import(one, package)
+            self.reach.take_import(one, package)
         for file in walk.imports_any:
-            self._reach.take_everything(Path(file).parent if file else None)
-        self.facts = {"function": whole, **walk.parts, **facts_of_reach(self._reach)}
-        self.facts |= {f"version {name}": text for name, text in versions_of(self._reach.packages).items()}
+            self.reach.take_everything(Path(file).parent if file else None)
+        self.facts = {"function": whole, **walk.parts, **facts_of_reach(self.reach)}
+        self.facts |= {f"version {name}": text for name, text in versions_of(self.reach.packages).items()}
 
     @property
     def digest(self) -> str:
@@ -47,7 +48,7 @@ class CodeFacts:
 
     def change_since(self, was: Mapping[str, str]) -> str:
         """Say what differs from facts of an earlier run: "own.h, own.py line 1"; "" if nothing does."""
-        return change_in_words(was, self.facts, self._reach)
+        return change_in_words(was, self.facts, self.reach)
 
 
 class ItemFingerprints:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +12,12 @@ import pytest
 from evenload.executor.worker.fork_main import _import
 from evenload.executor.worker.threads import ONE_THREAD
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.spec import StageSpec
 from evenload.pipeline.run.machines.fleet import STAGE_HOST, imports_of
 
 
 def stage(kind: str | None, target: str = "", **params: str) -> Any:
-    return SimpleNamespace(kind=kind, target=target, params=params, python=None)
+    return StageSpec.model_construct(kind=kind, target=target, params=params)
 
 
 def test_each_is_named_once(tmp_path: Path) -> None:

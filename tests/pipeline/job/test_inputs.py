@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import SpecError
-from evenload.pipeline.job.inputs import find_items, read_items
+from evenload.pipeline.job.inputs import find_items
 from evenload.pipeline.job.spec import InputsSection
 from evenload.pipeline.seeds import item_seed
 
 
 def read(root: Path, seed: int = 0, **inputs):
-    return read_items(InputsSection(**inputs), root, seed, "job")
+    items, wrong, _ = find_items(InputsSection(**inputs), root, seed)
+    if wrong:
+        raise SpecError("job", [(".".join(map(str, place)), text) for place, text in wrong])
+    return items
 
 
 def faults(root: Path, **inputs) -> str:

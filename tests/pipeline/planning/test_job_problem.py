@@ -58,6 +58,19 @@ def test_tasks_by_samples_and_the_best_of_them() -> None:
     assert any("as if every item passed" in note for note in asked().notes)
 
 
+def test_a_plan_says_of_which_stages_it_does_not_know_what_they_hold() -> None:
+    """The oracle is the job: `score` and `end` are classes of which nothing is told, and a CPU swaps."""
+    spec = parse_spec(JOB, CONFIGS, changes=["stages.end.estimate={activation: 1GiB}"], with_inputs=False)
+
+    def unknown(spec, fleet: str) -> list[str]:
+        notes = build_job_problem(spec, 5, CONFIGS, parse_modelled(fleet)).notes
+        return [note.partition(" holds ")[0] for note in notes if "is not known: the plan takes" in note]
+
+    both = parse_spec(JOB, CONFIGS, with_inputs=False)
+    assert unknown(both, "2x24GB:h100") == ["what score, end"]
+    assert unknown(spec, "2x24GB:h100") == ["what score"]
+
+
 def test_components_are_those_of_the_kind() -> None:
     encode, denoise, *_ = asked().stages
     assert encode.size is not None

@@ -145,9 +145,9 @@ def test_a_stage_runs_only_where_the_job_says_and_its_last_device_stays(tmp_path
     (tmp_path / "job.yaml").write_text(PLACED)
     pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
     with pytest.raises(ConfigError, match=r"stages\[0\].devices \(line 5\): 'cpu:1' is not among"):
-        pipeline.run("cpu*1")
+        pipeline.run(devices="cpu*1")
     with pytest.raises(ConfigError, match="not among"):
-        pipeline.plan("cpu*1")
+        pipeline.plan(devices="cpu*1")
     assert not (tmp_path / "run").exists(), "nothing is begun"
     assert "weights unknown on each of cpu:1" in pipeline.plan().to_text()
     run = threading.Thread(target=lambda: results.append(pipeline.run(sinks=[seen.append])))

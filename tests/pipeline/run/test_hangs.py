@@ -116,7 +116,7 @@ def with_lanes(make_plan: Callable[..., PlannedJob]) -> Callable[..., PlannedJob
 def plain_loop(job: Path) -> dict[str, tuple]:
     """What each item gives where nothing hangs, one after the other in this process."""
     (job.parent / "released").write_text("")
-    result = Pipeline.from_yaml(job).run("cpu*1", backend="inline", out=job.parent / "plain")
+    result = Pipeline.from_yaml(job).run(devices="cpu*1", backend="inline", out=job.parent / "plain")
     (job.parent / "released").unlink()
     return given(result)
 
@@ -184,7 +184,7 @@ def test_a_load_that_hangs_is_tried_by_another_worker(tmp_path: Path) -> None:
     (tmp_path / "seen").write_text("")
     expected = plain_loop(job)
     (tmp_path / "seen").unlink()
-    result = Pipeline.from_yaml(job, ["errors.load_timeout_s=10"]).run("cpu*1")
+    result = Pipeline.from_yaml(job, ["errors.load_timeout_s=10"]).run(devices="cpu*1")
     assert given(result) == expected
     assert result.status == "done"
 

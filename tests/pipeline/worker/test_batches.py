@@ -162,6 +162,8 @@ def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_size_is_don
 
 
 def test_a_stage_without_batches_is_refused_where_its_source_shows_it(job: Path) -> None:
+    with (job.parent / "stages.py").open("a") as stages:
+        stages.write('\n__all__ = ["Alone"]\n')
     with pytest.raises(SpecError, match=r"stages\[0\].batch .*Alone has no method batch"):
         run(job, target="Alone")
     result = run(job, "stages.s.batch=1", target="Alone")
@@ -171,6 +173,8 @@ def test_a_stage_without_batches_is_refused_where_its_source_shows_it(job: Path)
 def test_a_stage_without_batches_runs_item_by_item_and_it_is_said(job: Path) -> None:
     result = run(job, target="Inherits")
     assert (result.n_done, calls(job), told(result.folder)) == (24, [1] * 24, {"cpu:0": "refused"})
+    notes = [event.text for event in read_events(result.folder) if isinstance(event, Note)]
+    assert any("write one, or take batch out" in text for text in notes)
 
 
 def test_one_bad_item_in_a_batch_costs_only_itself(job: Path) -> None:

@@ -60,7 +60,7 @@ def retry(request: RetryRequest) -> int:
     with Interrupts():
         with make_progress("never" if request.no_progress or request.quiet else "auto") as progress:
             result = pipeline.run(
-                request.devices,
+                devices=request.devices,
                 backend=request.backend,
                 out=request.run,
                 retry_failed=request.failed,

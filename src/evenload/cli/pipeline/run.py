@@ -168,7 +168,7 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
     if request.dry_run:
         pipeline.try_imports()
         plan = pipeline.plan(
-            request.devices,
+            devices=request.devices,
             backend=request.backend,
             out=request.out,
             fresh=request.done_again,
@@ -204,7 +204,7 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
     ):
         with make_progress("never" if request.no_progress or request.quiet else "auto") as progress:
             result = pipeline.run(
-                request.devices,
+                devices=request.devices,
                 backend=request.backend,
                 out=request.out,
                 fresh=request.done_again,

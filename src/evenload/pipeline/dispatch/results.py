@@ -141,6 +141,13 @@ class PipelineResult:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __getitem__(self, index: int) -> ItemResult:
+        return self.items[index]
+
+    def __repr__(self) -> str:
+        ends = [f"{n} {end}" for end, n in self.item_counts.items() if n and end != "total"]
+        return f"<{', '.join(ends)} of {len(self.items)} items: {self.folder}>"
+
     @property
     def failures(self) -> list[ItemResult]:
         return [item for item in self.items if item.error is not None]

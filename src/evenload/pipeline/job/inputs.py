@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload._private_files import plain_file
-from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
+from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
+from evenload.pipeline.json_values import is_json
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import InputsSection
 
-__all__ = ["Items", "find_items", "read_items"]
+__all__ = ["Items", "find_items"]
 
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
@@ -38,24 +39,21 @@ FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
 
 
-def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) -> Items:
-    """Return every item with its values: files sorted by path, rows in the order of their table.
+def find_items(
+    inputs: "InputsSection", folder: Path, seed: int, values: Any = None
+) -> tuple[Items, Faults, list[str]]:
+    """Return every item with its values, what is wrong with the inputs, and notes.
 
-    Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
-    line that is not JSON, a row without id, ids given twice, a column that no item has.
+    Files are sorted by path, rows are in the order of their table; paths are absolute.
+
+    values  items that a program gives, in the place of a file's
     """
-    items, faults, _ = find_items(inputs, folder, seed)
-    if faults:
-        raise SpecError(source, [(".".join(map(str, place)), text) for place, text in faults])
-    return items
-
-
-def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults, list[str]]:
-    """Return every item with its values, as ``read_items``, what is wrong with the inputs, and notes."""
     faults: Faults = []
     notes: list[str] = []
     given = str(getattr(inputs, inputs.source))
-    if inputs.folder is not None or inputs.glob is not None:
+    if values is not None:
+        rows = _given_rows(values, inputs, folder, faults, notes)
+    elif inputs.folder is not None or inputs.glob is not None:
         rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults, notes)
     else:
         rows = _table_rows(inputs, folder, given, _place(inputs), faults, notes)
@@ -131,6 +129,57 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: lis
             for empty in _empty_folders(str(inputs.glob), folder, files)
         ]
     return rows
+
+
+def _given_rows(values: Any, inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:
+    """Return a row for each item that a program gives: a dict's values, a ``path``, or a ``value``.
+
+    An item without an id has its position for one, a path what it would have in a folder.
+    """
+    given = list(_given_items(values))
+    files = {_absolute(folder / one) for one in given if isinstance(one, PurePath)}
+    root = Path(os.path.commonpath([file.parent for file in files])) if files else folder
+    ids = _ids_of({str(file): _relative(file, root) for file in sorted(files)}, notes)
+    rows: Rows = []
+    for number, one in enumerate(given):
+        row = dict(one) if isinstance(one, Mapping) else {}
+        if not isinstance(one, Mapping):
+            row["path" if isinstance(one, PurePath) else "value"] = one
+        for column, value in row.items():
+            is_path = isinstance(value, PurePath) or (column in inputs.paths and isinstance(value, str))
+            if is_path and not is_remote(str(value)):
+                row[column] = str(_absolute(folder / value))
+            elif getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+                row[column] = value.item()
+            if not is_json({column: row[column]}):
+                text = f"column {quoted(column)} holds {quoted(value)}, of type {type(value).__name__}"
+                text += ", which a table cannot; give numbers, texts, booleans, None, lists or dicts of these"
+                faults.append(((f"items[{number}]",), f"{text}, or the path of a file that holds it"))
+        name = row.pop(inputs.id, None)
+        if not _text(name):
+            name = ids[row["path"]][0] if isinstance(one, PurePath) else number
+        faults += [((f"items[{number}]",), text) for text in apply_types(row, inputs.types)]
+        rows.append((str(name), row))
+    if not rows:
+        faults.append((("items",), "there is none"))
+    return rows
+
+
+def _given_items(values: Any) -> Iterable[Any]:
+    """Return the items that a program gives; of a frame its rows, without what is missing in them."""
+    if isinstance(values, str | bytes | PurePath) or not isinstance(values, Iterable):
+        raise ConfigError(
+            f"{quoted(values)} are no items",
+            hint='give a list of dicts, of values or of paths, a frame, or inputs: {"glob": "in/*.png"}',
+        )
+    frame: Any = values
+    if hasattr(frame, "iter_rows"):  # of polars
+        rows = frame.iter_rows(named=True)
+    elif hasattr(frame, "notna") and hasattr(frame, "columns"):  # of pandas
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    else:
+        return values
+    return ({name: one for name, one in row.items() if one is not None} for row in rows)
 
 
 def _columns_of(

@@ -5,7 +5,7 @@ Needs pydantic and PyYAML (extra ``yaml``).
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +18,14 @@ from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.checks.priorities import find_priority_faults
 from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
+from evenload.pipeline.job.section import one_line
 from evenload.pipeline.job.spec import Faults, JobSpec
 from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
 
 __all__ = [
     "MOST_BYTES",
     "apply_change",
+    "items_of",
     "json_schema",
     "load_job",
     "load_spec",
@@ -62,7 +64,7 @@ def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: boo
 def load_job(path: str | Path, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
     """Read and check a job file, list its items, and check that each name in the job is one of a value.
 
-    Raises as ``load_spec`` and ``read_items``.
+    Raises as ``load_spec`` and ``items_of``.
     """
     text, folder = _read(path)
     return parse_job(text, folder, str(path), changes)
@@ -83,24 +85,6 @@ def parse_spec(
     with_inputs: bool = True,
 ) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
-    return _parse(text, folder if with_inputs else None, source, changes)
-
-
-def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
-    """Check the text of a job file as ``load_job`` does."""
-    spec = _parse(text, folder, source, changes)
-    items, faults, notes = find_items(spec.job.inputs, folder, spec.job.seed)
-    spec._notes += tuple(notes)
-    if not faults:
-        columns = {name for _, values in items for name in values}
-        faults = find_name_faults(spec, columns, folder) + find_priority_faults(spec, items)
-    if faults:
-        raise spec.origins.error(faults)
-    return spec, items
-
-
-def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) -> JobSpec:
-    """Check the text of a job file; without ``folder``, what it refers to is not looked up."""
     document, lines, faults = parse_yaml(text, source)
     if not isinstance(document, dict):
         raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
@@ -108,28 +92,56 @@ def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) 
     options: dict[Place, str] = {}
     for change in changes:
         options[apply_change(document, change)] = f"--set {printable(change)}"
-    document = _expand_shorthand(document)
-    document, notes, older_faults = convert_older_keys(document)
-    faults += older_faults
+    return spec_of(document, Origins(source, lines, options), folder if with_inputs else None, faults)
+
+
+def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
+    """Check the text of a job file as ``load_job`` does."""
+    spec = parse_spec(text, folder, source, changes)
+    return spec, items_of(spec, folder)
+
+
+def items_of(spec: JobSpec, folder: Path, values: Any = None) -> Items:
+    """List the items of a job, or take ``values`` for them, and check that each name in it is one of a value.
+
+    Raises SpecError with all that is wrong, ConfigError for ``values`` that are no items.
+    """
+    items, faults, notes = find_items(spec.job.inputs, folder, spec.job.seed, values)
+    spec._notes += tuple(notes)
+    if not faults:
+        columns = {name for _, values in items for name in values}
+        faults = find_name_faults(spec, columns, folder) + find_priority_faults(spec, items)
+    if faults:
+        raise spec.origins.error(faults)
+    return items
+
+
+def spec_of(
+    document: dict[str, Any],
+    origins: Origins,
+    folder: Path | None = None,
+    faults: Sequence[tuple[Place, str]] = (),
+    *,
+    is_given: bool = False,
+) -> JobSpec:
+    """Check a job, whoever put it together.
+
+    folder    that paths in it belong to; None: its files are not looked for
+    faults    that were found before
+    is_given  its items are values of the program, and the table for them need not be there
+    Raises SpecError with all faults.
+    """
+    document, notes, older_faults = convert_older_keys(_expand_shorthand(document))
+    found = [*faults, *older_faults]
     try:
-        spec = JobSpec.model_validate(document, context={"folder": folder})
+        spec = JobSpec.model_validate(document, context={"folder": folder, "is_given": is_given})
     except ValidationError as error:
-        faults += [fault for part in error.errors() for fault in _explain(part)]
+        found += [fault for part in error.errors() for fault in _explain(part)]
         spec = None
-    origins = Origins(source, lines, options)
-    if faults or spec is None:
-        raise origins.error(faults)
+    if found or spec is None:
+        raise origins.error(found)
     spec._notes, spec._origins = (*notes, *settings_without_effect(spec)), origins
     return spec
-
-
-def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
-    """Check a job that a program put together; its files are not looked for. Raises SpecError."""
-    try:
-        return JobSpec.model_validate(document, context={"folder": None})
-    except ValidationError as error:
-        faults = [fault for part in error.errors() for fault in _explain(part)]
-        raise Origins(source).error(faults) from error
 
 
 def json_schema() -> dict[str, Any]:
@@ -204,7 +216,7 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
     if kind == "literal_error":
         return [(place, f"{quoted(part['input'])} is not known; {_nearest_literal(part)}")]
     if cause is not None:
-        return [(place, str(cause))]
+        return [(place, one_line(cause) if isinstance(cause, ConfigError) else str(cause))]
     said = part["msg"]
     for theirs, plain in _PLAIN_WORDS:
         said = re.sub(theirs, plain, said)
@@ -230,6 +242,6 @@ def _known_keys(place: Place) -> list[str]:
     return list(model.model_fields)
 
 
-def spec_text(spec: JobSpec) -> str:
-    """Return ``spec`` as the text of a job file, with every default written out."""
-    return dump_yaml(spec.model_dump(mode="json"))
+def spec_text(spec: JobSpec, *, has_defaults: bool = True) -> str:
+    """Return ``spec`` as the text of a job file, with every default written out, or only what was given."""
+    return dump_yaml(spec.model_dump(mode="json", exclude_unset=not has_defaults))

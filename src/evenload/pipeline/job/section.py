@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -21,10 +21,12 @@ from pydantic_core import CoreSchema
 
 from evenload.errors import EvenloadError
 from evenload.pipeline.job.memory_sizes import parse_size, size_text
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.target import locate_target
 
 __all__ = ["Fault", "Faults", "Name", "Section", "Size", "job_folder", "located", "one_line"]
 
+Code = TypeVar("Code", bound=str | LiveCode)
 Fault = tuple[tuple[str | int, ...], str]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=40)]
 
@@ -85,12 +87,9 @@ def job_folder(info: ValidationInfo):
     return (info.context or {}).get("folder")
 
 
-def located(target: str, info: ValidationInfo) -> str:
-    """Return ``target`` if its code is found. Raises ValueError with what is wrong."""
+def located(target: Code, info: ValidationInfo) -> Code:
+    """Return ``target`` if its code is found. Raises ConfigError with what is wrong."""
     folder = job_folder(info)
     if folder is not None:
-        try:
-            locate_target(target, folder)
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        locate_target(target, folder)
     return target

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from evenload.errors import quoted
-from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
+from evenload.pipeline.job.section import Fault, Faults, Name, Section
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
     BackendSection,
@@ -57,7 +57,6 @@ __all__ = [
     "ScheduleSection",
     "StageSpec",
     "UploadSection",
-    "one_line",
 ]
 
 

@@ -17,11 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from evenload.errors import ConfigError, quoted
+from evenload.errors import quoted
 from evenload.pipeline.job.expression import parse_condition
 from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import fault_of_folder
-from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located, one_line
+from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located
 
 __all__ = [
     "BackendSection",
@@ -107,20 +107,14 @@ class ScheduleSection(Section):
     @field_validator("priority")
     @classmethod
     def _priority_parses(cls, priority: str | None) -> str | None:
-        try:
-            return priority if priority is None else parse_condition(priority).text
-        except ConfigError as error:
-            raise ValueError(one_line(error)) from error
+        return priority if priority is None else parse_condition(priority).text
 
     @field_validator("policy")
     @classmethod
     def _policy_is_known(cls, policy: str) -> str:
         from evenload.balance.policy import policy_from_name
 
-        try:
-            policy_from_name(policy)
-        except ConfigError as error:
-            raise ValueError(one_line(error)) from error
+        policy_from_name(policy)
         return policy
 
 

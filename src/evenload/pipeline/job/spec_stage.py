@@ -3,27 +3,31 @@
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
     StrictInt,
     StrictStr,
     ValidationInfo,
     WithJsonSchema,
+    WrapValidator,
+    field_serializer,
     field_validator,
     model_validator,
 )
 
 from evenload.devices.selection import check_spec
-from evenload.errors import EvenloadError, quoted
+from evenload.errors import quoted
 from evenload.pipeline.artifacts import output_path, part_id
 from evenload.pipeline.file_types import is_file_type
-from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, find_builtin_stage
 from evenload.pipeline.job.expression import Condition, parse_condition
-from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
+from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
 
@@ -67,6 +71,14 @@ Names = Annotated[
         json_schema_input_type=Name | tuple[Name, ...],
     ),
 ]
+if TYPE_CHECKING:
+    Target = str | LiveCode
+else:  # no union for pydantic, which would tell each fault twice
+    Target = Annotated[
+        str,
+        WrapValidator(lambda given, check: given if isinstance(given, LiveCode) else check(given)),
+        PlainSerializer(lambda code, asked: str(code) if asked.mode == "json" else code, return_type=Any),
+    ]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -139,7 +151,7 @@ class StageSpec(Section):
     name: Name
     kind: str | None = None
     """A stage that ships with evenload (image_edit, vlm_score, ...), or give target."""
-    target: str = Field(default="", validate_default=True)
+    target: Target = Field(default="", validate_default=True)
     """file.py:Class, relative to the job file, or module:Class."""
     needs: Names | None = None
     """The stages whose outputs it takes, such as [encode, mask], each of them earlier in the file; [] for
@@ -193,6 +205,20 @@ class StageSpec(Section):
     estimate: EstimateSection = EstimateSection()
 
     @property
+    def code(self) -> list[tuple[tuple[str, ...], Target]]:
+        """The user's code and its places: the target, or what ``params`` of a shipped stage name."""
+        kind = BUILTIN_STAGES.get(self.kind or "")
+        if kind is None:
+            return [(("target",), self.target)]
+        named = [(("params", name), self.params.get(name)) for name in kind.code]
+        return [(place, code) for place, code in named if isinstance(code, str | LiveCode)]
+
+    @property
+    def live(self) -> list[tuple[tuple[str, ...], LiveCode]]:
+        """Those of ``code`` that no file holds."""
+        return [(place, code) for place, code in self.code if isinstance(code, LiveCode)]
+
+    @property
     def file_outputs(self) -> list[str]:
         """Names of the outputs that are files."""
         return [name for name, kind in self.outputs.items() if is_file_type(kind)]
@@ -230,18 +256,17 @@ class StageSpec(Section):
     @field_validator("kind")
     @classmethod
     def _kind_is_known(cls, kind: str | None) -> str | None:
-        from evenload.pipeline.job.builtin_stages import find_builtin_stage
+        if kind is not None:
+            find_builtin_stage(kind)
+        return kind
 
-        try:
-            if kind is not None:
-                find_builtin_stage(kind)
-            return kind
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+    @field_serializer("params", when_used="json")
+    def _params_as_text(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {name: str(one) if isinstance(one, LiveCode) else one for name, one in params.items()}
 
     @field_validator("target")
     @classmethod
-    def _target_is_there(cls, target: str, info: ValidationInfo) -> str:
+    def _target_is_there(cls, target: Target, info: ValidationInfo) -> Target:
         """Fill in the target of ``kind``, and check that the target is there."""
         kind = BUILTIN_STAGES.get(info.data.get("kind") or "")
         if kind is None and not target and "kind" in info.data:
@@ -274,13 +299,10 @@ class StageSpec(Section):
     @field_validator("devices")
     @classmethod
     def _devices_are_written_well(cls, devices: str | int | None) -> str | int | None:
-        try:
-            if isinstance(devices, str):  # a term may name its machine: east/cuda:0
-                check_spec(",".join(term.rpartition("/")[2] for term in devices.split(",")))
-            elif devices is not None:
-                check_spec(devices)
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        if isinstance(devices, str):  # a term may name its machine: east/cuda:0
+            check_spec(",".join(term.rpartition("/")[2] for term in devices.split(",")))
+        elif devices is not None:
+            check_spec(devices)
         return devices
 
     @field_validator("fit")
@@ -293,10 +315,7 @@ class StageSpec(Section):
     @field_validator("when")
     @classmethod
     def _condition_parses(cls, when: str | None) -> str | None:
-        try:
-            return when if when is None else parse_condition(when).text
-        except EvenloadError as error:
-            raise ValueError(one_line(error)) from error
+        return when if when is None else parse_condition(when).text
 
     @model_validator(mode="after")
     def _model_is_there(self, info: ValidationInfo) -> "StageSpec":
@@ -313,6 +332,13 @@ class StageSpec(Section):
             if is_hub_name(model.path) and not is_local:
                 said += f", and {model.path} is not among the downloaded models (hf download {model.path})"
             raise Faults([(("model", "path"), f"{said}; correct it, or download the model")])
+        return self
+
+    @model_validator(mode="after")
+    def _python_finds_its_code(self) -> "StageSpec":
+        if self.python is not None and self.live:
+            text = "another interpreter imports its code: move it to a file, and import it from there"
+            raise Faults([(("python",), text)])
         return self
 
     @model_validator(mode="after")

@@ -89,7 +89,7 @@ def build_job_problem(
     facts = tuple(source.facts() for source in sources)
     stages = tuple(map(_plan_stage, sources, facts, tasks_an_item(spec)))
     notes = [note for source in sources for note in source.notes]
-    notes += [*_condition_notes(spec), *_bfloat16_notes(facts, devices)]
+    notes += [*_condition_notes(spec), *_bfloat16_notes(facts, devices), *_weight_notes(spec, facts, devices)]
     on_gpu = any(family_of(device.id) != "cpu" for device in devices)
     problem = Problem(
         stages,
@@ -125,6 +125,19 @@ def _bfloat16_notes(facts: Sequence[StageFacts], devices: Sequence[FleetDevice])
         for fact in facts
         if without and fact.size is not None and any(c.dtype == "bfloat16" for c in fact.size.components)
     ]
+
+
+def _weight_notes(spec: "JobSpec", facts: Sequence[StageFacts], devices: Sequence[FleetDevice]) -> list[str]:
+    """Say which stages may hold a model that nobody has counted, on devices other than CPUs."""
+    unknown = [
+        stage.name
+        for stage, fact in zip(spec.stages, facts, strict=True)
+        if stage.kind in (None, "torch_module") and fact.weight_bytes is None and not fact.activation_bytes
+    ]
+    if not unknown or all(family_of(device.id) == "cpu" for device in devices):
+        return []
+    text = "is not known: the plan takes it to fit everywhere; give model: {path: ...} or estimate.activation"
+    return [f"what {', '.join(unknown)} holds on a device {text}"]
 
 
 def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[PlanDevice, ...]:

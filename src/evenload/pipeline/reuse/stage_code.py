@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.target import CodeTarget
-from evenload.same_code.code_facts import facts_of_reach
+from evenload.same_code.code_facts import CodeFacts, facts_of_reach
 from evenload.same_code.module_reach import ModuleReach
 
 __all__ = ["StageCode", "read_code"]
@@ -25,11 +25,13 @@ class StageCode:
     facts     a fact for each file of the user's, and for each module that is not there (``same_code``)
     contents  the user's files and their bytes
     packages  top names of the packages that are imported
+    texts     definitions of live code, "" of one that is not known
     """
 
     facts: dict[str, str]
     contents: tuple[tuple[Path, bytes], ...]
     packages: frozenset[str]
+    texts: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -39,23 +41,32 @@ class StageCode:
     @property
     def prepares_imports(self) -> bool:
         """Whether it may set environment variables, or change where modules are looked for."""
-        return any(file.suffix != ".py" or prepares_imports(content) for file, content in self.contents)
+        return any(not text or prepares_imports(text.encode()) for text in self.texts) or any(
+            file.suffix != ".py" or prepares_imports(content) for file, content in self.contents
+        )
 
 
 def read_code(targets: Sequence[CodeTarget], folder: Path) -> StageCode:
     """Read the code that ``targets`` depend on; ``folder`` is that of the job file."""
     folders = [str(folder) for target in targets for folder in target.folders]
     reach = ModuleReach([*dict.fromkeys(folders), *sys.path], base=folder, ours=_OUR_OWN)
-    for target in targets:
+    live = [target.live for target in targets if target.live is not None]
+    known = [CodeFacts(one.load()) for one in live]
+    for target in (one for one in targets if one.live is None):
         names = frozenset([target.name])
         if target.file is not None and not target.is_module:
             reach.take_file(target.file, target.file.stem, "", names)
         else:
             reach.take_module(target.module, names)
     ours = Path(__file__).parents[2]
-    read = ((file, content) for file, (_, content) in sorted(reach.sources.items()))
+    facts, packages, sources = facts_of_reach(reach), set(reach.packages), dict(reach.sources)
+    for one in known:
+        facts |= one.facts
+        packages |= one.reach.packages
+        sources |= one.reach.sources
+    read = ((file, content) for file, (_, content) in sorted(sources.items()))
     contents = tuple((file, content) for file, content in read if not file.is_relative_to(ours))
-    return StageCode(facts_of_reach(reach), contents, frozenset(reach.packages))
+    return StageCode(facts, contents, frozenset(packages), tuple(one.text for one in live))
 
 
 # What a later import may depend on, and who may change it; environment variables that are only read do not.

@@ -14,6 +14,7 @@ from evenload.events import json_text
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.problem import LOSSY
 from evenload.pipeline.reuse.content_digests import ContentDigests
@@ -63,6 +64,8 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
     params = {n: value for n, value in stage.params.items() if kind is None or n not in kind.manners}
     for section, given in (("params", params), ("call", stage.call)):
         for name, value in given.items():
+            if isinstance(value, LiveCode):  # ``read_code`` tells what it is
+                continue
             facts[f"{section}.{name}"] = json_text(value)
             for file, digest in _files(value, folder, digests):
                 facts[f"{section}.{name} {file}"] = digest
@@ -77,11 +80,8 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
 
 def _targets(stage: "StageSpec", folder: Path) -> Iterator[CodeTarget]:
     """Yield the places of all code that makes a result: the stage's own first."""
-    yield locate_target(stage.target, folder)
-    kind = BUILTIN_STAGES.get(stage.kind or "")
-    for name in kind.code if kind is not None else ():
-        if isinstance(stage.params.get(name), str):
-            yield locate_target(stage.params[name], folder)
+    for target in dict.fromkeys((stage.target, *(code for _, code in stage.code))):
+        yield locate_target(target, folder)
     if any(map(is_file_type, stage.outputs.values())):
         yield locate_target(_ENCODER, folder)
 
@@ -124,6 +124,8 @@ def change_of(was: Mapping[str, str] | None, now: Mapping[str, str]) -> str:
     if any(" " not in digest for name, digest in was.items() if name.startswith("code ")):
         return "another version of evenload made it, which looked at code in another way"
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    if len(names) > 1:  # the others say what differs in it
+        names = [name for name in names if name != "function"]
     said = list(dict.fromkeys(_named(name, was, now) for name in names))
     if len(said) > 3:
         said = [*said[:3], "more"]
@@ -133,6 +135,8 @@ def change_of(was: Mapping[str, str] | None, now: Mapping[str, str]) -> str:
 
 
 def _named(name: str, was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    if name.startswith(("the ", "`")):  # what live code uses, in words
+        return name
     kind, _, rest = name.partition(" ")
     if kind == "code":
         return f"`{rest}`"
@@ -141,4 +145,4 @@ def _named(name: str, was: Mapping[str, str], now: Mapping[str, str]) -> str:
     section, _, key = kind.partition(".")
     if section in ("params", "call"):
         return f"`{rest or key}`"
-    return {"weights": "the weights"}.get(kind, f"`{kind}`")
+    return {"weights": "the weights", "function": "its code"}.get(kind, f"`{kind}`")

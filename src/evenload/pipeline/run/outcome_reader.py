@@ -203,7 +203,9 @@ class OutcomeReader:
             text = f"{group}: a batch of {name} gives the bytes of single items: {how}"
             return self._record.note("info", text)
         self._dispatcher.one_by_one(group, stage)
-        why = "it has no method batch" if how == "refused" else "a batch gives other bytes than single items"
+        why = "a batch gives other bytes than single items"
+        if how == "refused":
+            why = "it has no method batch(inputs, items); write one, or take batch out of the job"
         return self._record.note("warning", f"{group}: {name} is done one by one: {why}")
 
     def _end(self, worker: Worker, task: StageTask, outcome: OrderOutcome) -> None:

@@ -1,6 +1,7 @@
 """The run folder: everything that a run leaves behind, in one place.
 
 config.yaml     the job as it ran, every default written out
+items.jsonl     its items, if a program gave them as values
 events.jsonl    what happened, as it happened
 results.jsonl   one row for each item, in input order
 summary.json    the headline numbers
@@ -29,6 +30,7 @@ __all__ = ["RunFolder", "is_in_use"]
 
 _FILES = (
     "config.yaml",
+    "items.jsonl",
     "events.jsonl",
     "results.jsonl",
     "summary.json",

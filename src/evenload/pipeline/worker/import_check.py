@@ -1,21 +1,20 @@
 """Import the code of a job's stages as its workers would, in a process of its own, to see what fails."""
 
 import contextlib
-import importlib
 import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from traceback import format_exception
 
+from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.target import CodeTarget, load_target
 
 __all__ = ["import_faults", "serve"]
 
 MOST_S = 300.0
-_IMPORTERS = ("<", str(importlib.__file__), str(Path(__file__).parents[2]))
 _PROGRAM = "from evenload.pipeline.worker.import_check import serve; serve()"
 
 
@@ -51,12 +50,6 @@ def _fault_of(target: CodeTarget) -> str:
     try:
         load_target(target)
     except BaseException as error:  # an exit, too
-        return f"importing it raises {type(error).__name__}: {error}{_where(error)}"
+        failure = ItemFailure("", type(error).__name__, str(error), "".join(format_exception(error)))
+        return f"importing it raises {failure.text}"
     return ""
-
-
-def _where(error: BaseException) -> str:
-    """Return the last line that the error came through, but for those that only import."""
-    files = [(one.filename, one.lineno) for one in traceback.extract_tb(error.__traceback__)]
-    places = [f" ({name} line {line})" for name, line in files if not name.startswith(_IMPORTERS)]
-    return places[-1] if places else ""

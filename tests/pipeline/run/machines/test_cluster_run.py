@@ -245,7 +245,7 @@ def test_a_run_whose_nodes_are_all_lost_is_gone_on_with(
     machines.join("west")
     watch = Watch("west/", lambda: machines.kill("west"))
     with pytest.raises(NoUsableDevice, match="draw"):
-        Pipeline.from_yaml(job).run("west/cpu*1", backend=Ray(reserve=False), sinks=[watch])
+        Pipeline.from_yaml(job).run(devices="west/cpu*1", backend=Ray(reserve=False), sinks=[watch])
     (tmp_path / "gate").touch()
     result = Pipeline.from_yaml(job).run(backend="inline")
     assert (result.status, result.n_restored > 0) == ("done", True)

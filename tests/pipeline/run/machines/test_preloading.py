@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.executor.task.user_file import import_file
+from evenload.pipeline.job.spec import StageSpec
 from evenload.pipeline.reuse.stage_code import read_code
 from evenload.pipeline.run.machines.fleet import imports_of
 from evenload.pipeline.target import locate_target
@@ -44,7 +44,7 @@ TORCH = ("import torch", "from torch import nn", "if True: import torch.nn as nn
 
 
 def stage(target: str) -> Any:
-    return SimpleNamespace(kind=None, target=target, params={}, python=None)
+    return StageSpec.model_construct(target=target)
 
 
 @st.composite

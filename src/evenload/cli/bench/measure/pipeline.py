@@ -52,7 +52,7 @@ def pipeline(options: BenchOptions) -> TrialReport:
         (folder / "job.yaml").write_text(JOB)
         for number, spec in enumerate(options.specs):
             began = time.perf_counter()
-            result = Pipeline.from_yaml(folder / "job.yaml").run(spec, out=folder / f"run{number}")
+            result = Pipeline.from_yaml(folder / "job.yaml").run(devices=spec, out=folder / f"run{number}")
             wall_s, summary = time.perf_counter() - began, result.summary
             if result.exit_code:
                 raise AssertionError(f"the pipeline ended as {result.status}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenload.errors import EvenloadError, quoted
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, BuiltinStage
 from evenload.pipeline.job.section import one_line
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.target import ReturnedNames, find_returned_names, lacks_method, locate_target
 
 if TYPE_CHECKING:
@@ -81,12 +82,12 @@ def _given_names(stage: "StageSpec", folder: Path) -> ReturnedNames:
         files = params.get("files")
         names = frozenset(map(str, files)) if isinstance(files, dict) else frozenset[str]()
         return ReturnedNames(names, is_all=not params.get("reads_json"))
-    found = _names_in_source(str(params.get("function")), folder)
+    found = _names_in_source(params.get("function", ""), folder)
     output = str(params.get("output", "output"))
     return found if found.is_all else replace(found, mentioned=found.mentioned | {output})
 
 
-def _names_in_source(target: str, folder: Path) -> ReturnedNames:
+def _names_in_source(target: str | LiveCode, folder: Path) -> ReturnedNames:
     try:
         return find_returned_names(locate_target(target, folder))
     except (EvenloadError, OSError):  # the code is not on this machine
@@ -95,16 +96,16 @@ def _names_in_source(target: str, folder: Path) -> ReturnedNames:
 
 def code_faults(stage: "StageSpec", folder: Path) -> Iterator[tuple[Place, str]]:
     """Yield faults of code that is not there: what ``params`` of a shipped stage name, a ``batch``."""
-    kind = BUILTIN_STAGES.get(stage.kind or "")
-    for param in kind.code if kind is not None else ():
-        if isinstance(stage.params.get(param), str):
-            try:
-                locate_target(stage.params[param], folder)
-            except EvenloadError as error:
-                yield ("params", param), one_line(error)
+    for place, code in stage.code:
+        try:
+            locate_target(code, folder)
+        except EvenloadError as error:
+            if place[0] == "params":
+                yield place, one_line(error)
     with contextlib.suppress(EvenloadError, OSError):  # the code is not on this machine
-        if stage.batch > 1 and lacks_method(locate_target(stage.target, folder), "batch"):
-            name = stage.target.rpartition(":")[2]
+        is_own = stage.batch > 1 and stage.kind is None
+        if is_own and lacks_method(locate_target(stage.target, folder), "batch"):
+            name = str(stage.target).rpartition(":")[2]
             yield (
                 ("batch",),
                 f"{name} has no method batch, which takes several items; write it, or leave this out",

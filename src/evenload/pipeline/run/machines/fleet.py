@@ -11,6 +11,7 @@ from evenload.executor.backends import Backend, BackendSettings, Machines, Worke
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.planning.job_plan import free_host_bytes
 from evenload.pipeline.reuse.stage_code import StageCode, read_code
 from evenload.pipeline.target import locate_target
@@ -158,8 +159,7 @@ def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     for stage in stages:
         if stage.python is None:
             known = BUILTIN_STAGES.get(stage.kind or "")
-            named = [stage.target] if known is None else [stage.params.get(name) for name in known.code]
-            code = _code_of([target for target in named if isinstance(target, str)], folder)
+            code = _code_of([target for _, target in stage.code], folder)
             if code is not None and code.prepares_imports:
                 return ()
             found |= dict.fromkeys(known.imports if known is not None else ())
@@ -167,7 +167,7 @@ def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _code_of(targets: list[str], folder: Path) -> StageCode | None:
+def _code_of(targets: list[str | LiveCode], folder: Path) -> StageCode | None:
     """Return the code of a stage; None if it is not found or not readable, as whoever runs it will say."""
     try:
         return read_code([locate_target(target, folder) for target in targets], folder)
