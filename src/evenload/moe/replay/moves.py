@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from evenload.errors import ConfigError
 from evenload.moe.placement.bound import placement_bound
+from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.placement_certificate import fleet_certificate
 from evenload.moe.search.move_costs import MoveCosts
 from evenload.moe.search.move_rule import Map, MoveRule, Window
+from evenload.moe.search.plan import place
 
-__all__ = ["MoveReplay", "StreamTotal", "best_in_hindsight", "replay_moves"]
+__all__ = ["MoveReplay", "StreamTotal", "best_in_hindsight", "few_fetches", "replay_moves"]
 
 Plan = Callable[[NDArray, Map | None], Map]  # from recent windows, and the placement in use
 
@@ -79,6 +81,17 @@ class MoveReplay:
             self.maps, self.windows, self.costs.fleet, is_routed=self.costs.is_routed, name=name,
             moves=self.moves,
         )  # fmt: skip
+
+
+def few_fetches(fleet: Fleet, target: float, **options: Any) -> Plan:
+    """A planner by search whose candidates change the placement in use only as far as the target asks."""
+
+    def plan(recent: NDArray, in_use: Map | None) -> Map:
+        if in_use is None:
+            return place(recent, fleet, **options).phy2log
+        return place(recent, fleet, old=in_use, target=target, warns=False, **options).phy2log
+
+    return plan
 
 
 def replay_moves(

@@ -116,7 +116,7 @@ class MoveRule:
         saved = np.maximum(state.saved + cost - other, 0.0)
         room = (1 + self.tolerance) * never - spent - float(state.back.sum()) - self.reserve
         there, back = state.back, np.zeros(len(cost))
-        if room < 0:
+        if room < 0 < excess:
             goes, target = (state.in_use != state.home).any(axis=1), state.home
         else:
             target = state.challenger
