@@ -58,6 +58,7 @@ def serve(folder: Path, moe: str, mode: str = "sync") -> EngineRun:
     model, own = model_in(folder), folder / f"{moe}-{mode}"
     own.mkdir()
     environment = {**os.environ, "EVENLOAD_MOE": moe, "ENGINE_RECORD": str(own / "plans")}
+    environment["EVENLOAD_MOE_FETCH_TOKENS"] = "off"  # so few tokens are served that no move would pay
     words = [sys.executable, str(HERE / "serve.py"), str(model), str(own / "answers.json"), mode]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     log = done.stdout + done.stderr

@@ -58,12 +58,13 @@ class ReplayRequest:
 @click.option(
     "--fetch-tokens",
     type=float,
-    help="Also what the trace costs if experts move by rule, never, always, and at best in hindsight: tokens that"
-    " a GPU serves while it fetches an expert of one layer.",
+    help="Tokens that a GPU serves while it fetches an expert of one layer: also say what the trace costs if"
+    " experts move by rule, never, always, and at best in hindsight.",
 )
 @click.option(
-    "--certificate", type=FILE,
-    help="With --fetch-tokens: write the proof of what serving and moves cost by rule, for `evenload certify`.",
+    "--certificate",
+    type=FILE,
+    help="With --fetch-tokens: write the proof of what the rule's course costs, for `evenload certify`.",
 )
 @click.option("--html", type=FILE, help="Write a page that shows it.")
 @json_option

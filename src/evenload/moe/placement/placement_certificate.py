@@ -73,8 +73,8 @@ def placement_certificate(
     quotas    [windows][layers] what each slot serves; split equally over copies where None
     moves     costs of going from one placement to the next, in loads of the fastest GPU
 
-    It claims the load of the busiest GPU, summed over windows and layers, and moves. Raises ConfigError without
-    load.
+    It claims the load of the busiest GPU, summed over windows and layers, and moves. Raises ConfigError
+    without load.
     """
     n_slots = int((speeds[slot2gpu] > 0).sum())
     gpus, relative = slot2gpu.tolist(), [exact(one) / exact(float(speeds.max())) for one in speeds.tolist()]

@@ -1,10 +1,11 @@
-"""``replay_moves``: what a stream costs if experts are moved by rule, never, always, and at best in hindsight.
+"""``replay_moves``: what a stream costs if experts move by rule, never, always, and at best in hindsight.
 
 batches ──► home │ serve a batch, plan, decide ──► a StreamTotal each ──► MoveReplay
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ Plan = Callable[[NDArray, Map | None], Map]  # from recent windows, and the plac
 
 @dataclass(frozen=True, slots=True)
 class StreamTotal:
-    """The cost of a stream in tokens of one GPU, summed over layers: serving, and moving ``n_moved`` layers."""
+    """The cost of a stream in tokens of one GPU, all layers: serving, and moving ``n_moved`` of them."""
 
     serving: float
     moving: float = 0.0
@@ -132,7 +133,9 @@ def replay_moves(
         return decision.phy2log, decision.cost
 
     ruled = course(by_rule)
-    last = rule.step(state, Window(served[-1], state.in_use))[0]  # to count the last batch, which none follows
+    last = rule.step(state, Window(served[-1], state.in_use))[
+        0
+    ]  # to count the last batch, which none follows
     at = [home]
 
     def always(_: NDArray, candidate: Map) -> tuple[Map, float]:
@@ -155,8 +158,10 @@ def replay_moves(
 
 
 def _total(maps: list[Map], moves: list[float], served: NDArray, costs: MoveCosts) -> StreamTotal:
-    serving = sum(float(costs.serving(one, loads[None]).sum()) for one, loads in zip(maps, served, strict=True))
-    n_moved = sum(int((new != old).any(axis=1).sum()) for old, new in zip(maps, maps[1:], strict=False))
+    serving = sum(
+        float(costs.serving(one, loads[None]).sum()) for one, loads in zip(maps, served, strict=True)
+    )
+    n_moved = sum(int((new != old).any(axis=1).sum()) for old, new in pairwise(maps))
     return StreamTotal(serving, sum(moves), n_moved)
 
 

@@ -2,25 +2,26 @@
 
 Serving a window and moving experts cost in one unit (``MoveCosts``). Each layer has a challenger beside the
 placement in use. What the challenger would have saved in the windows that followed is added up, never to less
-than 0, and the layer moves when that reaches the cost of moving there and back: for two placements the work
-function rule of Borodin, Linial and Saks ("An optimal on-line algorithm for metrical task system", J. ACM 39,
-1992). A pot guards it: a stream may cost ``tolerance`` more than if nothing had ever moved, and a layer leaves
-its first placement only while the pot pays for its move and for the way back of all. With ``spent`` for the
-cost of serving and moves, whatever the loads and the candidates are:
+than 0, and the layer moves when that reaches the cost of moving there and back. For two placements this is
+the rule of work functions: Borodin, Linial and Saks, "An optimal on-line algorithm for metrical task system",
+J. ACM 39, 1992. A pot guards it: a stream may cost ``tolerance`` more than if nothing had ever moved, and a
+layer leaves its first placement only while the pot pays for its move and for the way back of all.
+
+With ``spent`` for the cost of serving and moves, whatever the loads and the candidates are:
 
 1. spent <= (1 + tolerance) never + x. ``never`` is the cost of the first placement kept, x the most by which
    one window cost more than 1 + tolerance times as much as it would have there. With a ``reserve`` of x or
    more: spent <= (1 + tolerance) never.
-2. So spent <= (1 + tolerance) k best + x against the best schedule in hindsight over all placements, even with
-   free moves, where no window costs k times as much in the first placement as in its best one.
+2. So spent <= (1 + tolerance) k best + x against the best schedule in hindsight over all placements, even if
+   its moves are free, where no window costs k times as much in the first placement as in its best one.
 3. Between two placements, d apart both ways, beyond what both cost and while the pot pays:
    spent <= (3 + y / d) best + d + y in each layer, with y the most that they differ in one window. No rule
    without foresight or chance has less than 3 for short windows.
 
-Of 1: the pot less the ways back is at least ``reserve`` while any layer is away. A window takes at most x from
-it; if less than ``reserve`` is left, all go back, which is paid already, and at home the pot only grows.
-Of 3: what is added up is the difference of the two work functions plus d, and a layer moves where it is 2 d, so
-each move adds at least 2 d to the sum of both; what is beyond 2 d then is below y.
+Of 1: the pot less the ways back is at least ``reserve`` while any layer is away. A window takes at most x
+from it; if less than ``reserve`` is left, all go back, which is paid already, and at home the pot only grows.
+Of 3: what is added up is the difference of the two work functions plus d, and a layer moves where it is 2 d.
+So each move adds at least 2 d to the sum of both; what is added up beyond 2 d is less than y.
 """
 
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ class MoveRule:
     """A rule for when layers move to the placements that a planner proposes.
 
     tolerance  how much more than without any move a stream may cost, as a share
-    reserve    what the pot must hold besides, in the unit of ``costs``: the most that one window can cost more
-               than at home
+    reserve    what the pot must hold besides, in the unit of ``costs``: the most that one window can cost
+               more than at home
     """
 
     costs: StreamCosts
