@@ -52,7 +52,7 @@ class StreamCosts(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Loads [layers, experts] that were served, and the placement that a planner proposes after that."""
+    """A window's loads [layers, experts], as served, and the placement that a planner proposes after it."""
 
     loads: NDArray
     candidate: Map
