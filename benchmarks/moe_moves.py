@@ -64,22 +64,18 @@ def row_of(
     stream: str, windows: NDArray, plan: Any, costs: MoveCosts, price: float, every: int = 1
 ) -> dict[str, Any]:
     found = replay_moves(windows, plan, MoveRule(costs), history=HISTORY, every=every)
-    print(stream, price, found.to_json()["totals"]["rule"], file=sys.stderr)
-    page = found.to_json()
-    over = {name: round(total["over_never"], 4) for name, total in page["totals"].items()}
-    rule, never = found.totals["rule"], found.totals["never"]
+    cost = found.cost
+    print(stream, price, cost, file=sys.stderr)
     return {
         "stream": stream,
         "planner": "few fetches" if costs.is_routed else "EPLB",
         "fetch, % of a window": round(100 * price, 1),
-        "never, over bound": round(never.cost / found.bound, 4),
-        "rule": over["rule"],
-        "always": over["always"],
-        "hindsight": over["hindsight"],
-        "rule over hindsight": round(page["totals"]["rule"]["over_hindsight"], 4),
-        "layers moved": rule.n_moved,
-        "moved always": found.totals["always"].n_moved,
-        "worst window, %": round(100 * found.worst / never.cost, 2),
+        "never, over bound": round(cost["never"] / cost["bound"], 4),
+        **{name: round(cost[name] / cost["never"], 4) for name in ("rule", "always", "hindsight")},
+        "rule over hindsight": round(cost["rule"] / cost["hindsight"], 4),
+        "layers moved": int(found.moved["rule"].sum()),
+        "layers moved always": int(found.moved["always"].sum()),
+        "worst window, %": round(100 * found.worst / cost["never"], 2),
     }
 
 

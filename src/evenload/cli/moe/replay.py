@@ -55,17 +55,8 @@ class ReplayRequest:
 )
 @click.option("--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is.")
 @search_options
-@click.option(
-    "--fetch-tokens",
-    type=float,
-    help="Tokens that a GPU serves while it fetches an expert of one layer: also say what the trace costs if"
-    " experts move by rule, never, always, and at best in hindsight.",
-)
-@click.option(
-    "--certificate",
-    type=FILE,
-    help="With --fetch-tokens: write the proof of what the rule's course costs, for `evenload certify`.",
-)
+@click.option("--fetch-tokens", type=float, help="Tokens a GPU could serve per fetch: compare moves by rule.")
+@click.option("--certificate", type=FILE, help="With --fetch-tokens: the proof of what that rule costs.")
 @click.option("--html", type=FILE, help="Write a page that shows it.")
 @json_option
 @passed_as(ReplayRequest)
@@ -137,13 +128,16 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
     Candidates are planned with few fetches, after every ``--every`` batches, each of them by default.
     """
     from evenload.balance.claim import text_of
-    from evenload.moe.replay.moves import few_fetches, replay_moves
-    from evenload.moe.search.move_costs import MoveCosts
-    from evenload.moe.search.move_rule import MoveRule
+    from evenload.moe import MoveCosts, MoveRule, place
+    from evenload.moe.replay.moves import replay_moves
     from evenload.report.html import write_whole
 
+    def plan(recent: "NDArray[np.int64]", old: "NDArray[np.int64] | None") -> "NDArray[np.int64]":
+        target = None if old is None else request.target
+        options = {"effort": request.effort, "seed": request.seed, "warns": False}
+        return place(recent, request.fleet, old=old, target=target, **options).phy2log
+
     name, batches, _ = _batches(request)
-    plan = few_fetches(request.fleet, request.target, effort=request.effort, seed=request.seed)
     rule = MoveRule(MoveCosts(request.fleet, fetch_tokens=fetch_tokens))
     found = replay_moves(batches, plan, rule, history=_history(request, batches), every=request.every or 1)
     if request.certificate:
@@ -152,22 +146,16 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
 
 
 def _print_moves(moves: "dict[str, Any]") -> None:
-    head = ["moves", "serving", "moving", "layers moved", "over never", "over hindsight"]
+    cost, moved = moves["cost"], moves["layers_moved"]
+    others = "never", "hindsight"
     rows = [
-        [
-            name, f"{one['serving']:,.0f}", f"{one['moving']:,.0f}", str(one["layers_moved"]),
-            *(f"{one[f'over_{other}']:.4f}" for other in ("never", "hindsight")),
-        ]
-        for name, one in moves["totals"].items()
-    ]  # fmt: skip
-    click.echo("")
-    for line in format_table(head, rows, right=head[1:]):
-        click.echo(line)
-    click.echo(
-        f"by rule: at most {1 + moves['tolerance']:g} x never and {moves['worst_window']:,.0f} tokens;"
-        f" serving in any placements: {moves['bound']:,.0f} or more",
-        err=True,
-    )
+        [name, f"{one:,.0f}", str(moved.get(name, "")), *(f"{one / cost[other]:.4f}" for other in others)]
+        for name, one in cost.items()
+    ]
+    head = ["moves", "cost, tokens", "layers moved", "over never", "over hindsight"]
+    click.echo("\n".join(["", *format_table(head, rows, right=head[1:])]))
+    most = (1 + moves["tolerance"]) * cost["never"] + moves["worst_window"]
+    click.echo(f"by rule it is at most {most:,.0f} in any case; bound: serving alone", err=True)
 
 
 def _history(request: ReplayRequest, batches: "NDArray[np.int64]") -> int:

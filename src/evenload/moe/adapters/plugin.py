@@ -57,9 +57,7 @@ def _fetch_tokens() -> float | None:
     try:
         return None if text == "off" else number("moe_fetch_tokens", float(text))
     except ValueError:
-        raise ConfigError(
-            f"moe_fetch_tokens = {quoted(text)} is no number of tokens", hint="such as 8000; off: no matter"
-        ) from None
+        raise ConfigError(f"moe_fetch_tokens = {quoted(text)}", hint="give tokens, or off") from None
 
 
 def _mode(engine: str) -> str:

@@ -19,21 +19,15 @@ MOST_ROUNDING = 40  # halvings of the last digits of a bound until it is proved
 
 
 def fleet_certificate(
-    phy2log: NDArray[np.int64],
-    windows: NDArray,
-    fleet: Fleet,
-    *,
-    is_routed: bool,
-    name: str = "placement",
-    moves: Sequence[float] = (),
+    phy2log: NDArray[np.int64], windows: NDArray, fleet: Fleet, *, is_routed: bool, name: str = "placement"
 ) -> dict[str, Any]:
     """Return the certificate of a placement for a fleet, as ``placement_certificate`` does.
 
-    phy2log    [layers, GPUs * width], or one for each window;  windows  [windows, layers, experts]
+    phy2log    [layers, GPUs * width];  windows  [windows, layers, experts]
     is_routed  loads, whole numbers then, are routed exactly; else split equally over copies
     """
     is_there, speeds, quotas = fleet.open_slots(), fleet.living_speeds(), None
-    phy2log, slot2gpu = phy2log[..., is_there], np.flatnonzero(is_there) // fleet.width
+    phy2log, slot2gpu = phy2log[:, is_there], np.flatnonzero(is_there) // fleet.width
     if is_routed:
         from evenload.balance.flow import ReplicaGraph, Router
 
@@ -41,19 +35,11 @@ def fleet_certificate(
             raise ConfigError(
                 "loads that are not whole numbers cannot be routed", hint="give counts of tokens"
             )
-        options = {"n_experts": windows.shape[2], "n_gpus": fleet.n_gpus, "slot2gpu": slot2gpu}
-        quotas, routed, router = [], None, None
-        for one, loads in zip(_of_windows(phy2log, windows), windows.astype(np.int64), strict=True):
-            if router is None or not np.array_equal(one, routed):
-                routed, graph = one, ReplicaGraph.from_slots(one, **options, dead=fleet.dead)
-                router = Router(graph, speeds=speeds)
-            quotas.append(router.solve(loads).quotas.tolist())
-    return placement_certificate(phy2log, windows, slot2gpu, speeds, quotas, name, moves)
-
-
-def _of_windows(phy2log: NDArray[np.int64], windows: NDArray) -> NDArray[np.int64]:
-    """[windows, layers, slots] the placement in each window."""
-    return np.broadcast_to(phy2log, (len(windows), *phy2log.shape[-2:]))
+        n_experts = windows.shape[2]
+        graph = ReplicaGraph.from_slots(phy2log, n_experts, fleet.n_gpus, slot2gpu=slot2gpu, dead=fleet.dead)
+        router = Router(graph, speeds=speeds)
+        quotas = [router.solve(one).quotas.tolist() for one in windows.astype(np.int64)]
+    return placement_certificate(phy2log, windows, slot2gpu, speeds, quotas, name)
 
 
 def placement_certificate(
@@ -63,24 +49,19 @@ def placement_certificate(
     speeds: NDArray[np.float64],
     quotas: Sequence[Sequence[list[int] | None]] | None = None,
     name: str = "placement",
-    moves: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Return the certificate of a placement under windows of loads, for ``json.dumps``.
 
-    phy2log   [layers, slots] the expert in each slot, -1 for an empty one; or one for each window
+    phy2log   [layers, slots] the expert in each slot, -1 for an empty one
     windows   [windows, layers, experts] loads;  slot2gpu  [slots] of slots that are there
     speeds    [GPUs], 0 for a dead one
     quotas    [windows][layers] what each slot serves; split equally over copies where None
-    moves     costs of going from one placement to the next, in loads of the fastest GPU
 
-    It claims the load of the busiest GPU, summed over windows and layers, and moves. Raises ConfigError
-    without load.
+    It claims the load of the busiest GPU, summed over windows and layers. Raises ConfigError without load.
     """
     n_slots = int((speeds[slot2gpu] > 0).sum())
     gpus, relative = slot2gpu.tolist(), [exact(one) / exact(float(speeds.max())) for one in speeds.tolist()]
-    moved = [exact(_plain(cost)) for cost in moves if cost]
-    layers, achieved, bound = [], sum(moved, Fraction(0)), Fraction(0)
-    maps = _of_windows(phy2log, windows)
+    layers, achieved, bound = [], Fraction(0), Fraction(0)
     for number, window in enumerate(windows):
         bounds = placement_bound(window, n_slots, len(speeds), speeds)
         for layer, loads in enumerate(window):
@@ -88,7 +69,7 @@ def placement_certificate(
                 continue
             demand = [_plain(one) for one in loads.tolist()]
             split = None if quotas is None else quotas[number][layer]
-            slots = [None if expert < 0 else expert for expert in maps[number, layer].tolist()]
+            slots = [None if expert < 0 else expert for expert in phy2log[layer].tolist()]
             part: dict[str, Any] = {"phy2log": slots, "demand": demand, "quotas": split}
             mean = sum(map(exact, demand), Fraction(0)) / sum(relative, Fraction(0))
             part["peak"] = _proved(exact(float(bounds[layer])) * mean, part, gpus, relative)
@@ -98,7 +79,6 @@ def placement_certificate(
     if not layers:
         raise ConfigError("a placement without load has no certificate", hint="give loads above 0")
     evidence = {"slot2gpu": gpus, "speeds": speeds.tolist(), "layers": layers}
-    evidence |= {"moves": [_plain(cost) for cost in moves if cost]} if moved else {}
     return claim("placement", name, achieved, bound, evidence)
 
 

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._arguments import number
+from evenload.errors import ConfigError
 from evenload.moe.placement.bound import equal_split_loads
 from evenload.moe.placement.fleet import Fleet
-from evenload.moe.search.plan import imbalance_of
+from evenload.moe.search.plan import PlacementPlan, imbalance_of
 from evenload.moe.search.transfers import schedule_transfers
 
 __all__ = ["FETCH_TOKENS", "MoveCosts"]
@@ -58,3 +59,18 @@ class MoveCosts:
             schedule = schedule_transfers(old[layer : layer + 1], new[layer : layer + 1], self.fleet)
             found[layer] = len(schedule.batches) * self.fetch_tokens
         return found
+
+    def pays(self, plan: PlacementPlan, old: NDArray, tokens_to_come: float) -> NDArray[np.bool_]:
+        """[layers] whether a plan made with ``old`` saves more than going there costs, in such tokens.
+
+        A layer that lacks an expert on a living GPU has to. Raises ConfigError if the plan knows no ``old``.
+        """
+        if plan.stay is None or old.shape != plan.phy2log.shape:
+            raise ConfigError(
+                f"the plan knows nothing of the placement {old.shape} that it would replace",
+                hint="make it by place(..., old=old), with the same old",
+            )
+        speeds, living = self.fleet.living_speeds(), np.where(self.fleet.open_slots(), old, -1)
+        lacks = [len({*row} - {-1}) < plan.placement.logcnt.shape[1] for row in living.tolist()]
+        mean = number("tokens_to_come", tokens_to_come) * speeds.max() / speeds.sum()
+        return (mean * (plan.stay - plan.imbalance) > self.moving(old, plan.phy2log)) | lacks

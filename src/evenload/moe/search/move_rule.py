@@ -1,6 +1,6 @@
 """``MoveRule``: over a stream of load windows, move experts only where that is worth its cost.
 
-Serving a window and moving experts cost in one unit (``MoveCosts``). Each layer has a challenger beside the
+Each layer has a challenger beside the
 placement in use. What the challenger would have saved in the windows that followed is added up, never to less
 than 0, and the layer moves when that reaches the cost of moving there and back. For two placements this is
 the rule of work functions: Borodin, Linial and Saks, "An optimal on-line algorithm for metrical task system",
@@ -25,29 +25,17 @@ So each move adds at least 2 d to the sum of both; what is added up beyond 2 d i
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenload._arguments import number
+from evenload.moe.search.move_costs import MoveCosts
 
-__all__ = ["MoveDecision", "MoveRule", "MoveState", "StreamCosts", "Window"]
+__all__ = ["MoveRule", "MoveState", "Window"]
 
 Map = NDArray[np.int64]  # [layers, slots]
 PerLayer = NDArray[np.float64]
-
-
-class StreamCosts(Protocol):
-    """The costs that a rule goes by, in one unit."""
-
-    def serving(self, phy2log: Map, windows: NDArray) -> NDArray[np.float64]:
-        """[windows, layers] cost of serving windows [windows, layers, experts]; 0 without load."""
-        ...
-
-    def moving(self, old: Map, new: Map) -> PerLayer:
-        """[layers] cost of going from one placement to another; 0 where they are the same."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,15 +66,6 @@ class MoveState:
     worst: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MoveDecision:
-    """The placement for the windows to come, the layers that move, and what their moves cost."""
-
-    phy2log: Map
-    moves: NDArray[np.bool_]
-    cost: float
-
-
 @dataclass(frozen=True, slots=True)
 class MoveRule:
     """A rule for when layers move to the placements that a planner proposes.
@@ -96,7 +75,7 @@ class MoveRule:
                more than at home
     """
 
-    costs: StreamCosts
+    costs: MoveCosts
     tolerance: float = 0.02
     reserve: float = 0.0
 
@@ -108,8 +87,11 @@ class MoveRule:
         """The stream that begins with ``phy2log`` [layers, slots] in use."""
         return MoveState(phy2log, phy2log, phy2log, np.zeros(len(phy2log)), np.zeros(len(phy2log)))
 
-    def step(self, state: MoveState, window: Window) -> tuple[MoveState, MoveDecision]:
-        """Count a window that was served in ``state.in_use``, and decide where layers go before the next."""
+    def step(self, state: MoveState, window: Window) -> tuple[MoveState, NDArray[np.bool_]]:
+        """Count a window that was served in ``state.in_use``; and say [layers] which move before the next.
+
+        Where they go is ``in_use`` of the state that is returned.
+        """
         maps = state.in_use, state.home, state.challenger, window.candidate
         cost, at_home, other, fresh = (self.costs.serving(one, window.loads[None])[0] for one in maps)
         spent, never = state.spent + float(cost.sum()), state.never + float(at_home.sum())
@@ -120,23 +102,20 @@ class MoveRule:
         if room < 0 < excess:
             goes, target = (state.in_use != state.home).any(axis=1), state.home
         else:
-            target = state.challenger
-            there, again = self.costs.moving(state.in_use, target), self.costs.moving(target, state.in_use)
-            back = self.costs.moving(target, state.home)
-            surplus = np.where(cost > other, saved - there - again, -np.inf)
+            target, moving = state.challenger, self.costs.moving
+            there, back = moving(state.in_use, target), moving(target, state.home)
+            surplus = np.where(cost > other, saved - there - moving(target, state.in_use), -np.inf)
             goes = _affordable(surplus, there + back - state.back, room)
         is_better = (saved <= 0) | (fresh < other)
+        paid = float(there[goes].sum())
+        in_use = np.where(goes[:, None], target, state.in_use)
+        other = np.where(is_better[:, None], window.candidate, state.challenger)
         after = MoveState(
-            home=state.home,
-            in_use=_where(goes, target, state.in_use),
-            challenger=_where(goes, state.in_use, _where(is_better, window.candidate, state.challenger)),
-            back=np.where(goes, back, state.back),
-            saved=np.where(goes, 0.0, saved),
-            spent=spent + float(there[goes].sum()),
-            never=never,
-            worst=max(state.worst, excess),
-        )
-        return after, MoveDecision(after.in_use, goes, float(there[goes].sum()))
+            state.home, in_use, np.where(goes[:, None], state.in_use, other),
+            np.where(goes, back, state.back),
+            np.where(goes, 0.0, saved), spent + paid, never, max(state.worst, excess),
+        )  # fmt: skip
+        return after, goes
 
 
 def _affordable(surplus: PerLayer, needs: PerLayer, room: float) -> NDArray[np.bool_]:
@@ -146,7 +125,3 @@ def _affordable(surplus: PerLayer, needs: PerLayer, room: float) -> NDArray[np.b
         if surplus[layer] >= 0 and needs[layer] <= room:
             goes[layer], room = True, room - needs[layer]
     return goes
-
-
-def _where(layers: NDArray[np.bool_], one: Map, other: Map) -> Map:
-    return np.where(layers[:, None], one, other)
