@@ -91,6 +91,18 @@ def test_between_two_placements_it_is_as_good_as_the_bound_says(seed):
     assert spent - costs.min(axis=2).sum() <= most * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("n", "step", "is_hostile"), [(200, 0.25, True), (120, 1.0, False)])
+def test_the_bound_between_two_placements_holds_where_it_is_tight(n, step, is_hostile):
+    """Loads that always hit the placement in use, in small steps; and a change after a long calm."""
+    costs = np.full((n, 1, 2), step)
+    if not is_hostile:
+        costs[: n // 2, 0, 0] = costs[n // 2 :, 0, 1] = 0
+    rule = MoveRule(Table((((0, 1.0), (1.0, 0)),)), tolerance=1e9)
+    _, spent, costs = serve(rule, costs, lambda in_use: 1 - in_use, is_hostile)
+    best = best_of_all(costs[:, 0].tolist(), rule.costs.moves[0])
+    assert 2.5 * best <= spent <= (3 + step) * best + 1 + step
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(SEEDS)
 def test_no_stream_costs_more_than_the_tolerance_beyond_never_moving(seed):
