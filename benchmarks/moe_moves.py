@@ -22,9 +22,9 @@ from moe_workloads import traces, windows_of
 from numpy.typing import NDArray
 from record import record
 
-from evenload.moe import Fleet, MoveCosts, MoveRule, rebalance_experts
+from evenload.moe import Fleet, MoveCosts, MoveRule, place, rebalance_experts
 from evenload.moe.generators import Popularity, generate
-from evenload.moe.replay.moves import few_fetches, replay_moves
+from evenload.moe.replay.moves import replay_moves
 from evenload.moe.search.transfers import keep_slots
 
 FLEET, HISTORY, WINDOW, N_WINDOWS, N_LAYERS = Fleet.even(16, 80), 8, 128, 64, 6
@@ -34,6 +34,10 @@ REARRANGED_S, SERVED_S, N_REARRANGED = (1466.5 - 463.11) / 24, 463.11, 24
 def eplb(recent: NDArray, in_use: NDArray | None, fleet: Fleet = FLEET) -> NDArray:
     new = rebalance_experts(recent.sum(axis=0), fleet.n_living_slots, 1, 1, fleet.n_gpus).phy2log
     return new if in_use is None else keep_slots(in_use, new, fleet.n_gpus)
+
+
+def few_fetches(recent: NDArray, in_use: NDArray | None) -> NDArray:
+    return place(recent, FLEET, old=in_use, target=None if in_use is None else 1.02, warns=False).phy2log
 
 
 def streams() -> dict[str, NDArray]:
@@ -110,7 +114,7 @@ def rows() -> Iterator[dict[str, Any]]:
             yield row_of(stream, windows, eplb, MoveCosts(FLEET, False, price * mean), price)
         if stream in ("intent, then law", "made up, drifting"):
             costs = MoveCosts(FLEET, True, 0.1 * mean)
-            yield row_of(stream, windows, few_fetches(FLEET, 1.02), costs, 0.1, every=8)
+            yield row_of(stream, windows, few_fetches, costs, 0.1, every=8)
     yield report_50647()
 
 
