@@ -86,7 +86,7 @@ def row_of(
 def report_50647() -> dict[str, Any]:
     """A steady stream whose first placement is 1.069, as the report's; a rearrangement costs what it took."""
     traffic = generate(
-        Popularity(spread=0.1),
+        Popularity(spread=0.07),
         n_windows=N_REARRANGED + HISTORY,
         n_layers=N_LAYERS,
         n_experts=384,

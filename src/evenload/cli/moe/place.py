@@ -183,6 +183,8 @@ def _by_search(
     phy2log, imbalance = plan.phy2log, plan.imbalance
     if request.tokens_to_come is not None or request.token_us is not None:
         pays = _where_it_pays(request, plan, old)
+        assert old is not None
+        assert plan.stay is not None
         facts["pays"], imbalance = pays.tolist(), np.where(pays, imbalance, plan.stay)
         phy2log = np.where(pays[:, None], phy2log, old)
     facts |= {"imbalance": imbalance.tolist(), "bound": plan.bound.tolist()}

@@ -79,8 +79,8 @@ class EnginePlanner:
             return begun.in_use
 
         # The steps of the engine's own policy are the same on every processor.
-        is_alone = self.policy == "eplb" or self.group is None
-        phy2log = settled() if is_alone else _agreed(settled, *self.group)
+        is_alike = self.policy == "eplb"
+        phy2log = settled() if is_alike or self.group is None else _agreed(settled, *self.group)
         if begun is not None and np.array_equal(begun.in_use, phy2log):
             _STREAMS[phy2log.tobytes()] = begun
             while len(_STREAMS) > MOST_STREAMS:

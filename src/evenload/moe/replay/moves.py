@@ -106,7 +106,7 @@ def replay_moves(
     speeds, n_slots = costs.fleet.living_speeds(), costs.fleet.n_living_slots
     least = [placement_bound(one, n_slots, len(speeds), speeds) * one.sum(axis=1) for one in served]
     cost["bound"] = float(np.sum(least) * speeds.max() / speeds.sum())
-    moved = {name: np.diff(one, axis=0, prepend=one[:1]).any(axis=2) for name, one in maps.items()}
+    moved = {name: (np.diff(one, axis=0, prepend=one[:1]) != 0).any(axis=2) for name, one in maps.items()}
     return MoveReplay(rule, served, cost, moved, state.worst, maps["rule"], moves["rule"])
 
 

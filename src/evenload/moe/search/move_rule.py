@@ -88,10 +88,7 @@ class MoveRule:
         return MoveState(phy2log, phy2log, phy2log, np.zeros(len(phy2log)), np.zeros(len(phy2log)))
 
     def step(self, state: MoveState, window: Window) -> tuple[MoveState, NDArray[np.bool_]]:
-        """Count a window that was served in ``state.in_use``; and say [layers] which move before the next.
-
-        Where they go is ``in_use`` of the state that is returned.
-        """
+        """Count a window served in ``state.in_use``; return the next state, and [layers] which moved."""
         maps = state.in_use, state.home, state.challenger, window.candidate
         cost, at_home, other, fresh = (self.costs.serving(one, window.loads[None])[0] for one in maps)
         spent, never = state.spent + float(cost.sum()), state.never + float(at_home.sum())
