@@ -299,6 +299,11 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     "how-to/clone-experts.md": {"moe_clones": MOE_CLONES},
     "how-to/moe-in-engines.md": {
         "moe_engines": MOE_ENGINES,
+        "moe_moves": Table(
+            "stream | planner | a fetch costs = {fetch, % of a window:g} % of a window"
+            " | never, over bound :,.3f | rule :,.3f | always :,.3f | hindsight :,.3f"
+            " | rule, over hindsight = rule over hindsight :,.3f | layers moved", 3,
+        ),
         "moe_in_vllm": Table(
             "policy | exchange = mode | ranks | answers | steps | rearranged | imbalance :.3f"
             " | slots moved each time = moved :.1f", 3,

@@ -110,6 +110,7 @@ BENCHMARKS = (
     Benchmark("moe_clones.py", 0.2, ("moe_clones",)),
     Benchmark("moe_dispatch.py", 0.5, ("moe_dispatch",)),
     Benchmark("moe_engines.py", 0.3, ("moe_engines",)),
+    Benchmark("moe_moves.py", 2, ("moe_moves",)),
     Benchmark("moe_placement.py moves", 0.6, ("moe_placement_moves",)),
     Benchmark("moe_placement.py nodes", 0.2, ("moe_placement_nodes",)),
     Benchmark("moe_placement.py policy", 0.2, ("moe_placement_policy",),

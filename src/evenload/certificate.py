@@ -327,7 +327,8 @@ def by_longest(items: Any, rate: Any, n: int, lanes: Any, bound: Any) -> tuple[A
 
 def check_split(page: Any, proves: Any) -> tuple[Any, Any]:
     """Check routings or placements of layers: each expert's demand over the slots that hold it."""
-    speeds, gpus, achieved, bound = numbers(page["speeds"]), page["slot2gpu"], Fraction(0), Fraction(0)
+    speeds, gpus, bound = numbers(page["speeds"]), page["slot2gpu"], Fraction(0)
+    achieved = sum(numbers(page.get("moves", [])), Fraction(0))
     speeds = [Fraction(speed) / max(speeds) for speed in speeds]
     for at, layer in enumerate(page["layers"]):
         layer |= {"demand": numbers(layer["demand"]), "peak": +layer["peak"]}

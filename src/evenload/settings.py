@@ -80,6 +80,7 @@ SETTINGS = {
         Setting(
             "moe", "off", "What vLLM and SGLang use of evenload.moe.", ("off", "eplb", "search", "weighted")
         ),
+        Setting("moe_fetch_tokens", "8000", "Tokens a GPU serves while it fetches an expert; off: no price."),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
         Setting("dash", False, "Serve the live page of what runs, and print where."),

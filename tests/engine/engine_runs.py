@@ -91,6 +91,7 @@ def _start(folder: Path, own: Path, moe: str, mode: str, n_ranks: int) -> subpro
     model = model_in(folder)
     own.mkdir()
     environment = {**os.environ, "EVENLOAD_MOE": moe, "ENGINE_RECORD": str(own / "plans")}
+    environment["EVENLOAD_MOE_FETCH_TOKENS"] = "off"  # so few tokens are served that no move would pay
     words = [sys.executable, HERE / "serve.py", model, own / "answers.json", mode, n_ranks]
     with (own / "log").open("wb") as log:
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=log, stderr=log)

@@ -29,7 +29,6 @@ from evenload.moe import (
     rebalance_experts,
     renumber,
     schedule_transfers,
-    where_it_pays,
 )
 from evenload.moe.search.layer_search import Effort
 from evenload.moe.topology import lay_out
@@ -70,11 +69,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         Planner(OLD[0], 12, 8, 4).resize,
         {"phy2log": OLD[0], "ep_size": 4, "group": None, "nodes": [0, 0, 1, 1], "speeds": [1, 1, 2, 2],
          "dead": ()},
-    ),
-    "where_it_pays": (
-        where_it_pays,
-        {"plan": place(LOADS[None], FLEET, old=OLD, effort=BRIEF), "old": OLD, "tokens_to_come": 10,
-         "token_s": 1.0, "expert_bytes": 10},
     ),
     "create_redundant_mapping": (
         create_redundant_mapping, {"n_logical": 8, "n_physical": 12, "ep_size": 4, "topology": "ring"},

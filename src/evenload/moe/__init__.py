@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from evenload.moe.routing.planner import BatchPlan, Planner
     from evenload.moe.routing.weighted_copies import WeightedCopies
     from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches, renumber
-    from evenload.moe.search.payback import Payback, where_it_pays
+    from evenload.moe.search.move_costs import MoveCosts
+    from evenload.moe.search.move_rule import MoveRule, MoveState, Window
     from evenload.moe.search.plan import PlacementPlan, place
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
@@ -44,7 +45,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "routing.planner": "BatchPlan Planner",
         "routing.weighted_copies": "WeightedCopies",
         "search.engine_schedules": "layer_chunks migration_batches MigrationFlow renumber",
-        "search.payback": "Payback where_it_pays",
+        "search.move_costs": "MoveCosts",
+        "search.move_rule": "MoveRule MoveState Window",
         "search.plan": "place Plan",
         "search.transfers": "Schedule schedule_transfers Transfer",
         "topology": "create_redundant_mapping",

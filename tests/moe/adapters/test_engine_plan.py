@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples_count import examples
-from hypothesis import example, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import EvenloadError
@@ -25,6 +25,12 @@ twin = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(twin)
 
 
+class Eager(vllm.SearchPolicy):
+    """The search where moves cost nothing."""
+
+    fetch_tokens = None
+
+
 def peak(row, loads, gpus):
     """The busiest GPU's load when each expert's is split equally over its slots, by hand."""
     held = [expert for expert in row if expert >= 0]
@@ -34,8 +40,8 @@ def peak(row, loads, gpus):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.integers(0, 10**9), st.sampled_from([vllm.EplbPolicy, vllm.SearchPolicy]))
-@example(370, vllm.SearchPolicy)  # empty slots, and filling them made a GPU busier
+@given(st.integers(0, 10**9), st.sampled_from([vllm.EplbPolicy, Eager]))
+@example(370, Eager)  # empty slots, and filling them made a GPU busier
 def test_no_layer_is_less_even_than_by_eplb_and_nothing_moves_for_nothing(seed, policy):
     """Maps in use by chance, with twins; loads by chance, with idle layers; fleets that were scaled up."""
     rng = np.random.default_rng(seed)
@@ -132,3 +138,44 @@ def test_a_group_that_does_not_exist_yet_asks_nobody(monkeypatch):
     monkeypatch.setitem(engine_plan.sys.modules, "some_engine", asked)
     planner = EnginePlanner("search", "equal", "some.engine", ("some_engine", "get_group"))
     assert planner.plan(np.ones((1, 1, 4)), Fleet.even(2, 4), None).shape == (1, 4)
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(st.integers(0, 10**9))
+def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_moved(seed):
+    """Loads in two moods, by chance; idle windows. Oracle: the costs of the maps, added up by hand."""
+    rng = np.random.default_rng(seed)
+    moods = np.sort(rng.lognormal(5, 1, (2, 2, 8)).round(), axis=2)
+    moods[1] = moods[1, :, ::-1]
+    policy = type("Priced", (vllm.SearchPolicy,), {"fetch_tokens": float(rng.choice([1, 30, 1000, 1e6]))})
+    home = old = np.stack([rng.permutation(np.r_[np.arange(8), rng.integers(0, 8, 4)]) for _ in range(2)])
+    spent = never = worst = 0.0
+    n_moved = 0
+    for _ in range(30):
+        loads = moods[int(rng.random() < 0.2)] * (rng.random() > 0.3)
+        served, stayed = (sum(peak(m[i].tolist(), loads[i], 4) for i in range(2)) for m in (old, home))
+        new = policy.rebalance_experts(torch.from_numpy(loads), 12, 1, 1, 4, torch.from_numpy(old)).numpy()
+        assert fault_of(new, 8, Fleet.even(4, 12), new, old) is None
+        fetched = [
+            max(len({*new[i, g : g + 3]} - {*old[i, g : g + 3]}) for g in range(0, 12, 3)) for i in range(2)
+        ]
+        assert loads.any() or new.tolist() == old.tolist()
+        spent += served + sum(fetched) * policy.fetch_tokens
+        never, worst = never + stayed, max(worst, served - 1.02 * stayed)
+        old, n_moved = new, n_moved + sum(map(bool, fetched))
+    assert spent <= 1.02 * never + worst + 1e-3
+    assert policy.fetch_tokens < 1e6 or not n_moved
+    event(f"layers moved: {n_moved > 0}")
+
+
+def test_a_gain_that_lasts_is_taken_in_an_engine():
+    loads = torch.tensor([[900.0, 5, 5, 5, 900, 5, 5, 5]])
+    old = torch.tensor([[0, 4, 1, 2, 3, 5, 6, 7, 1, 2]])  # both of the heavy ones on the first GPU
+    for price in (1.0, 1e6):
+        policy = type("Priced", (vllm.SearchPolicy,), {"fetch_tokens": price})
+        maps = [old]
+        for _ in range(6):
+            maps.append(policy.rebalance_experts(loads, 10, 1, 1, 5, maps[-1]))
+        peaks = [peak(one[0].tolist(), loads[0].numpy(), 5) for one in maps]
+        assert bool(peaks[-1] < 0.6 * peaks[0]) is (price == 1)
+        assert peaks == sorted(peaks, reverse=True)

@@ -104,7 +104,8 @@ def test_as_even_as_vllms_own_policy_and_slots_kept_as_it_keeps_them(real_defaul
         assert ((kept == old.numpy()).sum()) == stays[1]
 
 
-def test_search_policy_fetches_little_from_a_map_in_use():
+def test_search_policy_fetches_little_from_a_map_in_use(monkeypatch):
+    monkeypatch.setattr(vllm.SearchPolicy, "fetch_tokens", None)
     old = vllm.SearchPolicy.rebalance_experts(WEIGHT, 80, 1, 1, 16)
     drifted = WEIGHT * torch.from_numpy(np.random.default_rng(0).lognormal(0, 0.15, LOADS.shape))
     new = vllm.SearchPolicy.rebalance_experts(drifted, 80, 1, 1, 16, old)

@@ -176,13 +176,20 @@ def _by_eplb(request: PlaceRequest, windows: "NDArray[np.int64]") -> _Placed:
 def _by_search(
     request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None"
 ) -> _Placed:
+    import numpy as np
+
     plan = _search(request, windows, old)
     facts: dict[str, Any] = {"target_met": plan.target_met} if request.target is not None else {}
+    phy2log, imbalance = plan.phy2log, plan.imbalance
     if request.tokens_to_come is not None or request.token_us is not None:
-        plan, facts["pays"] = _where_it_pays(request, plan, old)
-    facts |= {"imbalance": plan.imbalance.tolist(), "bound": plan.bound.tolist()}
-    facts["held_out"] = None if plan.held_out is None else plan.held_out.tolist()
-    return _Placed(plan.phy2log, facts)
+        pays = _where_it_pays(request, plan, old)
+        assert old is not None
+        assert plan.stay is not None
+        facts["pays"], imbalance = pays.tolist(), np.where(pays, imbalance, plan.stay)
+        phy2log = np.where(pays[:, None], phy2log, old)
+    facts |= {"imbalance": imbalance.tolist(), "bound": plan.bound.tolist()}
+    facts["held_out"] = None if plan.held_out is None or "pays" in facts else plan.held_out.tolist()
+    return _Placed(phy2log, facts)
 
 
 def _search(
@@ -203,22 +210,19 @@ def _search(
 
 def _where_it_pays(
     request: PlaceRequest, plan: "PlacementPlan", old: "NDArray[np.int64] | None"
-) -> "tuple[PlacementPlan, list[bool]]":
-    from evenload.moe.search.payback import where_it_pays
+) -> "NDArray[np.bool_]":
+    from evenload.moe.search.move_costs import MoveCosts
+    from evenload.moe.search.transfers import BYTES_PER_S
 
-    if old is None or request.tokens_to_come is None or request.token_us is None or not request.expert_bytes:
+    if old is None or request.tokens_to_come is None or not request.token_us or not request.expert_bytes:
         raise ConfigError(
             "a change pays or not by --old, --tokens-to-come, --token-us and --expert-bytes together",
             hint="give all four, or neither --tokens-to-come nor --token-us",
         )
-    payback = where_it_pays(
-        plan,
-        old,
-        tokens_to_come=request.tokens_to_come,
-        token_s=1e-6 * request.token_us,
-        expert_bytes=request.expert_bytes,
-    )
-    return payback.plan, payback.pays.tolist()
+    speeds = request.fleet.living_speeds()
+    of_one_gpu = 1e-6 * request.token_us * speeds.sum() / speeds.max()
+    costs = MoveCosts(request.fleet, fetch_tokens=float(request.expert_bytes / BYTES_PER_S / of_one_gpu))
+    return costs.pays(plan, old, request.tokens_to_come)
 
 
 def _checked(request: PlaceRequest, windows: "NDArray[np.int64]", has_tokens: bool) -> list[float]:

@@ -10,6 +10,7 @@ import click
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, fleet_options, search_options, trace_options
 from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
+from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,8 @@ class ReplayRequest:
     effort: Any
     expert_bytes: int
     seed: int
+    fetch_tokens: float | None
+    certificate: Path | None
     html: Path | None
     as_json: bool
 
@@ -52,6 +55,8 @@ class ReplayRequest:
 )
 @click.option("--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is.")
 @search_options
+@click.option("--fetch-tokens", type=float, help="Tokens a GPU could serve per fetch: compare moves by rule.")
+@click.option("--certificate", type=FILE, help="With --fetch-tokens: the proof of what that rule costs.")
 @click.option("--html", type=FILE, help="Write a page that shows it.")
 @json_option
 @passed_as(ReplayRequest)
@@ -61,17 +66,22 @@ def replay(request: ReplayRequest) -> int:
     """
     from evenload.moe.replay.page import write_replay
 
+    if request.certificate and request.fetch_tokens is None:
+        raise ConfigError("--certificate proves the cost of moves", hint="give --fetch-tokens, too")
     result, n_layers = _replay(request)
+    moves = None if request.fetch_tokens is None else _moves(request, request.fetch_tokens)
     if request.html:
         write_replay(result, request.html)
     if request.as_json:
-        click.echo(json.dumps(result.to_json()))
+        click.echo(json.dumps(result.to_json() | ({"moves": moves} if moves else {})))
         return 0
     bound = result.bound.mean()
     head = ["strategy", "mean", "p99", "worst", "over", "refilled", "fetched"]
     for line in format_table(head, [_row(course, bound) for course in result.courses], right=head[1:]):
         click.echo(line)
     click.echo(f"bound {bound:.4f}, {len(result.bound)} batches of {n_layers} layers", err=True)
+    if moves:
+        _print_moves(moves)
     if request.html:
         click.echo(str(request.html))
     return 0
@@ -98,7 +108,7 @@ def _replay(request: ReplayRequest) -> "tuple[RoutingReplay, int]":
     result = run(
         batches,
         fleet,
-        history=min(8, max(1, len(batches) // 2)) if request.history is None else request.history,
+        history=_history(request, batches),
         every=request.every,
         fine=fine,
         strategies=strategies,
@@ -110,6 +120,46 @@ def _replay(request: ReplayRequest) -> "tuple[RoutingReplay, int]":
         seed=request.seed,
     )
     return result, batches.shape[1]
+
+
+def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
+    """What the trace costs with moves by rule and without, as plain numbers; the certificate, if asked for.
+
+    Candidates are planned with few fetches, after every ``--every`` batches, each of them by default.
+    """
+    from evenload.balance.claim import text_of
+    from evenload.moe import MoveCosts, MoveRule, place
+    from evenload.moe.replay.moves import replay_moves
+    from evenload.report.html import write_whole
+
+    def plan(recent: "NDArray[np.int64]", old: "NDArray[np.int64] | None") -> "NDArray[np.int64]":
+        target = None if old is None else request.target
+        options = {"effort": request.effort, "seed": request.seed, "warns": False}
+        return place(recent, request.fleet, old=old, target=target, **options).phy2log
+
+    name, batches, _ = _batches(request)
+    rule = MoveRule(MoveCosts(request.fleet, fetch_tokens=fetch_tokens))
+    found = replay_moves(batches, plan, rule, history=_history(request, batches), every=request.every or 1)
+    if request.certificate:
+        write_whole(request.certificate, text_of(found.certificate(name)), "--certificate")
+    return found.to_json()
+
+
+def _print_moves(moves: "dict[str, Any]") -> None:
+    cost, moved = moves["cost"], moves["layers_moved"]
+    others = "never", "hindsight"
+    rows = [
+        [name, f"{one:,.0f}", str(moved.get(name, "")), *(f"{one / cost[other]:.4f}" for other in others)]
+        for name, one in cost.items()
+    ]
+    head = ["moves", "cost, tokens", "layers moved", "over never", "over hindsight"]
+    click.echo("\n".join(["", *format_table(head, rows, right=head[1:])]))
+    most = (1 + moves["tolerance"]) * cost["never"] + moves["worst_window"]
+    click.echo(f"by rule it is at most {most:,.0f} in any case; bound: serving alone", err=True)
+
+
+def _history(request: ReplayRequest, batches: "NDArray[np.int64]") -> int:
+    return min(8, max(1, len(batches) // 2)) if request.history is None else request.history
 
 
 def _batches(request: ReplayRequest) -> "tuple[str, NDArray[np.int64], int]":

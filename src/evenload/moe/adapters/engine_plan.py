@@ -4,7 +4,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,16 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.routing.agreement import agree_on
 from evenload.moe.routing.exchange import attempt
+from evenload.moe.search.move_costs import MoveCosts
+from evenload.moe.search.move_rule import MoveRule, MoveState, Window
 from evenload.moe.search.plan import imbalance_of, place
 from evenload.moe.search.transfers import keep_slots
 
 __all__ = ["EnginePlanner", "fault_of"]
 
 Map = NDArray[np.int64]  # [layers, slots]
+MOST_STREAMS = 8  # of models, and of maps that their engines did not take
+_STREAMS: dict[bytes, MoveState] = {}  # by the map in use, which is all that an engine tells of its model
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class EnginePlanner:
                themselves; they take one plan. None: nobody is asked
     target     imbalance that a map in use is brought to; None: plan anew
     effort     as in ``place``
+    fetch_tokens  what a move costs, as in ``MoveCosts``: a map in use gives way by ``MoveRule`` over all the
+               windows since this process first saw it; None: wherever the new one is more even
     """
 
     policy: str
@@ -44,6 +50,7 @@ class EnginePlanner:
     group: tuple[str, str] | None = None
     target: float | None = None
     effort: Any = "online"
+    fetch_tokens: float | None = None
 
     def plan(self, windows: NDArray, fleet: Fleet, n_groups: int | None, old: Map | None = None) -> Map:
         """The expert in each slot [layers, slots], -1 on dead GPUs only.
@@ -54,19 +61,40 @@ class EnginePlanner:
                   all of them if it has no load, or the new map is no more even
 
         The map is in no layer less even than that of the engine's own policy, but for what ``target`` allows
-        with ``old``. Raises ConfigError as ``rebalance_experts`` does.
+        with ``old``, and for layers that stay by the rule of ``fetch_tokens``. Raises
+        ConfigError as ``rebalance_experts`` does.
         """
 
+        begun: MoveState | None = None
+
         def settled() -> Map:
+            nonlocal begun
             own = new = self._own(windows, fleet, n_groups)
             if self.policy == "search":
                 new = self._searched(own, windows, fleet, n_groups, old)
-            return self._settled(new, own, windows, fleet, old)
+            new = self._settled(new, own, windows, fleet, old)
+            if old is None or self.fetch_tokens is None or fault_of(old, windows.shape[2], fleet):
+                return new
+            begun = self._by_rule(new, windows, fleet, old)
+            return begun.in_use
 
         # The steps of the engine's own policy are the same on every processor.
-        if self.policy == "eplb" or self.group is None:
-            return settled()
-        return _agreed(settled, *self.group)
+        is_alike = self.policy == "eplb"
+        phy2log = settled() if is_alike or self.group is None else _agreed(settled, *self.group)
+        if begun is not None and np.array_equal(begun.in_use, phy2log):
+            _STREAMS[phy2log.tobytes()] = begun
+            while len(_STREAMS) > MOST_STREAMS:
+                del _STREAMS[next(iter(_STREAMS))]
+        return phy2log
+
+    def _by_rule(self, new: Map, windows: NDArray, fleet: Fleet, old: Map) -> MoveState:
+        """The stream of windows that ``old`` was in use for, after the last one and the rule's decision."""
+        rule = MoveRule(MoveCosts(fleet, self.objective == "routed", self.fetch_tokens or 0.0))
+        state = _STREAMS.pop(old.tobytes(), None)
+        if state is None or state.in_use.shape != old.shape:
+            state = rule.init(old)
+        state, _ = rule.step(state, Window(windows.sum(axis=0), new))
+        return replace(state, in_use=keep_slots(old, state.in_use, fleet.n_gpus))
 
     def _own(self, windows: NDArray, fleet: Fleet, n_groups: int | None) -> Map:
         living = [gpu for gpu in range(fleet.n_gpus) if gpu not in fleet.dead]

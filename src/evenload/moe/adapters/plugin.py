@@ -8,7 +8,8 @@ import importlib.metadata
 import logging
 import os
 
-from evenload.errors import ConfigError
+from evenload._arguments import number
+from evenload.errors import ConfigError, quoted
 from evenload.settings import resolve
 
 __all__ = ["TESTED", "load_into_sglang", "load_into_vllm"]
@@ -25,6 +26,7 @@ def load_into_vllm() -> None:
     from evenload.moe.adapters import vllm
     from evenload.moe.adapters.after_import import after_import
 
+    vllm.SearchPolicy.fetch_tokens = _fetch_tokens()
     if mode == "weighted":
         from evenload.moe.adapters import vllm_weighted
 
@@ -47,6 +49,15 @@ def load_into_sglang() -> None:
         sglang_weighted.register()
         return
     sglang.register("eplb" if mode == "eplb" else "search")
+
+
+def _fetch_tokens() -> float | None:
+    """The setting ``moe_fetch_tokens``; None where moves are to cost nothing."""
+    text = resolve().moe_fetch_tokens
+    try:
+        return None if text == "off" else number("moe_fetch_tokens", float(text))
+    except ValueError:
+        raise ConfigError(f"moe_fetch_tokens = {quoted(text)}", hint="give tokens, or off") from None
 
 
 def _mode(engine: str) -> str:

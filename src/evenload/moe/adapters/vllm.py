@@ -16,6 +16,7 @@ from evenload.errors import MissingExtra
 from evenload.moe.adapters.engine_plan import EnginePlanner
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import check_division
+from evenload.moe.search.move_costs import FETCH_TOKENS
 
 __all__ = ["EplbPolicy", "SearchPolicy", "install", "use_policy"]
 
@@ -27,6 +28,7 @@ class EplbPolicy:
     objective: ClassVar[Any] = "equal"
     target: ClassVar[float | None] = None
     effort: ClassVar[Any] = "online"
+    fetch_tokens: ClassVar[float | None] = None
 
     @classmethod
     def rebalance_experts(
@@ -54,7 +56,7 @@ class EplbPolicy:
         fleet = Fleet.even(num_ranks, num_replicas, n_nodes=num_nodes)
         planner = EnginePlanner(
             cls.policy, cls.objective, "vllm.evenload", ("vllm.distributed.parallel_state", "get_eplb_group"),
-            cls.target, cls.effort,
+            cls.target, cls.effort, cls.fetch_tokens,
         )  # fmt: skip
         old = _old(old_global_expert_indices, (len(loads), num_replicas), loads.shape[1])
         return torch.from_numpy(planner.plan(loads[None], fleet, num_groups, old))
@@ -69,10 +71,13 @@ class SearchPolicy(EplbPolicy):
     target  imbalance that a map in use is brought to; None: plan anew each time
     effort  as in ``place``
     objective  as in ``place``: how vLLM divides an expert's tokens over its copies
+    fetch_tokens  what a move costs, as in ``MoveCosts``: experts move where ``MoveRule`` says that it is
+               worth it over all windows so far; None: wherever a map is more even
     """
 
     policy = "search"
     target = 1.03
+    fetch_tokens = FETCH_TOKENS
 
 
 def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
