@@ -1,18 +1,20 @@
 """Asking a server: a job of ``kind: openai`` beside the user's own loop of asyncio with a semaphore.
 
-    python benchmarks/pipeline_server.py [--requests 320 20000] [--at-once 16 64] [--world tails limits]
+    python benchmarks/pipeline_server.py [--requests 1 320 20000] [--at-once 1 16 64] [--world tails limits]
 
 tails   an answer takes 0.1 s, each 64th takes 4 s
 limits  an answer takes 0.1 s; the server takes 150 requests a second, refuses the others with 429 and
         Retry-After, fails at each 50th (500) and cuts each 51st connection
 
-Seconds are those of the server's clock, from the first request to the last answer; "whole" also counts the
-program's start and its report.
+Seconds are those of the server's clock, from the first request to the last answer; "whole" is the whole
+program's, with its start, its imports and its summary. Of a single request it is what a program costs that
+does nothing. Both are programs of their own, and may keep compiled modules.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -21,10 +23,9 @@ import time
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
-from record import record
 
 FAIR_RETRIES = 60
+ENVIRONMENT = {name: one for name, one in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 class Server:
@@ -41,6 +42,8 @@ class Server:
 
 
 async def serve(world: str) -> None:
+    from aiohttp import web
+
     seen, second, rng = {"first_s": 0.0, "last_s": 0.0, "asked": 0}, [0, 0], random.Random(1)
     failed: set[str] = set()
 
@@ -99,6 +102,11 @@ async def own_loop(url: str, n: int, at_once: int) -> int:
         return sum(await asyncio.gather(*(one(session, number) for number in range(n))))
 
 
+def own_program(url: str, n: int, at_once: int) -> int:
+    command = [sys.executable, __file__, "--own", url, "--requests", str(n), "--at-once", str(at_once)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT).stdout)
+
+
 def job(url: str, n: int, at_once: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = "".join(json.dumps({"id": f"i{number}", "k": str(number)}) + "\n" for number in range(n))
@@ -109,32 +117,37 @@ def job(url: str, n: int, at_once: int) -> int:
                 "devices": "cpu*1", "stages": [stage], "report": {"html": False, "trace": False}}  # fmt: skip
         (Path(folder) / "job.yaml").write_text(json.dumps(spec))
         command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-q", "--no-progress"]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         return (Path(folder) / "run/results.jsonl").read_text().count('"done"')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, nargs="+", default=[320, 20000])
-    parser.add_argument("--at-once", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 320, 20000])
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--world", nargs="+", default=["tails", "limits"])
     parser.add_argument("--serve")
+    parser.add_argument("--own")
     asked = parser.parse_args()
     if asked.serve:
         asyncio.run(serve(asked.serve))
         return
+    if asked.own:
+        print(asyncio.run(own_loop(asked.own, asked.requests[0], asked.at_once[0])))
+        return
+    from record import record  # not by the programs that are measured
+
     rows = []
     for world in asked.world:
         for n, at_once in zip(asked.requests, asked.at_once, strict=True):
             for who in ("own loop", "evenload"):
                 server, began_s = Server(world), time.monotonic()
-                done = job(server.url, n, at_once) if who == "evenload" else asyncio.run(
-                    own_loop(server.url, n, at_once)
-                )  # fmt: skip
+                done = (job if who == "evenload" else own_program)(server.url, n, at_once)
                 whole_s, seen = time.monotonic() - began_s, server.end()
                 rows.append({"world": world, "requests": n, "at once": at_once, "who": who, "done": done,
                              "asked": seen["asked"], "s": seen["s"], "whole s": whole_s})  # fmt: skip
             rows[-1]["ratio"] = rows[-1]["s"] / rows[-2]["s"]
+            rows[-1]["whole ratio"] = rows[-1]["whole s"] / rows[-2]["whole s"]
             print(*rows[-2:], sep="\n", file=sys.stderr)
     record("pipeline_server", rows)
 

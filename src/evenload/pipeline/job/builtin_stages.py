@@ -120,6 +120,7 @@ BUILTIN_STAGES = {
             "retries",
             "api_key_env",
         ),
+        imports=(f"{_STAGES}.openai",),
     ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }

@@ -66,8 +66,8 @@ def _plan_without_times(job_problem: JobProblem, mode: str) -> Plan:
 def _first_that_fits(job_problem: JobProblem, mode: str) -> Plan:
     for name in ("swap", "model_parallel") if mode == "auto" else ():
         with contextlib.suppress(ConfigError):
-            return make_plan(job_problem.problem, name, effort=0)
-    return make_plan(job_problem.problem, mode, effort=0)
+            return make_plan(job_problem.problem, name, effort=0, is_exact=False)
+    return make_plan(job_problem.problem, mode, effort=0, is_exact=False)
 
 
 def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
