@@ -51,7 +51,7 @@ class StageRunner:
         else:
             context = StageContext(
                 setup.stage, device, setup.folder, setup.seed, setup.model, fit, n_devices,
-                setup.may_use_cpu,
+                setup.may_use_cpu, setup.run_folder,
             )  # fmt: skip
             self._stage = stage_class(see_context(context, self._own_reads), **setup.params)
 

@@ -44,7 +44,7 @@ class OpenAI:
     allow_cut    take an answer that was cut at its limit of tokens, or filtered, for one
     body         more of the request: temperature, max_tokens, response_format, ...
     concurrency  requests at once by this worker, where the job file has no ``in_flight``
-    requests_per_minute, tokens_per_minute  to each server, by this worker
+    requests_per_minute, tokens_per_minute  to each server, by all workers of the run on a machine
     timeout_s    seconds without a word from the server after which a request is tried again
     retries      further attempts at a request
     api_key_env  name of the environment variable with the key; it is written nowhere
@@ -80,6 +80,7 @@ class OpenAI:
         self._servers = ModelServers(
             urls, timeout_s=timeout_s, retries=retries, key=os.environ.get(api_key_env, ""),
             requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute,
+            shared=context.shared,
         )  # fmt: skip
         self._body = {"model": model, **(body or {})}
         self._prompt, self._system, self._images = prompt, system, tuple(images)
