@@ -119,6 +119,7 @@ BUILTIN_STAGES = {
             "timeout_s",
             "retries",
             "api_key_env",
+            "cost_per_million",
         ),
         imports=(f"{_STAGES}.openai",),
     ),
