@@ -149,6 +149,9 @@ class VirtualBackend:
             self._workers[worker].is_killed = True
             self._wait(self._workers[worker], 0.01)
 
+    def expect(self) -> None:
+        pass
+
     def show_stack(self, worker: int) -> None:
         pass
 

@@ -58,6 +58,7 @@ ELSEWHERE = {
         ("pipeline/stages/tiny.py", "pipeline/batch_edit.py", "pipeline/worker/site.py"), OWN_RUN
     ),
     **dict.fromkeys(("events/event_file.py", "cli/bench/measure/merkle.py"), OWN_RUN),
+    "pipeline/stages/server_pace.py": OWN_RUN,
     **dict.fromkeys(("pipeline/run/machines/fetched_files.py", "dashboard/follow.py"), OWN_RUN),
     "executor/journal/segments.py": OWN_RUN,
     **dict.fromkeys(("native/store.py", "pipeline/store/cache_eviction.py"), OWN_CACHE),

@@ -289,6 +289,49 @@ def test_a_stage_that_is_broken_everywhere_says_why_and_leaves_a_folder(job: Pat
     assert [row["status"] for row in rows_of(job.parent / "run")] == ["unfinished"] * 6
 
 
+def test_a_constructor_that_fails_at_first_is_called_again(job: Path) -> None:
+    """What was missing comes before the third call; a fault of the job's own is told at once."""
+    (job.parent / "late.py").write_text(
+        "from pathlib import Path\nfrom evenload.errors import ConfigError\n"
+        "class Late:\n"
+        "    def __init__(self, context, n, error='OSError'):\n"
+        "        with context.path('calls').open('a') as calls: calls.write('x')\n"
+        "        if len(context.path('calls').read_text()) <= n:\n"
+        "            raise {'OSError': OSError, 'ConfigError': ConfigError}[error]('not there yet')\n"
+        "    def __call__(self, inputs, item): return {'n': 1}\n"
+    )
+    stage = "stages:\n  - {name: late, target: 'late.py:Late', params: {n: 2}}\n"
+    job.write_text(job.read_text().split("stages:")[0] + stage)
+    calls = job.parent / "calls"
+    assert (run(job).n_done, calls.read_text()) == (6, "xxx")
+    for error, n in (("OSError", 3), ("ConfigError", 1)):
+        calls.unlink()
+        with pytest.raises(NoUsableDevice, match="not there yet"):
+            run(job, "late.n=9", f"late.error={error}", out=error)
+        assert len(calls.read_text()) == n
+
+
+def test_who_was_in_a_batch_with_one_that_dies_has_as_many_tries_as_before(job: Path) -> None:
+    """It dies once more by itself, which alone costs no item anything."""
+    (job.parent / "once.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "class Once:\n"
+        "    def __init__(self, context): self.folder = context.folder\n"
+        "    def __call__(self, inputs, item):\n"
+        "        if item.index == 1 or (item.index == 2 and not (self.folder / 'died').exists()):\n"
+        "            (self.folder / 'died').touch() if item.index == 2 else None\n"
+        "            os._exit(7)\n"
+        "        return {'n': item.index}\n"
+        "    def batch(self, inputs, items):\n"
+        "        if any(item.index == 1 for item in items): os._exit(7)\n"
+        "        return [{'n': item.index} for item in items]\n"
+    )
+    stage = "stages:\n  - {name: once, target: 'once.py:Once', batch: 6}\n"
+    job.write_text(job.read_text().split("stages:")[0] + stage)
+    result = run(job, devices="cpu*1", backend="process")
+    assert [item.status for item in result] == ["done", "failed", *["done"] * 4]
+
+
 def test_a_worker_that_dies_costs_one_item(job: Path) -> None:
     text = job.read_text().split("stages:")[0] + "stages:\n  - {name: fatal, target: 'stages.py:Fatal'}\n"
     job.write_text(text)

@@ -2,7 +2,17 @@
 
 import pytest
 
-from evenload.events import ItemFailed, ItemFinished, Restored, RunFinished, RunStarted, Span, StageStarted
+from evenload.events import (
+    Counted,
+    ItemFailed,
+    ItemFinished,
+    Planned,
+    Restored,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageStarted,
+)
 from evenload.report.pace import Pace, clock_text, pace_line
 
 
@@ -78,3 +88,25 @@ def test_restored_items_are_done_but_say_nothing_of_the_rate() -> None:
     assert (pace.n_done, pace.items_per_s) == (7, 2.0)
     pace = pace_of(*START, Restored(0.0, "map", 0, 5), span(5, 0.0, 1.0), ItemFinished(1.0, "map", 5, "x"))
     assert (pace.n_done, pace.items_per_s) == (6, 1.0)
+
+
+def test_the_whole_run_is_told_beside_its_stage():
+    """A world of known times: two devices, ten items, a second in `one` and three in `two`."""
+    started = RunStarted(0.0, "r", 0.0, 10, {"a": {}, "b": {}}, {"stages": ["one", "two"]})
+    slices = [("a", "one", "work", 0.0, 2.5, 5), ("b", "one", "work", 0.0, 2.5, 5)]
+    slices += [("a", "two", "work", 2.5, 10.0, 5), ("b", "two", "load", 2.5, 3.0, 0)]
+    pace, now = pace_of(started, Counted(0.0, {"total": 10, "done": 0, "unfinished": 10})), 0.0
+    assert pace.run_eta_s is None
+    pace(Planned(0.0, "swap", "", 10.0, 10.0, slices))
+    for stage, item_s in (("one", 1.0), ("two", 3.0)):
+        for n in range(5):
+            for device in ("a", "b"):
+                pace(Span(stage, device, device, n, 1, now, now + item_s, 0.0, "ok"))
+            now += item_s
+            if stage == "two":
+                pace(Counted(now, {"total": 10, "done": 2 * n + 2, "unfinished": 8 - 2 * n}))
+            assert pace.run_eta_s == pytest.approx(20.0 - now)
+    first = pace_of(started, Counted(0.0, {"total": 10, "unfinished": 10}), span(0, 0.0, 1.0))
+    assert first.run_eta_s is None, "nothing is known of the second stage"
+    first(Planned(0.0, "swap", "", 1.0, 1.0, [("a", "two", "work", 0.0, "x", 1), None]))  # of a stranger
+    assert "of all stages" not in pace_line(first)

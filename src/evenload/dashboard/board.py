@@ -158,7 +158,7 @@ class Board:
         quiet_s = max(0.0, time.time() - changed_s) if is_running and reading is None else 0.0
         stage = next((one for one in summary["stages"] if one["stage"] == self._pace.stage), None)
         planned = self._started.facts.get("stages") if self._started else None
-        eta_s = self._pace.eta_s
+        eta_s, run_eta_s = self._pace.eta_s, self._pace.run_eta_s
         return {
             "n_events": self.n_events,
             "is_running": is_running,
@@ -171,6 +171,7 @@ class Board:
             "n_stages": max(len(summary["stages"]), len(planned) if isinstance(planned, list) else 0),
             "items_per_s": round(self._pace.items_per_s, 6),
             "eta_s": None if eta_s is None else round(eta_s, 1),
+            "run_eta_s": None if run_eta_s is None else round(run_eta_s, 1),
         }
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.planning.search.plan_search import Watch
     from evenload.pipeline.reuse.decision import StageReuse
+    from evenload.pipeline.run.ending.read_run import RunCounter
     from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
@@ -328,8 +329,6 @@ class Pipeline:
         EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
         from evenload.pipeline.run.ending.uploading import finish_uploads, open_store_of
-        from evenload.pipeline.run.session import JobSession
-        from evenload.pipeline.store.ledger import Ledger
 
         items, devices = _items_and_devices(items, devices)
         self = self.on(items)
@@ -346,6 +345,11 @@ class Pipeline:
         with Interrupts() as interrupts, fleet:
             refuse_cpu(self.spec, fleet.pool, fleet.use)
             barred_stages(self.spec, fleet.pool.ids)
+            fleet.expect_workers()
+            from evenload.pipeline.run.ending.read_run import RunCounter  # beside the start of the workers
+            from evenload.pipeline.run.session import JobSession
+            from evenload.pipeline.store.ledger import Ledger
+
             with self._reusing(cache, again, retry_failed) as reuse:
                 folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
                 with (
@@ -357,6 +361,8 @@ class Pipeline:
                     text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
                     folder.write_text("config.yaml", text)
                     folder.begin(self.folder, self._made_of(reuse))
+                    is_shown = self.spec.report.html or report is not None
+                    counter = RunCounter(folder.file("events.jsonl"), is_shown=is_shown)
                     with EventFile(folder.file("events.jsonl")) as file:
                         session = JobSession(
                             self.spec,
@@ -364,7 +370,7 @@ class Pipeline:
                             self.folder,
                             folder,
                             ledger,
-                            [file, *sinks],
+                            [file, counter, *sinks],
                             reuse=reuse,
                             interrupts=interrupts,
                             may_use_cpu=may_use_cpu(fleet.use),
@@ -384,7 +390,8 @@ class Pipeline:
                         waits=session.status != "interrupted",
                         watch=watch_upload,
                     )
-                    return self._write(session, folder, report, session.lost_events(file), finish)
+                    counter.is_whole &= file.error is None  # the report shows what can be read again
+                    return self._write(session, folder, report, counter, session.lost_events(file), finish)
 
     def _reusing(
         self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
@@ -444,6 +451,7 @@ class Pipeline:
         session: "JobSession",
         folder: RunFolder,
         report: str | Path | None,
+        counter: "RunCounter",
         faults: list[str],
         finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]",
     ) -> PipelineResult:
@@ -455,7 +463,7 @@ class Pipeline:
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
         is_shown = self.spec.report.html or report is not None
-        events, summary, view, lacking = read_run(folder.path, is_shown=is_shown)
+        events, summary, view, lacking = read_run(folder.path, is_shown=is_shown, counter=counter)
         unread, faults = events.faults(), [*faults, *lacking]
         result = PipelineResult(
             folder.path, session.status, rows, summary, session.headline, None, faults, session.n_restored

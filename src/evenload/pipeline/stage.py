@@ -46,6 +46,7 @@ class StageContext:
     fit          how the model is to be held on the devices
     n_devices    number of devices of this worker; ``torch_devices`` names them
     may_use_cpu  False if the CPU was not asked for, where a large model would take hours
+    shared       a folder that the run's workers on a machine share; ``pace-*.tmp`` there ends with the run
     """
 
     stage: str
@@ -56,6 +57,7 @@ class StageContext:
     fit: Fit = WHOLE
     n_devices: int = 1
     may_use_cpu: bool = True
+    shared: Path | None = None
 
     @property
     def torch_devices(self) -> tuple[str, ...]:

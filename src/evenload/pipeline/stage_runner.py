@@ -26,7 +26,7 @@ from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, Stag
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
 from evenload.pipeline.target import has_sources, load_target
 
-__all__ = ["StageRunner", "save"]
+__all__ = ["StageRunner", "is_final", "pause_s", "save"]
 
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
@@ -51,7 +51,7 @@ class StageRunner:
         else:
             context = StageContext(
                 setup.stage, device, setup.folder, setup.seed, setup.model, fit, n_devices,
-                setup.may_use_cpu,
+                setup.may_use_cpu, setup.run_folder,
             )  # fmt: skip
             self._stage = stage_class(see_context(context, self._own_reads), **setup.params)
 
@@ -116,10 +116,10 @@ class StageRunner:
                 outputs = self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
                 return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
             except Exception as error:
-                if attempt == self.setup.retries or _is_final(error):
+                if attempt == self.setup.retries or is_final(error):
                     raise
             with waiting():
-                time.sleep(_pause_s(attempt))
+                time.sleep(pause_s(attempt))
         raise AssertionError
 
     async def call_async(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
@@ -130,9 +130,9 @@ class StageRunner:
                 outputs = await self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
                 return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
             except Exception as error:
-                if attempt == self.setup.retries or _is_final(error):
+                if attempt == self.setup.retries or is_final(error):
                     raise
-            await asyncio.sleep(_pause_s(attempt))
+            await asyncio.sleep(pause_s(attempt))
         raise AssertionError
 
     def _reads(self, seen: set[str]) -> tuple[str, ...]:
@@ -271,12 +271,12 @@ async def _result_of(function: Callable[[], Any]) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def _is_final(error: Exception) -> bool:
+def is_final(error: Exception) -> bool:
     """Whether the same call would fail again: memory ran out, or the error says so."""
     return is_memory_error(error) or getattr(error, "is_final", False) is True
 
 
-def _pause_s(attempt: int) -> float:
+def pause_s(attempt: int) -> float:
     """Seconds before a failed call is repeated: what was missing may come back, a server or a file."""
     return min(0.1 * 2**attempt, 5.0)
 

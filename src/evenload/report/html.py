@@ -21,6 +21,7 @@ from evenload._private_files import whole_file
 from evenload._version import __version__
 from evenload.errors import ConfigError, quoted
 from evenload.events import Event, ItemFinished, Note
+from evenload.report.costs import cost_text
 from evenload.report.page.gallery import Gallery
 from evenload.report.page.load import LoadOverTime
 from evenload.report.page.planned import PlanAndRun
@@ -237,7 +238,8 @@ def _headline(summary: dict[str, Any]) -> str:
     useful = f", {factors['share']:.0%} of it useful work at the devices' speed" if factors else ""
     counts = counts_text(summary.get("counts") or {})
     done = counts or f"{summary['n_done']}{of} done, {summary['n_failed']} failed"
-    return f"{done}, in {summary['wall_s']:.1f} s{useful}."
+    cost = f" for {text}" if (text := cost_text(summary.get("cost") or {})) else ""
+    return f"{done}, in {summary['wall_s']:.1f} s{cost}{useful}."
 
 
 def write_whole(path: Path, content: str, option: str = "-o") -> None:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 from evenload.balance.metrics import imbalance
 from evenload.events import (
+    Counted,
     Event,
     Idle,
     ItemFailed,
     ItemFinished,
+    Planned,
     Restored,
     RunFinished,
     RunStarted,
@@ -16,8 +18,9 @@ from evenload.events import (
     StageStarted,
     WorkerStarted,
 )
+from evenload.report.page.planned import is_sound
 
-__all__ = ["DevicePace", "Pace", "clock_text", "pace_line"]
+__all__ = ["DevicePace", "Pace", "clock_text", "eta_text", "pace_line"]
 
 # Load and rate forget what is older than about this.
 MEMORY_S = 10.0
@@ -42,6 +45,31 @@ class DevicePace:
 
 
 @dataclass(slots=True)
+class StageLeft:
+    """The work of a stage so far, and as it was planned: items, and seconds that they took one by one."""
+
+    n_done: int = 0
+    n_measured: int = 0
+    measured_s: float = 0.0
+    began_s: float = math.inf
+    n_planned: int = 0
+    planned_s: float = 0.0
+
+    def add(self, span: Span) -> None:
+        self.began_s = min(self.began_s, span.start_s)
+        if span.status in ("ok", "failed"):
+            self.n_done += span.n_items
+            self.n_measured += span.n_items
+            self.measured_s += max(0.0, span.stop_s - span.start_s)
+
+    def item_s(self, scale: float | None) -> float | None:
+        """Seconds of an item; as planned, times ``scale``, where none was measured."""
+        if self.n_measured:
+            return self.measured_s / self.n_measured
+        return scale * self.planned_s / self.n_planned if scale and self.n_planned else None
+
+
+@dataclass(slots=True)
 class Pace:
     """A sink that keeps how far a run is and how fast it goes; read its numbers from any thread."""
 
@@ -55,6 +83,9 @@ class Pace:
     status: str = ""
     devices: dict[str, DevicePace] = field(default_factory=dict)
     n_restored: int = 0
+    stages: tuple[str, ...] = ()
+    _ends: dict[str, int] = field(default_factory=dict)
+    _work: dict[str, StageLeft] = field(default_factory=dict)
     _counts_items: bool = False
 
     def __call__(self, event: Event) -> None:
@@ -66,9 +97,11 @@ class Pace:
                 self._counts_items, self.n_done = True, self.n_restored
             self.n_done += event.stage == self.stage
             self.last_s = max(self.last_s, event.t)
-        elif isinstance(event, Restored) and event.stage == self.stage:
-            self.n_restored += event.n_items
-            self.n_done += event.n_items
+        elif isinstance(event, Restored):
+            self._work_of(event.stage).n_done += event.n_items
+            if event.stage == self.stage:
+                self.n_restored += event.n_items
+                self.n_done += event.n_items
         elif isinstance(event, ItemFailed):
             self.n_failed += 1
         elif isinstance(event, Idle):
@@ -77,8 +110,18 @@ class Pace:
             self._begin(event.stage, event.total)
         elif isinstance(event, RunStarted):
             self.name, self.total = event.name, event.total
+            named = event.facts.get("stages")
+            self.stages = tuple(map(str, named)) if isinstance(named, list | tuple) else ()
+            self._work.clear()
             for device in event.devices:
                 self.devices.setdefault(device, DevicePace())
+        elif isinstance(event, Counted):
+            self._ends = dict(event.ends)
+        elif isinstance(event, Planned) and is_sound(event):
+            for _, stage, kind, start_s, stop_s, n_items in event.slices if event.makespan_s else ():
+                if kind == "work":
+                    self._work_of(stage).planned_s += stop_s - start_s
+                    self._work_of(stage).n_planned += n_items
         elif isinstance(event, WorkerStarted):
             self.devices.setdefault(event.device, DevicePace())
         elif isinstance(event, RunFinished):
@@ -95,6 +138,7 @@ class Pace:
             self._begin(span.stage, None)
         self.began_s = span.start_s if self.began_s is None else min(self.began_s, span.start_s)
         self.last_s = max(self.last_s, span.stop_s)
+        self._work_of(span.stage).add(span)
         span_s = max(0.0, span.stop_s - span.start_s)
         busy_s = min(span.busy_s, span_s) if span.busy_s > 0 else span_s
         self.devices.setdefault(span.device, DevicePace()).add(span.start_s, span.stop_s, busy_s)
@@ -114,6 +158,35 @@ class Pace:
         return max(0, self.total - self.n_done) / self.items_per_s
 
     @property
+    def run_eta_s(self) -> float | None:
+        """Seconds until the last stage is through, as far as each stage's items were measured or planned.
+
+        What is left of each stage, at the pace of all devices together so far.
+        """
+        if len(self.stages) < 2:
+            return self.eta_s
+        known = [one for one in list(self._work.values()) if one.n_measured]
+        began_s = min((one.began_s for one in known), default=0.0)
+        if not known or self.last_s <= began_s or "total" not in self._ends:
+            return None
+        at_once = sum(one.measured_s for one in known) / (self.last_s - began_s)
+        both = [one for one in known if one.n_planned]
+        expected_s = sum(one.n_measured * one.planned_s / one.n_planned for one in both)
+        scale = sum(one.measured_s for one in both) / expected_s if expected_s > 0 else None
+        open_ = self._ends.get("unfinished", 0)
+        left_s = 0.0
+        for stage in self.stages:
+            work = self._work_of(stage)
+            n_left, item_s = min(open_, max(0, self._ends["total"] - work.n_done)), work.item_s(scale)
+            if n_left and item_s is None:
+                return None
+            left_s += n_left * (item_s or 0.0)
+        return left_s / at_once if at_once > 0 else None
+
+    def _work_of(self, stage: str) -> "StageLeft":
+        return self._work.setdefault(stage, StageLeft())
+
+    @property
     def imbalance(self) -> float:
         return imbalance([device.busy_s for device in list(self.devices.values())])
 
@@ -124,8 +197,8 @@ def pace_line(pace: Pace, max_devices: int = 8) -> str:
     words = [f"{pace.stage or pace.name or 'run'} {min(pace.n_done, pace.total or pace.n_done)}{of}"]
     if pace.items_per_s:
         words.append(f"{pace.items_per_s:.3g}/s")
-    if pace.eta_s is not None and not pace.status:
-        words.append(f"ETA {clock_text(pace.eta_s)}")
+    if eta := eta_text(pace):
+        words.append(eta)
     if pace.n_failed:
         words.append(f"{pace.n_failed} failed")
     parts = [" · ".join(words)]
@@ -136,6 +209,14 @@ def pace_line(pace: Pace, max_devices: int = 8) -> str:
     if any(device.busy_s for _, device in devices):
         parts += [" ".join(loads), f"imbalance {pace.imbalance:.2f}"]
     return " | ".join(parts)
+
+
+def eta_text(pace: Pace) -> str:
+    """``ETA 1:12``; of a run with several stages also ``ETA 1:12, of all stages 5:40``; "" if not known."""
+    if pace.eta_s is None or pace.status:
+        return ""
+    whole = f", of all stages {clock_text(pace.run_eta_s)}" if pace.run_eta_s is not None else ""
+    return f"ETA {clock_text(pace.eta_s)}{whole if len(pace.stages) > 1 else ''}"
 
 
 def clock_text(seconds: float) -> str:

@@ -16,7 +16,7 @@ from evenload._plain_text import plain
 from evenload._terminal import own_codes, plain_console
 from evenload.errors import UnknownName
 from evenload.events import Event, RunFinished
-from evenload.report.pace import Pace, clock_text, pace_line
+from evenload.report.pace import Pace, eta_text, pace_line
 
 __all__ = ["Progress", "make_progress"]
 
@@ -154,8 +154,7 @@ class _Bar:
         cells: list[Any] = [Text(pace.stage or pace.name or "starting", style="bold"), bar]
         cells.append(f"{pace.n_done}/{total}" if total is not None else str(pace.n_done))
         cells.append(f"{pace.items_per_s:.3g}/s" if pace.items_per_s else "")
-        eta_s = None if pace.status else pace.eta_s
-        cells.append(f"ETA {clock_text(eta_s)}" if eta_s is not None else pace.status)
+        cells.append(eta_text(pace) or pace.status)
         if pace.n_failed:
             cells.append(Text(f"✗ {pace.n_failed} failed", style="bold red"))
         row.add_row(*cells)

@@ -11,6 +11,7 @@ from typing import Any
 from evenload._plain_text import seconds_text
 from evenload.balance.factors import Factors
 from evenload.events import ItemFailed
+from evenload.report.costs import cost_text
 from evenload.report.losses.advice import Advice
 
 __all__ = [
@@ -120,6 +121,7 @@ class Summary:
     ``status``     done | failures | interrupted | failed | timed out | unfinished
     ``factors``    where the time went: factors that multiply to the share of ``wall_s`` that was useful work;
                    None if none was done; ``advice``: the largest loss, and what to do about it
+    ``cost``       what the run has cost, as ``costs.cost_of`` says it of what was told; else {}
     ``counts``     of a pipeline: items, samples and parts by how they ended, as ``Counted`` has them; then
                    ``total``, ``n_done`` and ``n_failed`` are items, whatever their samples came to
     """
@@ -157,6 +159,7 @@ class Summary:
     failures_by_error: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     finish: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     factors: Factors | None = None
     advice: Advice | None = None
@@ -174,6 +177,8 @@ class Summary:
         parts = [f"{counts_text(self.counts) or f'{self.n_done}{of} done'} in {self.wall_s:.1f} s"]
         if self.n_failed and not self.counts:
             parts.append(f"{self.n_failed} failed")
+        if cost := cost_text(self.cost):
+            parts.append(cost)
         if self.factors is not None:
             parts.append(self.factors.text())
         return " · ".join(parts)

@@ -28,6 +28,7 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
+from evenload.report.costs import amount_of, cost_of
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
 from evenload.report.inside_items import InsideItems
 from evenload.report.items import NeededItems, items_key
@@ -66,6 +67,7 @@ class Tally:
         self._failures: list[ItemFailed] = []
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
+        self._answers = 0.0  # what those of servers have cost
         self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._on_started,
             StageStarted: self._on_stage,
@@ -207,6 +209,10 @@ class Tally:
     def _on_item(self, event: ItemFinished) -> None:
         self._stage(event.stage).items.finish(event.index)
         self._remember(event)
+        told = self._started.facts.get("costs") if self._started else None
+        outputs = told.get("outputs") if isinstance(told, dict) else None
+        name = outputs.get(event.stage) if isinstance(outputs, dict) else None
+        self._answers += amount_of(event.outputs.get(str(name)))
 
     def _on_restored(self, event: Restored) -> None:
         stage = self._stage(event.stage)
@@ -280,6 +286,7 @@ class Tally:
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
+            cost=cost_of(started.facts.get("costs"), self._end_s, self._answers),
             factors=factors, advice=advice,
         )  # fmt: skip
 

@@ -250,6 +250,7 @@ def test_schema_describes_every_key() -> None:
         "schedule",
         "upload",
         "cache",
+        "costs",
         "errors",
         "on_done",
         "report",

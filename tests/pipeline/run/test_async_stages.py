@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,7 +83,12 @@ async def spell(inputs, item, *, end):
 
 
 def run_job(
-    folder: Path, stages: str, rows: list[dict[str, Any]], more: str = "", **options: Any
+    folder: Path,
+    stages: str,
+    rows: list[dict[str, Any]],
+    more: str = "",
+    devices: str = "cpu*1",
+    **options: Any,
 ) -> PipelineResult:
     (folder / "stages.py").write_text(STAGES)
     (folder / "rows.jsonl").write_text(
@@ -90,7 +96,7 @@ def run_job(
     )
     (folder / "job.yaml").write_text(
         "version: 1\njob: {name: async, inputs: {jsonl: rows.jsonl}, out: run, seed: 3}\n"
-        f"devices: cpu*1\nstages:\n{stages}{more}report: {{html: false, trace: false}}\n"
+        f"devices: {devices}\nstages:\n{stages}{more}report: {{html: false, trace: false}}\n"
     )
     return Pipeline.from_yaml(folder / "job.yaml").run(**options)
 
@@ -185,6 +191,7 @@ class Server(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         self.n_free, self.n_asked, self.lock = n_free, Counter[str](), threading.Lock()
         self.opened = threading.Event()
+        self.asked_s: list[float] = []
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that was killed
@@ -203,6 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             is_held = sum(self.server.n_asked.values()) >= self.server.n_free
             self.server.n_asked[text] += 1
+            self.server.asked_s.append(time.monotonic())
         if is_held:
             self.server.opened.wait(500)
         said = json.dumps({"choices": [{"message": {"content": f"<answer {text}>"}}]}).encode()
@@ -223,6 +231,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running.shutdown()
     thread.join(timeout=500)
     running.server_close()
+
+
+def test_workers_keep_the_limit_of_requests_together(tmp_path: Path, server: Server) -> None:
+    """The oracle is the server's own clock: two workers with a limit each would be done in half of it."""
+    server.n_free = 1000
+    params = f"{{url: '{server.url}', model: m, prompt: '{{q}}', requests_per_minute: 600}}"
+    stages = f"  - {{name: ask, kind: openai, params: {params}, in_flight: 4}}\n"
+    result = run_job(tmp_path, stages, [{"q": str(at)} for at in range(40)], devices="cpu*2")
+    assert [item.status for item in result] == ["done"] * 40
+    events = (tmp_path / "run/events.jsonl").read_text()
+    assert all(f'"event":"Span","stage":"ask","device":"cpu:{n}"' in events for n in (0, 1))
+    assert server.asked_s[-1] - server.asked_s[0] > 0.75 * 39 * 0.1
+    assert not list((tmp_path / "run").glob("pace*"))
 
 
 @pytest.mark.timeout(600)

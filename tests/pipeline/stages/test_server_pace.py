@@ -2,6 +2,8 @@
 
 import heapq
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,6 +28,11 @@ def test_pauses_grow_to_a_limit_and_are_what_the_server_asks_for(
     assert pause_s(attempt + 1, wanted_s, chance) >= pause
 
 
+def wait_s(pace: ServerPace, now: float) -> float:
+    with pace.together():
+        return pace.wait_s(now)
+
+
 SPANS = {"12": 12.0, "0.5": 0.5, "6m0s": 360.0, "20ms": 0.02, "1h2m3.5s": 3723.5}
 NO_SPANS = ("", None, "Wed, 21 Oct 2015 07:28:00 GMT", "-3", "nan", "1e400", "5s!", "9" * 50)
 
@@ -35,24 +42,35 @@ def test_spans_of_time_are_read_as_servers_write_them(text: str | None, seconds:
     assert seconds_of(text) == seconds
 
 
-@given(st.integers(0, 2**32), st.integers(1, 40), st.floats(5, 300), st.none() | st.floats(200, 5000))
+@given(
+    st.integers(0, 2**32), st.integers(1, 40), st.floats(5, 300), st.none() | st.floats(200, 5000),
+    st.integers(1, 3),
+)  # fmt: skip
 def test_no_minute_has_more_than_its_limits_and_no_time_is_lost(
-    seed: int, n_at_once: int, per_minute: float, tokens_per_minute: float | None
+    seed: int, n_at_once: int, per_minute: float, tokens_per_minute: float | None, n_workers: int
 ) -> None:
+    """Whoever of several workers sends each request."""
     rng = random.Random(seed)
-    pace, now, went = ServerPace(per_minute, tokens_per_minute), 0.0, []
-    under_way: list[tuple[float, int, float]] = []
-    for _ in range(60):
-        while len(under_way) >= n_at_once or pace.wait_s(now) > 0:
-            if under_way and (len(under_way) >= n_at_once or under_way[0][0] <= now + pace.wait_s(now)):
-                now, took, reckoned = heapq.heappop(under_way)
-                pace.answered(now, {}, took, reckoned)
-                pace.end()
-            else:
-                now += pace.wait_s(now) + 1e-9
-        took = rng.randint(40, 60)
-        went.append((now, took))
-        heapq.heappush(under_way, (now + rng.random(), took, pace.begin(now, 50)))
+    now, went = 0.0, []
+    under_way: list[tuple[float, int, float, int]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pace" if n_workers > 1 else None
+        paces = [ServerPace(per_minute, tokens_per_minute, file=file) for _ in range(n_workers)]
+        for _ in range(60):
+            one = rng.randrange(n_workers)
+            while len(under_way) >= n_at_once or wait_s(paces[one], now) > 0:
+                until = now + wait_s(paces[one], now)
+                if under_way and (len(under_way) >= n_at_once or under_way[0][0] <= until):
+                    now, took, reckoned, who = heapq.heappop(under_way)
+                    with paces[who].together():
+                        paces[who].answered(now, {}, took, reckoned)
+                    paces[who].end()
+                else:
+                    now = until + 1e-9
+            took = rng.randint(40, 60)
+            went.append((now, took))
+            with paces[one].together():
+                heapq.heappush(under_way, (now + rng.random(), took, paces[one].begin(now, 50), one))
     for first_s, _ in went:
         inside = [took for at, took in went if first_s <= at < first_s + 60]
         assert len(inside) <= per_minute + 1 + 1e-6
@@ -80,6 +98,22 @@ def test_one_refusal_holds_all_and_those_under_way_say_nothing_new() -> None:
     assert (pace.n_refused, pace.most_open) == (2, 4)
     pace.answered(6.2, {}, None, 1)
     assert pace.n_refused == 0
+
+
+def test_a_refusal_that_one_worker_hears_holds_the_others(tmp_path: Path) -> None:
+    first, second = (ServerPace(file=tmp_path / "pace") for _ in range(2))
+    for pace in (first, second):
+        with pace.together():
+            pace.begin(0.0, 1)
+    with first.together():
+        first.refused(1.0, 0.0, {"retry-after": "5"}, 0.5)
+    with second.together():
+        assert second.wait_s(1.0) == 5.0
+        second.refused(1.1, 0.0, {"retry-after": "5"}, 0.5)  # it went before
+    assert (second.n_refused, second.hold_s, second.n_open) == (1, 6.0, 1)
+    (tmp_path / "pace").write_bytes(b"half a state")
+    with second.together():
+        assert second.hold_s == 6.0
 
 
 def test_what_the_server_says_is_left_holds_all() -> None:

@@ -9,6 +9,7 @@ from evenload.cli.terminal.table import format_table
 from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.plan import Phase, Plan, TimelineSlice
 from evenload.pipeline.planning.job_plan import best_of_each_mode
+from evenload.report.costs import cost_text
 
 __all__ = ["page", "stage_gantt"]
 
@@ -29,7 +30,8 @@ def page(plan: Plan, job: str, n_items: int, names: Sequence[str], *, is_verbose
         over = f", {plan.ratio:.2f} x the bound" if plan.ratio else ""
         bound = seconds_text(plan.bound_s)
         lines.append(f"{plan.mode}: {seconds_text(plan.makespan_s)}{over}; no plan can end before {bound}")
-        lines += [f"  {plan.why}", "", *_modes(plan), ""]
+        cost = cost_text(plan.facts.get("cost", {}))
+        lines += [f"  {plan.why}", *([f"  costs {cost}"] if cost else []), "", *_modes(plan), ""]
     else:
         lines += [f"{plan.mode}: {plan.why}", ""]
     lines += [*_phases(plan), "", *_host_memory(plan)]

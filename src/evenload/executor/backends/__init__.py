@@ -66,6 +66,10 @@ class Backend(Protocol):
         """Select ``spec`` among the devices that it reaches. Raises as ``DevicePool.select``."""
         ...
 
+    def expect(self) -> None:
+        """Begin what takes long before the first worker can start; nothing, where that is soon done."""
+        ...
+
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         """Begin to start a worker; Up or Gone follows. Raises OSError if not even that is possible."""
         ...

@@ -50,6 +50,9 @@ class InlineBackend:
     def devices(self, spec: Spec) -> DevicePool:
         return DevicePool.find(spec)
 
+    def expect(self) -> None:
+        pass
+
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         self._workers[worker] = _InlineWorker(device, pool)
         self._todo.append(lambda: Up(worker))

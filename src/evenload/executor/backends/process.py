@@ -89,6 +89,10 @@ class ProcessBackend:
     def devices(self, spec: Spec) -> DevicePool:
         return DevicePool.find(spec)
 
+    def expect(self) -> None:
+        with contextlib.suppress(OSError):  # as whoever starts the first worker will say
+            self._make_server_ready(_import_path())
+
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         child = Child(
             worker,
@@ -114,13 +118,17 @@ class ProcessBackend:
     ) -> SpawnedWorker | ForkedWorker:
         path = _import_path()
         whole = {**os.environ, **environment}
+        self._make_server_ready(path)
+        if self._forks and self._server is not None:
+            with contextlib.suppress(OSError):
+                return self._server.fork(device, whole, path, fds, log, cell, self._program)
+        return SpawnedWorker(device, whole, path, fds, log, cell, self._program)
+
+    def _make_server_ready(self, path: list[str]) -> None:
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
         if self._forks and self._server is not None:
             self._server.preload(self._imports)
-            with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell, self._program)
-        return SpawnedWorker(device, whole, path, fds, log, cell, self._program)
 
     def _renew_server(self, path: list[str]) -> None:
         """Start a new fork server, unless the last one never worked or several have ended already."""

@@ -119,7 +119,9 @@ BUILTIN_STAGES = {
             "timeout_s",
             "retries",
             "api_key_env",
+            "cost_per_million",
         ),
+        imports=(f"{_STAGES}.openai",),
     ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }

@@ -5,7 +5,8 @@ Needs pydantic (extra ``yaml``); nothing imports this module before a job is rea
 model folders.
 """
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
@@ -15,6 +16,7 @@ from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
     BackendSection,
     CacheSection,
+    CostsSection,
     DevicesSection,
     ErrorsSection,
     Mode,
@@ -40,6 +42,7 @@ __all__ = [
     "BackendSection",
     "BestSection",
     "CacheSection",
+    "CostsSection",
     "DevicesSection",
     "ErrorsSection",
     "EstimateSection",
@@ -72,6 +75,7 @@ class JobSpec(Section):
     schedule: ScheduleSection = ScheduleSection()
     cache: CacheSection | None = None
     """Where runs of any job keep results for each other; by default each run folder is on its own."""
+    costs: CostsSection | None = None
     errors: ErrorsSection = ErrorsSection()
     report: ReportSection = ReportSection()
     upload: UploadSection | None = None
@@ -93,6 +97,18 @@ class JobSpec(Section):
     def graph(self) -> StageGraph:
         """Which stages each stage takes from."""
         return graph_of(self.stages)
+
+    def cost_facts(self, devices: Iterable[str]) -> dict[str, Any]:
+        """Return what a run on ``devices`` costs, as ``report.costs`` has it; {} where nothing was told."""
+        asked = [one for one in self.stages if one.kind == "openai" and one.params.get("cost_per_million")]
+        also = {one.name: one.params.get("also") for one in asked}
+        outputs = {
+            name: one.get("cost", "cost") if isinstance(one, Mapping) else "cost"
+            for name, one in also.items()
+        }
+        if self.costs is None and not outputs:
+            return {}
+        return {**(self.costs or CostsSection()).facts(devices), "outputs": outputs}
 
     @field_validator("stages")
     @classmethod

@@ -5,10 +5,12 @@ Needs pydantic (extra ``yaml``).
 
 import os
 import shutil
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    BeforeValidator,
     Field,
     StrictInt,
     StrictStr,
@@ -26,6 +28,7 @@ from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_fold
 __all__ = [
     "BackendSection",
     "CacheSection",
+    "CostsSection",
     "DevicesSection",
     "ErrorsSection",
     "Mode",
@@ -116,6 +119,36 @@ class ScheduleSection(Section):
 
         policy_from_name(policy)
         return policy
+
+
+def _of_all(given: Any) -> Any:
+    return {"all": given} if isinstance(given, int | float) else given
+
+
+Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Amounts = Annotated[dict[str, Amount], BeforeValidator(_of_all)]
+
+
+class CostsSection(Section):
+    """The section ``costs``: prices and watts, for the plan, the headline and the report."""
+
+    currency: str = Field(default="USD", pattern=r"^[^\s<>&]{1,8}$")
+    """A word that is shown beside amounts."""
+    hour: Amounts = Field(default_factory=dict)
+    """Price of a device for an hour: of each, or by id or kind, {cuda: 2.5, "cuda:1": 1, all: 0.1}."""
+    watts: Amounts = Field(default_factory=dict)
+    """What a device draws while the run lasts, in the same way."""
+    kwh: Amount = 0.0
+    """Price of a kilowatt-hour."""
+
+    def facts(self, devices: Iterable[str]) -> dict[str, Any]:
+        """Return the amounts of all ``devices`` together, as ``report.costs`` has them."""
+        kinds = {device: device.rpartition("/")[2].partition(":")[0] for device in devices}
+        hour, watts = (
+            sum(one.get(device, one.get(kind, one.get("all", 0.0))) for device, kind in kinds.items())
+            for one in (self.hour, self.watts)
+        )
+        return {"currency": self.currency, "hour": hour, "watts": watts, "kwh": self.kwh}
 
 
 class ErrorsSection(Section):

@@ -17,6 +17,7 @@ from evenload.pipeline.planning.job_problem import JobProblem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import MODES, make_plan
 from evenload.pipeline.planning.search.plan_search import Watch
+from evenload.report.costs import cost_of
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -46,7 +47,11 @@ def plan_job(
     else:
         plan = _plan_without_times(job_problem, spec.schedule.mode)
     notes = (*spec.notes, *job_problem.notes, *plan.notes)
-    return replace(plan, notes=notes, facts=_stage_facts(job_problem))
+    facts = _stage_facts(job_problem)
+    if plan.makespan_s is not None:
+        told = spec.cost_facts(device.id for device in job_problem.problem.devices)
+        facts["cost"] = cost_of(told or None, plan.makespan_s)
+    return replace(plan, notes=notes, facts=facts)
 
 
 def _plan_without_times(job_problem: JobProblem, mode: str) -> Plan:
@@ -66,8 +71,8 @@ def _plan_without_times(job_problem: JobProblem, mode: str) -> Plan:
 def _first_that_fits(job_problem: JobProblem, mode: str) -> Plan:
     for name in ("swap", "model_parallel") if mode == "auto" else ():
         with contextlib.suppress(ConfigError):
-            return make_plan(job_problem.problem, name, effort=0)
-    return make_plan(job_problem.problem, mode, effort=0)
+            return make_plan(job_problem.problem, name, effort=0, is_exact=False)
+    return make_plan(job_problem.problem, mode, effort=0, is_exact=False)
 
 
 def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:

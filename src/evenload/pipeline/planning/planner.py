@@ -18,13 +18,19 @@ MODES = ("single", "data_parallel", "model_parallel", "stage_parallel", "swap")
 
 
 def make_plan(
-    problem: Problem, mode: str = "auto", *, effort: float = 1.0, watch: Watch | None = None
+    problem: Problem,
+    mode: str = "auto",
+    *,
+    effort: float = 1.0,
+    watch: Watch | None = None,
+    is_exact: bool = True,
 ) -> Plan:
     """Return the quickest plan found.
 
     mode    auto, or one of MODES
     effort  scales how long improvements are searched for; 0 for none
     watch   called after each simulation with what is found so far; once it returns True, that is the plan
+    is_exact  simulate every item, unless there are very many; else several are taken as one
     Raises ConfigError with the shortfall in GiB if a stage fits nowhere, or nothing of ``mode`` does.
     """
     if mode != "auto" and mode not in MODES:
@@ -33,7 +39,7 @@ def make_plan(
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
-    best, simulated, bound_s, is_ended = search_plan(problem, mode, effort, watch)
+    best, simulated, bound_s, is_ended = search_plan(problem, mode, effort, watch, is_exact)
     if not best:
         raise ConfigError(
             f"no plan of mode {mode} is possible on {len(problem.devices)} devices",

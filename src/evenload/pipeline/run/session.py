@@ -131,6 +131,8 @@ class JobSession:
             "sort": spec.report.sort,
             "item_work": declared_work(spec.stages),
         }
+        if costs := spec.cost_facts(pool.ids):
+            facts["costs"] = costs
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
         for text in (*spec.notes, *self._context.reuse.notes):
             log.emit(Note(log.now(), "warning", "job", text))

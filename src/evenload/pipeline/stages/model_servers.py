@@ -8,6 +8,7 @@ request itself is told at once.
 import asyncio
 import base64
 import contextlib
+import hashlib
 import http.client
 import random
 import socket
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -63,6 +65,7 @@ class ModelServers:
     timeout_s  seconds without a word from a server after which a request is sent again
     retries    further attempts at a request
     key        sent along, and written nowhere
+    shared     a folder of all workers that are to keep the limits together; None: only this one is
     """
 
     def __init__(
@@ -74,8 +77,12 @@ class ModelServers:
         key: str = "",
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
+        shared: Path | None = None,
     ):
-        self._servers = [_Server(url, ServerPace(requests_per_minute, tokens_per_minute)) for url in urls]
+        self._servers = [
+            _Server(url, ServerPace(requests_per_minute, tokens_per_minute, file=_pace_file(shared, url)))
+            for url in urls
+        ]
         self._timeout_s, self._retries, self._key = timeout_s, retries, key
         self._threads = ThreadPoolExecutor(MOST_THREADS, "evenload-ask")
         self._door, self._changed = asyncio.Lock(), asyncio.Event()
@@ -96,11 +103,13 @@ class ModelServers:
             except (OSError, http.client.HTTPException) as error:  # also a time limit, or a cut connection
                 why, wanted_s = f"{server.url}: {type(error).__name__}: {reason_of(error)}", None
                 if isinstance(error, ConnectionRefusedError):
-                    pace.refused(time.monotonic(), began_s, {}, random.random())
+                    with pace.together():
+                        pace.refused(time.monotonic(), began_s, {}, random.random())
             else:
                 now = time.monotonic()
                 if reply.status == 200:
-                    pace.answered(now, reply.headers, used(reply.content), reckoned)
+                    with pace.together():
+                        pace.answered(now, reply.headers, used(reply.content), reckoned)
                     return reply
                 said = reply.content[:4096].decode("utf-8", "replace")
                 why = f"{server.url} answered {reply.status}: {quoted(said, 200)}"
@@ -109,7 +118,8 @@ class ModelServers:
                     raise EvenloadError(self.without_key(why), hint=hint)
                 wanted_s = seconds_of(reply.headers.get("retry-after"))
                 if reply.status in TOO_MANY:
-                    pace.refused(now, began_s, reply.headers, random.random())
+                    with pace.together():
+                        pace.refused(now, began_s, reply.headers, random.random())
             finally:
                 pace.end()
                 self._changed.set()
@@ -132,13 +142,15 @@ class ModelServers:
         async with self._door:
             while True:
                 now = time.monotonic()
-                server = min(self._servers, key=lambda one: (one.pace.wait_s(now), one.pace.n_open))
-                wait_s = server.pace.wait_s(now)
-                if wait_s <= 0:
-                    if len(self._servers) > 1:  # of equals, the one that had its turn longest ago
+                for server in sorted(self._servers, key=lambda one: (one.pace.wait_s(now), one.pace.n_open)):
+                    with server.pace.together():
+                        if server.pace.wait_s(now) > 0:
+                            continue
+                        # Of equals, the one is next that had its turn longest ago.
                         self._servers.remove(server)
                         self._servers.append(server)
-                    return server, server.pace.begin(now, tokens)
+                        return server, server.pace.begin(now, tokens)
+                wait_s = min(server.pace.wait_s(now) for server in self._servers)
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(wait_s, 3600.0)):
@@ -203,6 +215,11 @@ _HINTS = {
     403: "set the key in the variable that api_key_env names",
     404: "url ends before /chat/completions; model must be one that the server has",
 }
+
+
+def _pace_file(folder: Path | None, url: str) -> Path | None:
+    name = hashlib.sha256(f"{socket.gethostname()} {url}".encode()).hexdigest()[:16]
+    return None if folder is None else folder / f"pace-{name}.tmp"
 
 
 def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:

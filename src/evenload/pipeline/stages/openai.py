@@ -18,7 +18,7 @@ from evenload.pipeline.stages.vlm_score import fill_question
 
 __all__ = ["FACTS", "AnswerCut", "OpenAI", "facts_named"]
 
-FACTS = ("finish_reason", "tokens_in", "tokens_out", "latency_s")
+FACTS = ("finish_reason", "tokens_in", "tokens_out", "latency_s", "cost")
 CUT = {"length": "at the limit of its tokens", "content_filter": "by the server's filter of contents"}
 MOST_PICTURE_BYTES = 256 << 20
 FIRST_TOKENS = 256  # of an answer, where neither the request nor an answer before says more
@@ -40,11 +40,12 @@ class OpenAI:
     images       columns with pictures, which are sent as they are, before the prompt
     output       name of the output that gets the text
     reads_json   the answer is a JSON object of outputs instead
-    also         more outputs: finish_reason, tokens_in, tokens_out, latency_s, or a mapping to names for them
+    also         more outputs: finish_reason, tokens_in, tokens_out, latency_s, cost, or a mapping to names
+    cost_per_million  of tokens, ``{in: 0.15, out: 0.6}``; then ``cost`` is an output
     allow_cut    take an answer that was cut at its limit of tokens, or filtered, for one
     body         more of the request: temperature, max_tokens, response_format, ...
     concurrency  requests at once by this worker, where the job file has no ``in_flight``
-    requests_per_minute, tokens_per_minute  to each server, by this worker
+    requests_per_minute, tokens_per_minute  to each server, by all workers of the run on a machine
     timeout_s    seconds without a word from the server after which a request is tried again
     retries      further attempts at a request
     api_key_env  name of the environment variable with the key; it is written nowhere
@@ -64,6 +65,7 @@ class OpenAI:
         reads_json: bool = False,
         also: Sequence[str] | Mapping[str, str] = (),
         allow_cut: bool = False,
+        cost_per_million: Mapping[str, float] | None = None,
         body: Mapping[str, Any] | None = None,
         concurrency: int = 8,
         requests_per_minute: float | None = None,
@@ -80,11 +82,15 @@ class OpenAI:
         self._servers = ModelServers(
             urls, timeout_s=timeout_s, retries=retries, key=os.environ.get(api_key_env, ""),
             requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute,
+            shared=context.shared,
         )  # fmt: skip
         self._body = {"model": model, **(body or {})}
         self._prompt, self._system, self._images = prompt, system, tuple(images)
         self._output, self._reads_json, self._sends_seed = output, reads_json, sends_seed
         self._also, self._allow_cut = facts_named(also), allow_cut
+        self._prices = _prices_of(cost_per_million)
+        if self._prices is not None:
+            self._also.setdefault("cost", "cost")
 
     async def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
         seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
@@ -127,7 +133,10 @@ class OpenAI:
             )
         counts = [_at(said, "usage", name) for name in ("prompt_tokens", "completion_tokens")]
         n_in, n_out = (one if type(one) is int and 0 <= one < 2**53 else None for one in counts)
-        return ServerAnswer(text, reason, n_in, n_out, round(seconds, 6))
+        cost = None
+        if self._prices is not None and n_in is not None and n_out is not None:
+            cost = round((n_in * self._prices[0] + n_out * self._prices[1]) / 1e6, 12)
+        return ServerAnswer(text, reason, n_in, n_out, round(seconds, 6), cost)
 
     def _outputs(self, text: str) -> dict[str, Any]:
         if not self._reads_json:
@@ -158,6 +167,7 @@ class ServerAnswer(NamedTuple):
     tokens_in: int | None
     tokens_out: int | None
     latency_s: float
+    cost: float | None = None
 
     @property
     def reason(self) -> str:
@@ -172,6 +182,25 @@ def facts_named(also: Any) -> dict[str, str]:
             f"also: {quoted(unknown[0])} is no fact of an answer", hint=f"write {', '.join(FACTS)}"
         )
     return named
+
+
+def _prices_of(given: Any) -> tuple[float, float] | None:
+    """Return the prices of a million tokens that went in, and that came out. Raises ConfigError."""
+    if given is None:
+        return None
+    if (
+        not isinstance(given, Mapping)
+        or set(given) != {"in", "out"}
+        or not all(map(_is_price, given.values()))
+    ):
+        raise ConfigError(
+            f"cost_per_million: {quoted(given)} is no price of tokens", hint="write {in: 0.15, out: 0.6}"
+        )
+    return float(given["in"]), float(given["out"])
+
+
+def _is_price(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
 def _at(value: Any, *path: str | int) -> Any:

@@ -4,29 +4,38 @@
 
 Requests keep the distance that the limits ask for. A server that is too busy is left alone by all for as long
 as it says. If it says nothing, or is too busy again and again, the pauses grow, and it gets half as many at
-once afterwards, and one more for each round that it answers.
+once afterwards, and one more for each round that it answers. Workers on a machine share the state of a pace
+in a file, which each locks for as long as it takes to read and write it.
 """
 
+import contextlib
+import fcntl
 import math
+import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
 
 __all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "ServerPace", "pause_s", "seconds_of"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MINUTE_S = 60.0
+_STATE = Struct("<6dq")
 MOST_BELIEVED = 3  # times in a row that a server says when to come back
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(slots=True)
 class ServerPace:
-    """The requests of one worker to one server.
+    """The requests to one server; each worker has its own object, and what they share is in ``file``.
 
+    file         None: there is no other worker
     requests_per_minute, tokens_per_minute  limits; None: none is known
-    n_open       requests that are under way
-    most_open    so many may be, as the server was too busy for more
+    n_open       requests of this worker that are under way
+    most_open    of each worker so many may be, as the server was too busy for more
     hold_s       nothing is sent before
     n_refused    times in a row that the server was too busy
     """
@@ -40,6 +49,38 @@ class ServerPace:
     _next_s: float = 0.0
     _tokens_s: float = 0.0
     _mean_tokens: float | None = None
+    file: Path | None = None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Go on from the state that the last worker has left, and leave it to the next.
+
+        Where no file can be written, each worker keeps the limits by itself.
+        """
+        fd = None
+        with contextlib.suppress(OSError):
+            if self.file is not None:
+                fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                self._take(os.pread(fd, _STATE.size, 0))
+        try:
+            yield
+        finally:
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.pwrite(fd, self._state(), 0)
+                os.close(fd)
+
+    def _state(self) -> bytes:
+        mean = math.nan if self._mean_tokens is None else self._mean_tokens
+        return _STATE.pack(
+            time.monotonic(), self.hold_s, self._next_s, self._tokens_s, mean, self.most_open, self.n_refused
+        )
+
+    def _take(self, state: bytes) -> None:
+        if len(state) == _STATE.size and (known := _STATE.unpack(state))[0] <= time.monotonic():
+            _, self.hold_s, self._next_s, self._tokens_s, mean, self.most_open, self.n_refused = known
+            self._mean_tokens = None if math.isnan(mean) else mean
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next request may go; infinite if one must be answered before."""

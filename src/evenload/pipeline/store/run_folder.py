@@ -156,8 +156,8 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _is_partial(name: str) -> bool:
-    """Return whether ``name`` is that of a run's file whose writer was killed."""
-    return name.endswith(".tmp") and name.lstrip(".").startswith(_FILES)
+    """Return whether ``name`` is that of a file whose writer was killed, or of what workers shared."""
+    return name.endswith(".tmp") and name.lstrip(".").startswith((*_FILES, "pace-"))
 
 
 def is_in_use(path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from evenload.errors import ConfigError, printable
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import (
     ADOPT,
@@ -29,7 +30,7 @@ from evenload.pipeline.dispatch.worker_protocol import (
     OrderOutcome,
 )
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage_runner import StageRunner
+from evenload.pipeline.stage_runner import StageRunner, is_final, pause_s
 from evenload.pipeline.worker.file_saver import FileSaver
 from evenload.pipeline.worker.host_memory import HostCopy
 from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed
@@ -41,6 +42,7 @@ __all__ = ["StageHost", "run_folder_path"]
 
 WORTH_COLLECTING_BYTES = 2 << 30  # if stages took less, a collection costs more than what it frees
 LONGEST_WAIT_S = 0.25  # for an outcome, before the driver may send something new
+LOAD_RETRIES, MORE_PAUSE = 2, 2  # of a constructor, after longer pauses than those of an item
 LEAST_ROOM_BYTES = 1 << 30  # of host memory, that a model may need while it is loaded
 MOST_LEFT_BYTES = 256 << 20  # that a dropped model may leave behind
 
@@ -146,7 +148,7 @@ class StageHost:
                 self._loaded[order.stage] = self._parked.pop(order.stage)
                 self._built[order.stage].copy.unpark()
             else:
-                self._build(order)
+                self._build_at_last(order)
                 self._built[order.stage].load_s = time.monotonic() - began_s
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
@@ -160,6 +162,20 @@ class StageHost:
         if must_replace and isinstance(self._saver, FileSaver):
             self._saver.close()  # so that nothing computed is lost when this process is replaced
         return [*self._outcomes_so_far(), loaded] if must_replace else [loaded]
+
+    def _build_at_last(self, order: Order) -> None:
+        """Build the order's stage; a constructor that raises is called again, for what it lacks may come."""
+        for attempt in range(LOAD_RETRIES):
+            try:
+                return self._build(order)
+            except Exception as error:
+                if is_final(error) or isinstance(error, ConfigError | ImportError):
+                    raise
+                name = self._spec.stages[order.stage].stage
+                text = f"{name}: loading raised {type(error).__name__}: {error}; it is tried again"
+                sys.stderr.write(printable(text) + "\n")
+            time.sleep(pause_s(attempt + MORE_PAUSE))
+        return self._build(order)
 
     def _build(self, order: Order) -> None:
         free, taken = _free_bytes(), _used_bytes()

@@ -9,7 +9,7 @@ from typing import Any
 from evenload.events import Event, Idle, Planned, Replanned, Restored, Span
 from evenload.report.page.bars import N_BINS, Bar, Bars
 
-__all__ = ["LOADS", "PlanAndRun"]
+__all__ = ["LOADS", "PlanAndRun", "is_sound"]
 
 LOADS = "loads "
 MOST_ROWS = 64
@@ -35,7 +35,7 @@ class PlanAndRun:
 
     def add(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._plan = self._plan or (event if _is_sound(event) else None)
+            self._plan = self._plan or (event if is_sound(event) else None)
         elif isinstance(event, Replanned):
             self._n_replans += 1
         elif isinstance(event, Restored):
@@ -109,7 +109,7 @@ class PlanAndRun:
         }
 
 
-def _is_sound(plan: Planned) -> bool:
+def is_sound(plan: Planned) -> bool:
     """Of a file that somebody has edited, what cannot be drawn is left out."""
     numbers = [plan.t, plan.makespan_s or 0.0, plan.bound_s or 0.0]
     for one in plan.slices if isinstance(plan.slices, list | tuple) else [None]:

@@ -14,6 +14,8 @@ import pytest
 
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.run.ending.read_run import read_run
+from evenload.report.html import RunView, write_report
+from evenload.report.tally import Tally
 
 JOB = """\
 version: 1
@@ -80,21 +82,26 @@ def test_whatever_goes_wrong_there_is_a_summary_and_what_it_lacks_is_said(job: P
     assert (summary, view, faults) == (whole, None, [])
 
 
-@pytest.mark.parametrize(("broken", "n_said"), [(("view_of",), 1), (("view_of", "summarise"), 2)])
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_what_is_counted_during_a_run_is_what_its_file_says(job: Path, backend: str) -> None:
+    """The oracle is a reading of the file, with and without an earlier session in it."""
+    for _ in range(2):
+        result = Pipeline.from_yaml(job).run(backend=backend, retry_failed=True)
+        assert result.report is not None
+        shown = result.report.read_text()
+        assert write_report(job.parent / "run") == result.summary
+        assert result.report.read_text() == shown
+
+
+@pytest.mark.parametrize(("broken", "n_said"), [((RunView,), 1), ((RunView, Tally), 2)])
 def test_a_run_ends_as_usual_without_its_report(
-    job: Path, broken: tuple[str, ...], n_said: int, monkeypatch: pytest.MonkeyPatch
+    job: Path, broken: tuple[type, ...], n_said: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import evenload.report.html
-    import evenload.report.tally
+    def fails(self: Any, event: Any) -> None:
+        raise KeyError("a bug")
 
-    def fails(events: Any) -> Any:
-        if not isinstance(events, tuple):
-            raise KeyError("a bug")
-        return usual(events)
-
-    usual = evenload.report.tally.summarise
-    for module, name in zip((evenload.report.html, evenload.report.tally), broken, strict=False):
-        monkeypatch.setattr(module, name, fails)
+    for counts in broken:
+        monkeypatch.setattr(counts, "add", fails)
     result: PipelineResult = Pipeline.from_yaml(job).run(backend="inline")
     assert (result.n_done, result.status, result.exit_code, result.report) == (3, "failures", 1, None)
     assert len(result.faults) == n_said

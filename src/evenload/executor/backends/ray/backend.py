@@ -122,6 +122,9 @@ class RayBackend:
     def free_memory(self) -> FreeMemory:
         return self._connected().free_memory()
 
+    def expect(self) -> None:
+        pass
+
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         channel = self._channels.get(device.id)
         if channel is None or channel.is_lost:

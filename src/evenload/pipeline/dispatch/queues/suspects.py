@@ -30,7 +30,13 @@ class Suspects:
 
         saving  tasks that were computed there, and lost before their files were on disk
         blames  False: its machine was lost, which says little against what ran there
+
+        Of several that ran together, one may have ended it: nothing is counted, and each runs alone next.
         """
+        running = list(running)
+        if blames and len(running) > 1:
+            self.separate(running)
+            return self.after_end((*saving, *running))
         counts, most = (self._deaths, MOST_DEATHS) if blames else (self._machines, MOST_MACHINES)
         again, given_up = self.after_end(saving)
         for task in running:
@@ -53,12 +59,8 @@ class Suspects:
         """Run each of these alone in its worker from now on."""
         self._alone.update(tasks)
 
-    def is_alone(self, task: StageTask) -> bool:
-        """Whether nothing else may run in its worker."""
-        return task in self._alone
-
     def is_single(self, task: StageTask) -> bool:
-        """Whether it is in no batch."""
+        """Whether nothing else may run in its worker."""
         return task in self._deaths or task in self._alone
 
     def hold(self, tasks: Iterable[StageTask]) -> None:

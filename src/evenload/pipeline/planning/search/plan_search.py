@@ -49,19 +49,19 @@ class Tried:
 
 
 def search_plan(
-    problem: Problem, mode: str, effort: float, watch: Watch | None
+    problem: Problem, mode: str, effort: float, watch: Watch | None, is_exact: bool
 ) -> tuple[list[Tried], Problem, float, bool]:
     """Return the best candidates, quickest first, with what they were simulated, the bound of ``problem``,
     and whether the search was ended.
 
-    They were simulated with ``problem`` itself, unless it is so large that several items are simulated as
-    one. Only the first candidate has the slices of its run.
+    They were simulated with ``problem`` itself if ``is_exact``, unless it is so large that several items are
+    simulated as one. Only the first candidate has the slices of its run.
     """
     coarse, n_together = coarsen(problem)
     search, bound_s = _Search(mode, watch), least_time(problem)
     best = search.run(coarse, effort, bound_s if coarse is problem else least_time(coarse))
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
-    if best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
+    if is_exact and best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
         best, coarse = search.exactly(problem, best, n_together), problem
     if best:
         chosen = best[0].candidate

@@ -69,6 +69,11 @@ class RunFleet:
         self._close()
         self.pool.close()
 
+    def expect_workers(self) -> None:
+        """Begin what takes long before the first worker can start: it goes on beside what is done here."""
+        assert self._backend is not None, "it is taken"
+        self._backend.expect()
+
     @property
     def is_threaded(self) -> bool:
         """Whether stages run elsewhere than in the thread that asks for them."""

@@ -19,6 +19,7 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 __all__ = ["SlowWorkers"]
 
 STACK_WAIT_S = 2.0  # for the stack of a worker; then it is told, or ended, without
+LOOK_S = 0.1  # from one look at all that runs to the next
 SETTLED_S = 0.4  # without another line of a stack, it is whole
 MOST_LINES = 12
 MOST_NAMES = 5
@@ -57,11 +58,15 @@ class SlowWorkers:
     ):
         self._watch, self._supervisor, self._dispatcher = watch, supervisor, dispatcher
         self._record, self._name_of = record, name_of
+        self._looked_s = -LOOK_S
         self._requests: dict[int, _StackRequest] = {}
         self._told: set[tuple[int, StageTask | int]] = set()
 
     def look(self, now: float) -> Iterator[tuple[Worker, EndWorker, str]]:
         """Name what is slow, and give the workers that are to be ended now, each with its stack."""
+        if now - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now
         groups, workers = tuple(self._dispatcher.groups.values()), self._supervisor.workers
         for verdict in self._watch.look(now, groups, self._dispatcher.n_ready(now)):
             worker = workers.get(verdict.group)

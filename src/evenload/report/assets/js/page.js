@@ -185,7 +185,7 @@ function headPart(view) {
 function heroPart(summary, live) {
   const isGoing = live && live.run.is_running;
   const hero = el("div", { class: "hero" }, usefulVerdict(summary, isGoing), factorRows(summary, isGoing));
-  return [hero, adviceText(summary), boundBars(summary, live), live && progressBar(summary, live), el("dl", { class: "figures" }, headlineFigures(summary, live).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note))))];
+  return [live && progressBar(summary, live), el("dl", { class: "figures" }, headlineFigures(summary, live).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note)))), hero, adviceText(summary), boundBars(summary, live)];
 }
 
 function boundBars(summary, live) {
@@ -221,13 +221,16 @@ function headlineFigures(summary, live) {
   const others = Object.entries(counts.items || {}).filter(([end, n]) => n && !["total", "done", "failed"].includes(end));
   const apart = [...others.map(([end, n]) => `${whole(n)} ${end}`), nSamples ? plural(nSamples, "sample") : "", nParts ? plural(nParts, "part") : ""].filter(Boolean).join(" · ");
   const [wall, wallUnit] = timeParts(summary.wall_s);
-  const [eta, etaUnit] = timeParts(live ? live.run.eta_s : null);
+  const hasRest = live && live.run.run_eta_s !== null, ofStage = live && live.run.n_stages > 1 && live.run.stage && live.run.eta_s !== null;
+  const [eta, etaUnit] = timeParts(live ? (hasRest ? live.run.run_eta_s : live.run.eta_s) : null);
   const isGoing = live && live.run.is_running;
+  const cost = summary.cost || {}, parts = ["devices", "energy", "answers"].filter((one) => cost[one]);
   const rows = [
     [isGoing && live.run.n_stages > 1 ? "Through all stages" : "Done", whole(summary.n_done), of, [summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures", apart ? ` · ${apart}` : ""]],
     isGoing
-      ? [live.run.n_stages > 1 && live.run.stage ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
+      ? [ofStage && !hasRest ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `${ofStage && hasRest ? `${time(live.run.eta_s)} of it in ${live.run.stage} · ` : ""}running for ${time(live.run.now_s)}`]
       : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
+    ...(parts.length ? [["Cost", figures(cost.total), cost.currency, [...parts.map((one) => `${one} ${figures(cost[one])}`), ...(cost.kwh ? [`${figures(cost.kwh)} kWh`] : [])].join(" · ")]] : cost.kwh ? [["Energy", figures(cost.kwh), "kWh", "by the watts that were told"]] : []),
     ["Items per second", figures(isGoing ? live.run.items_per_s : summary.items_per_s), "", isGoing && live.run.n_stages > 1 && live.run.stage ? `in ${live.run.stage}` : `in ${plural(summary.n_chunks, "chunk")}`],
     ["Imbalance", summary.imbalance.toFixed(2), "", "busiest over mean"],
     ["Utilisation", (100 * summary.utilisation).toFixed(0), "%", `± ${(100 * summary.utilisation_std).toFixed(1)} between devices`],

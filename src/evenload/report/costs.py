@@ -1,0 +1,42 @@
+"""What a run costs: its devices by the hour, what they draw, and the answers of servers. Pure; all is told.
+
+    {"currency": "USD", "hour": 10.0, "watts": 2800.0, "kwh": 0.3, "outputs": {"ask": "cost"}}
+
+``hour`` and ``watts`` are those of all devices together; ``outputs`` name the output of a stage with what an
+item's answer cost.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["amount_of", "cost_of", "cost_text"]
+
+
+def cost_of(told: Any, seconds: float, answers: float = 0.0) -> dict[str, Any]:
+    """Return currency, total, devices, energy and answers, and the kWh; {} where nothing was told.
+
+    told     the facts above, as a file may have them
+    answers  what answers cost
+    """
+    if not isinstance(told, Mapping):
+        return {}
+    hour, watts, price = (amount_of(told.get(name)) for name in ("hour", "watts", "kwh"))
+    devices, kwh = hour * seconds / 3600, watts * seconds / 3_600_000
+    parts = {"devices": devices, "energy": kwh * price, "answers": answers}
+    total = sum(parts.values())
+    return {"currency": str(told.get("currency", ""))[:8], "total": total, **parts, "kwh": kwh}
+
+
+def cost_text(cost: Mapping[str, Any]) -> str:
+    """Return "0.42 USD (devices 0.31, answers 0.11), 0.12 kWh"; "" where nothing costs anything."""
+    parts = [f"{name} {cost[name]:.3g}" for name in ("devices", "energy", "answers") if cost.get(name)]
+    apart = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    money = [f"{cost['total']:.3g} {cost['currency']}{apart}"] if parts else []
+    return ", ".join([*money, *([f"{cost['kwh']:.3g} kWh"] if cost.get("kwh") else [])])
+
+
+def amount_of(value: Any) -> float:
+    """Return a number that may be an amount; 0 for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) and 0 <= value < 1e15 else 0.0
