@@ -49,7 +49,7 @@ def compiled(monkeypatch):
 def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
     """Each has a queue of its own, so that it steps the same rows as the one thread."""
     model, steps, n_threads = with_keyed_dropout(net()), CompiledSteps(), 4
-    data = clients((30, 17, 22, 9, 30))
+    data = clients((30, 17, 22, 9))
     n = len(data)
     wanted = ClientInputs(data, [RECIPE] * n, range(n), [model.state_dict()] * n, [None] * n, [None] * n)
     tasks = load_tasks(DatasetReader(model), wanted, 0, 0).tasks
@@ -67,7 +67,7 @@ def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
     workers = [ClientWorker(model, compiled=steps) for _ in range(n_threads)]
     with ThreadPoolExecutor(n_threads) as pool:
         runs = [run for found in pool.map(work, workers) for run in found]
-    assert sorted(compiled) == [1, 2]
+    assert compiled == [2]
     truth = train(ClientWorker(model, compiled=steps))
     for run in runs:
         for client, result in run.items():
