@@ -86,7 +86,7 @@ def without(request, tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.parametrize("room", CASES)
 def test_clients_are_trained_alike_without_the_room(room, without):
-    """The oracle is serial training, as it is of trainings with the rooms in test_trained_models."""
+    """The oracle is serial training, as it is with the rooms: in test_engine and in test_convolution."""
     model, strategy = CASES[room]
     found, inner = without[room]
     assert inner == strategy.partition(":")[0]

@@ -75,11 +75,14 @@ def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
             assert truth[client].losses.tolist() == result.losses.tolist()
 
 
-def test_the_threads_of_a_trainer_share_what_is_compiled(compiled):
-    with Trainer(nn.Linear(3, 2), strategy="threads*3/fused-compiled:2") as trainer:
-        for round in range(2):
-            trainer.train(clients([8] * 12), RECIPE, round=round)
-    assert len(compiled) == len(set(compiled))
+def test_the_threads_of_a_trainer_share_what_is_compiled_and_train_as_serially(compiled):
+    model, data, runs = nn.Linear(3, 2), clients([8] * 12), {}
+    for strategy in ("serial", "threads*3/fused-compiled:2"):
+        with Trainer(model, strategy=strategy, seed=1) as trainer:
+            runs[strategy] = [trainer.train(data, RECIPE, round=round) for round in range(2)]
+    assert len(compiled) == len(set(compiled)) > 0
+    for theirs, ours in zip(*runs.values(), strict=True):
+        assert max(difference(a.state, b.state) for a, b in zip(theirs, ours, strict=True)) <= 1e-6
 
 
 def test_who_needs_another_step_does_not_wait():
