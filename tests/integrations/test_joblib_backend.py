@@ -121,7 +121,6 @@ def test_a_job_fails_with_what_it_raised_and_the_next_call_works(chosen):
     assert run(rejects_three, range(3)) == [0, 1, 2]
 
 
-@pytest.mark.usefixtures("forked_servers")
 def test_scikit_learn_searches_without_a_warning(chosen, capfd):
     """In this process a warning is an error; of the workers one would be printed."""
     from sklearn.datasets import load_iris
