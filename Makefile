@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
+# What is imported is kept compiled, whatever the environment says: pip compiles nothing (scripts/setup.py).
+export PYTHONDONTWRITEBYTECODE :=
 
 PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
 	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
@@ -17,9 +19,6 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
 	$(MAKE) style
 	$(MAKE) --jobs 3 suite layers types site
-
-# Plugins and tests are kept compiled, whatever the environment says: each run reads all.
-suite: export PYTHONDONTWRITEBYTECODE :=
 
 suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra \

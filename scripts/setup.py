@@ -170,15 +170,9 @@ def pinned(package: str) -> str:
 
 
 def run_pip(*arguments: str) -> None:
-    command = [
-        str(BIN / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        *arguments,
-    ]
+    # Nothing is compiled beforehand: of 24,000 files a run imports a tenth, and Python keeps those compiled.
+    command = [str(BIN / "python"), "-m", "pip", "install"]
+    command += ["--quiet", "--disable-pip-version-check", "--no-compile", *arguments]
     print("pip install", " ".join(arguments), flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)

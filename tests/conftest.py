@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
+from examples_count import examples
 from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
 from hypothesis import HealthCheck, settings
 from longest_first import longest_first, needs_cluster
@@ -37,7 +38,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example may take long on a machine that does other things besides.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),  # where a property says no number
+)
 settings.load_profile("any machine")
 
 MARK = "EVENLOAD_TEST_RUN"

@@ -78,6 +78,10 @@ class Reader:
     def pytest_configure(self, config: Any) -> None:
         config.workerinput = {}  # else it would do what is done once in a run
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
+        return []  # the file is imported by now, and that is all
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
             path = str(Path(report.nodeid).absolute())

@@ -14,7 +14,7 @@ LONGEST = (
     "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",
     "pipeline/job/checks/test_names.py",
-    "training/test_even_batches.py",
+    "training/",
     "moe/routing/test_device.py",
     "pipeline/run/test_hangs.py",
     "examples/test_edit_and_score.py pipeline/stages/ pipeline/test_batch_edit.py",

@@ -1,12 +1,12 @@
 """Real ranks that are delayed, under torch's profiler: the audit beside what the ranks' own clocks say."""
 
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import delayed_ranks
 import pytest
+from forked_workers import python_command
 
 from evenload.audit.traces import audit_traces
 
@@ -21,7 +21,7 @@ def test_delays_of_real_ranks(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available():
         pytest.skip("this torch has no distributed package")
-    program = [sys.executable, str(delayed_ranks.PROGRAM), str(tmp_path)]
+    program = [*python_command(), str(delayed_ranks.PROGRAM), str(tmp_path)]
     numbers = [str(WORLD), str(STEPS), "5", "60", "120"]
     ranks = [
         subprocess.Popen([*program, str(rank), *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

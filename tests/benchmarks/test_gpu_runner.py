@@ -2,15 +2,13 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
-from examples_count import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 RUNNER = """
@@ -89,15 +87,16 @@ def log_of(folder: Path) -> str:
     return (folder / "out" / "log.txt").read_text()
 
 
-@settings(max_examples=examples(12))
-@given(st.lists(st.sampled_from(sorted(OUTCOMES)), min_size=1, max_size=6))
-def test_each_part_is_told_of_whatever_the_others_do(tmp_path_factory, programs):
-    folder = tmp_path_factory.mktemp("parts")
+def test_each_part_is_told_of_whatever_the_others_do(tmp_path):
+    """All outcomes in one run, in an order of chance: its seed is what one repeats it with."""
+    seed = random.randrange(1000)
+    folder, programs = tmp_path, random.Random(seed).sample(sorted(OUTCOMES), len(OUTCOMES))
     code, said, page = run(folder, {f"part{at}": one for at, one in enumerate(programs)}, "--minutes", "60")
+    said = f"seed {seed}: {said}"
     assert page is not None, said
     found = [(part["state"], len(part["rows"])) for part in page["parts"].values()]
     assert found == [OUTCOMES[program] for program in programs], said
-    assert code == any(OUTCOMES[program][0] not in ("ran", "not here") for program in programs)
+    assert code == 1, said
     assert (folder / "out" / "results.json").stat().st_size < 2_000_000 * len(programs)
     assert not list(folder.glob("tmp*"))  # what parts write goes with the run
 

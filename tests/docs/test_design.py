@@ -6,14 +6,13 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
+from parsed_sources import ROOT, SOURCE, nodes_of, text_of, tree_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "evenload"
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 HOP = re.compile(r"`([\w/]+\.py)`: `(\w+(?:\.\w+)?)`")
+NAMED = r"(?<![\w/.])((?:benchmarks|examples|scripts|tests)/[\w/-]+\.(?:py|yaml|json))\b"
 FOLDERS = ("", "src/evenload/")  # what a path in a page may be relative to
 
 
@@ -24,8 +23,9 @@ def sections(text: str) -> dict[str, str]:
 
 
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def code() -> str:
+    """All of the package."""
+    return "\n".join(text_of(path) for path in sorted(SOURCE.rglob("*.py")))
 
 
 def definitions(path: Path) -> set[str]:
@@ -70,10 +70,10 @@ def rooms_of(folder: Path) -> set[str]:
 # --- docs/design.md -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("file", "name"), sorted(set(HOP.findall(DESIGN))))
-def test_every_hop_exists(file: str, name: str) -> None:
-    assert (SOURCE / file).is_file()
-    assert name in definitions(SOURCE / file)
+def test_every_hop_exists() -> None:
+    hops = sorted(set(HOP.findall(DESIGN)))
+    assert [file for file, _ in hops if not (SOURCE / file).is_file()] == []
+    assert [(file, name) for file, name in hops if name not in definitions(SOURCE / file)] == []
 
 
 def test_five_lives_are_told() -> None:
@@ -139,8 +139,7 @@ def test_the_glossary_has_few_words_that_the_code_uses() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", page, re.MULTILINE)
     assert 0 < len(words) <= 40
     assert words == sorted(set(words))
-    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
-    assert [word for word in words if not re.search(rf"\b{word}s?\b", code, re.IGNORECASE)] == []
+    assert [word for word in words if not re.search(rf"\b{word}s?\b", code(), re.IGNORECASE)] == []
 
 
 # --- names in the pages ---------------------------------------------------------------------------
@@ -158,28 +157,30 @@ def resolves(dotted: str) -> bool:
     path = place if place.is_file() else place / "__init__.py"
     handed_on = {  # imported, assigned, or in the table of names that are imported when asked for
         found
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         for found in (getattr(node, "id", None), getattr(node, "name", None), getattr(node, "value", None))
         if isinstance(found, str)
     }
     return ".".join(names) in definitions(path) or (len(names) == 1 and names[0] in handed_on)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_names_in_a_page_resolve(page: Path) -> None:
-    dotted = set(re.findall(r"(?<![\w/.-])evenload(?:\.\w+)+", page.read_text(encoding="utf-8")))
-    said = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
-    # A file's name, or an attribute of a span, stands in the code as a string.
-    unknown = [name for name in sorted(dotted) if not resolves(name)]
-    assert [name for name in unknown if not re.search(rf"[\"/]{re.escape(name)}\b", said)] == []
+def test_names_in_pages_resolve() -> None:
+    for page in PAGES:
+        dotted = set(re.findall(r"(?<![\w/.-])evenload(?:\.\w+)+", page.read_text(encoding="utf-8")))
+        # A file's name, or an attribute of a span, stands in the code as a string.
+        unknown = [name for name in sorted(dotted) if not resolves(name)]
+        lost = [name for name in unknown if not re.search(rf"[\"/]{re.escape(name)}\b", code())]
+        assert lost == [], page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_a_page_names_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)\b", text))
-    named |= set(
-        re.findall(r"(?<![\w/.])((?:benchmarks|examples|scripts|tests)/[\w/-]+\.(?:py|yaml|json))\b", text)
-    )
-    found = {one for one in named for root in FOLDERS if (ROOT / root / one).exists()}
-    assert {one for one in named - found if "NAME" not in one} == set()
+def test_files_that_pages_name_exist() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)\b", text))
+        named |= set(
+            re.findall(
+                r"(?<![\w/.])((?:benchmarks|examples|scripts|tests)/[\w/-]+\.(?:py|yaml|json))\b", text
+            )
+        )
+        found = {one for one in named for root in FOLDERS if (ROOT / root / one).exists()}
+        assert {one for one in named - found if "NAME" not in one} == set(), page

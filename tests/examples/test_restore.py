@@ -49,7 +49,7 @@ def run(folder: Path, out: Path, *changes: str, **options) -> PipelineResult:
 
 
 @pytest.fixture(scope="module")
-def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PipelineResult:
+def result(forked_servers: None, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PipelineResult:
     return run(folder, tmp_path_factory.mktemp("run"), devices="cpu*2")
 
 

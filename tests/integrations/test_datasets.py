@@ -200,6 +200,7 @@ def test_a_model_is_built_once_and_what_was_done_is_not_done_again(stored, tmp_p
     assert {os.path.dirname(one.cache_files[0]["filename"]) for one in mapped.values()} == {folder}
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_workers_read_the_rows_by_themselves(stored, tmp_path):
     model = functools.partial(models.Counter, str(tmp_path))
     mapped = evenload_datasets.map(stored, model, devices="cpu*2", batch_size=3)
@@ -450,6 +451,7 @@ def met_another(row: dict, folder: str) -> dict:
     return {"n_met": len(os.listdir(folder))}
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_few_rows_that_are_mapped_one_by_one_are_for_all_devices(stored, tmp_path):
     """Not one device for up to 1,000 rows, which is datasets' own default of a batch."""
     (tmp_path / "met").mkdir()

@@ -24,7 +24,7 @@ SEEN = [
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
+def ranks(forked_servers: None) -> list[dict[str, Any]]:
     return evenload.gang(training_world.everything, devices="cpu*2", timeout_s=500, echo=False)
 
 

@@ -1,34 +1,15 @@
-"""The search for the fastest strategy, on work whose times are known: a clock that only engines move."""
+"""The search for the fastest strategy, on work whose times are known: a clock that only engines move.
+
+That what is found is near the best, whatever way the search takes, is held by test_race.
+"""
 
 import random
 
 import pytest
-from torch import nn
-
-from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.tune.race import Probe
-from evenload.clients.tune.tuner import START_S
-from evenload.clients.values.strategy import Strategy
 
 
 def launch_bound(strategy):
     return (1e-3, 1e-6) if not strategy.is_fused else (2e-3, 1e-5)
-
-
-def with_convolution():
-    return with_keyed_dropout(nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 1, 1), nn.Flatten()))
-
-
-def test_the_search_turns_round_where_the_cache_ends(tuner):
-    """Per-client time grows beyond sixteen clients: the chunks around that are looked at."""
-
-    def cost(strategy):
-        if not strategy.is_fused:
-            return 1e-3, 1e-6
-        return 2e-3, 1e-5 if strategy.chunk <= 16 else 4e-4
-
-    made, _ = tuner(cost, rounds=1000, refuse=("fused-compiled",))
-    assert made.decide().strategy.chunk in (8, 16)
 
 
 @pytest.mark.parametrize(("rounds", "compiles"), [(50, False), (500, False), (1500, True)])
@@ -49,16 +30,6 @@ def test_serial_stays_where_fusing_does_not_pay_and_where_it_cannot(tuner):
     for cost, refuse in ((lambda s: (1e-4, 1e-3), ()), (launch_bound, ("fused", "compiled"))):
         made, _ = tuner(lambda s, cost=cost: tuple(v * (1 + s.is_fused) for v in cost(s)), refuse=refuse)
         assert made.decide().strategy.inner == "eager"
-
-
-def test_a_first_chunk_that_is_slow_does_not_end_the_search(tuner):
-    """What the first call of a small chunk happens to take says little of large ones."""
-
-    def cost(strategy):
-        return (5e-3, 1e-6) if strategy.chunk == 4 else launch_bound(strategy)
-
-    made, _ = tuner(cost, rounds=10_000, refuse=("fused-compiled",))
-    assert made.decide().strategy.chunk >= 32
 
 
 def test_what_gains_most_from_cores_need_not_be_the_fastest_in_one_thread(two_cores, tuner):
@@ -100,34 +71,6 @@ def test_a_shape_that_threads_would_have_to_compile_must_be_repaid(two_cores, tu
     assert "would take 5" in verdict.reasons["threads*2/fused-compiled:10"]
 
 
-@pytest.mark.parametrize("best", [1, 2, 8])
-def test_small_chunks_are_found(best, tuner):
-    """As of rules that work on one client after the other: only what they keep in the cache counts."""
-
-    def cost(strategy):
-        if strategy.inner != "rules":
-            return 0.0, 2e-3 + 2e-3 * strategy.is_fused
-        return 0.0, 1e-3 * (1 + 0.2 * abs(strategy.chunk.bit_length() - best.bit_length()))
-
-    made, _ = tuner(
-        cost, n=64, rounds=200, refuse=("rules-compiled", "fused-compiled"), model=with_convolution()
-    )
-    verdict = made.decide()
-    assert (verdict.strategy.inner, verdict.strategy.chunk) == ("rules", best)
-
-
-def test_compiled_chunks_are_followed_to_the_best(tuner):
-    """Eagerly sixteen clients are best; compiled, the more the better."""
-
-    def cost(strategy):
-        if strategy.is_compiled:
-            return 1e-3, 1e-7
-        return launch_bound(strategy) if strategy.chunk <= 16 else (2e-3, 1e-3)
-
-    made, _ = tuner(cost, rounds=100_000, compile_s=0.5)
-    assert made.decide().strategy.chunk == 64
-
-
 def test_threads_go_on_to_smaller_chunks_while_these_are_about_as_fast(two_cores, tuner):
     """Two threads share a cache that holds five clients each; halves on the way gain little."""
 
@@ -137,13 +80,6 @@ def test_threads_go_on_to_smaller_chunks_while_these_are_about_as_fast(two_cores
 
     made, _ = tuner(cost, n=100, rounds=20_000, refuse=("fused-compiled",))
     assert str(made.decide().strategy) in ("threads*2/fused:5", "threads*2/fused:2", "threads*2/fused:1")
-
-
-def test_rows_divide_clients_of_equal_length(tuner):
-    made, _ = tuner(launch_bound, n=100, rounds=2000)
-    made.decide()
-    chunks = [p.strategy.chunk for p in made.race.probes if str(p.strategy).startswith("inline/fused:")]
-    assert all(100 % chunk == 0 for chunk in chunks)
 
 
 @pytest.mark.parametrize(
@@ -168,17 +104,6 @@ def test_streams_are_measured_where_there_is_a_gpu(monkeypatch, share, refused, 
 
     made, _ = tuner(cost, rounds=20_000, refuse=(refused,))
     assert str(made.decide().strategy) == picked
-
-
-def test_starting_processes_counts_what_the_best_strategy_took_to_compile(tuner):
-    """Not what the last one did that was measured."""
-    made, _ = tuner(lambda s: (1e-4, 1e-3), rounds=1)
-    made.race.probes = [
-        Probe(Strategy("inline", "fused-compiled", 4), 1e-3, 50.0, 1e-3),
-        Probe(Strategy("inline", "fused", 4), 2e-3, 0.0, 2e-3),
-    ]
-    made._try_processes()
-    assert f"would take {START_S + 50:.2g} s" in " ".join(made.race.reasons.values())
 
 
 @pytest.mark.parametrize(("rounds", "outer"), [(3, "inline"), (4000, "processes")])
@@ -237,8 +162,8 @@ def slowed(spread, monkeypatch, most, begin_s=0.0, seed=0):
     monkeypatch.setattr(spread, "dispatch", run)
 
 
-@pytest.mark.parametrize("begin_s", [0.0, 1e-3, 2e-3])
-@pytest.mark.parametrize("rounds", [50, 100, 1000])
+@pytest.mark.parametrize("begin_s", [0.0, 2e-3])
+@pytest.mark.parametrize("rounds", [50, 1000])
 def test_serial_training_is_not_taken_for_slow_because_a_client_has_to_begin(
     rounds, begin_s, one_core, monkeypatch, tuner
 ):
@@ -252,8 +177,8 @@ def test_serial_training_is_not_taken_for_slow_because_a_client_has_to_begin(
     assert str(made.decide().strategy) == "inline/eager"
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("rounds", [50, 100, 500])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rounds", [50, 500])
 def test_serial_training_stays_where_only_noise_is_against_it(rounds, seed, one_core, monkeypatch, tuner):
     def cost(strategy):
         return 0.0, 3.0e-3 * (1.06 if strategy.is_fused else 1.0)
@@ -263,7 +188,7 @@ def test_serial_training_stays_where_only_noise_is_against_it(rounds, seed, one_
     assert str(made.decide().strategy) == "inline/eager"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_noise_does_not_decide_whether_twenty_tiny_clients_are_compiled(seed, one_core, monkeypatch, tuner):
     """Of 3,000 rounds: 8 ms each eagerly, 1.8 ms compiled, which takes about five seconds."""
 
@@ -301,14 +226,6 @@ def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, share
     made.decide()
     assert len(made.race.probes) >= 2
     assert 0 < spread.now <= share * made.race.job_s()
-
-
-def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved(tuner):
-    """Starting operations is most of these steps, but compiling them gains nothing."""
-    for rounds in (20, 100, 500):
-        made, spread = tuner(launch_bound, rounds=rounds, compile_s=4.0)
-        made.decide()
-        assert spread.now <= 0.3 * made.race.job_s()
 
 
 def test_a_strategy_that_fails_is_a_reason_and_not_the_end(tuner):

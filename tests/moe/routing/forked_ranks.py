@@ -10,6 +10,8 @@ def main(module: str, n_ranks: int, folder: str, *more: str) -> int:
     rank_of_a_gang = importlib.import_module(
         module
     )  # it starts no thread, so a fork is a new process as good as any
+    if torch := sys.modules.get("torch"):  # it may have been loaded before this was started
+        torch.set_num_threads(1)
     ranks = []
     for rank in range(n_ranks):
         pid = os.fork()

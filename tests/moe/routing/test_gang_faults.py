@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_workers import python_command
 
 N_RANKS = 4
 
@@ -19,7 +19,7 @@ def gang(tmp_path_factory):
     script = Path(__file__).with_name("forked_ranks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = subprocess.Popen(
-        [sys.executable, script, "gang_faults", str(N_RANKS), folder, "7"],
+        [*python_command(), str(script), "gang_faults", str(N_RANKS), str(folder), "7"],
         env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     try:

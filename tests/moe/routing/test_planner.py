@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked_workers import python_command
 
 from evenload.errors import ConfigError
 from evenload.moe import renumber
@@ -219,7 +220,7 @@ def gang(tmp_path_factory):
     script = Path(__file__).with_name("forked_ranks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = subprocess.Popen(
-        [sys.executable, script, "gang_rank", "4", folder],
+        [*python_command(), str(script), "gang_rank", "4", str(folder)],
         env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     try:

@@ -34,6 +34,13 @@ def lost(found, name):
     return next(part.lost_s for part in found.parts if part.name == name)
 
 
+def test_a_worker_of_which_next_to_nothing_is_known_has_no_infinite_seconds():
+    found = summarise([span(0, 0.0, 1.0), WorkerStarted(2e-309, "a", "a/2", None, 1.0)])
+    json.dumps(found.to_json(), allow_nan=False)
+    assert found.factors is not None
+    assert all(s >= 0 for one in found.factors.workers for s in one.lost_s.values())
+
+
 @settings(max_examples=examples(120))
 @given(logs())
 def test_the_factors_of_any_log_multiply_to_the_total(events):

@@ -9,6 +9,7 @@ before the first work, between chunks, between stages, after the last work.
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from typing import Any
 
 from evenload.balance.factors import KINDS, RESULTS_WAIT, UNKNOWN, kind_of_idle
 from evenload.report.losses.sources import INSIDE, LossSources
@@ -259,12 +260,15 @@ class TrackSeconds:
             lost[kind] += seconds
         known_s = sum(self.useful_s.values()) + sum(lost.values())
         scale = wall_s / known_s if known_s > 0 else 0.0
-        useful = {one: s * scale for one, s in self.useful_s.items()}
-        inside = {one: s * scale for one, s in self.inside_s.items()}
+
+        def scaled(rows: dict[Any, float]) -> dict[Any, float]:
+            if scale == math.inf:  # next to nothing is known
+                return {one: s / known_s * wall_s for one, s in rows.items()}
+            return {one: s * scale for one, s in rows.items()}
+
         for (kind, stage), seconds in self.inside_s.items():
             found.add(kind, f"{INSIDE}{stage}", seconds)
-        causes = {one: s * scale for one, s in found.seconds.items()}
-        return useful, {one: s * scale for one, s in lost.items()}, causes, inside
+        return scaled(self.useful_s), scaled(lost), scaled(found.seconds), scaled(self.inside_s)
 
     def _without_loads(self, found: LossSources) -> FreeTime:
         """Return the time that no event speaks of, less what is before later stages' first chunks: loads."""

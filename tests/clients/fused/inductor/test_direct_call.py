@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from evenload.clients.fused.inductor import direct_call
-from evenload.clients.fused.inductor.direct_call import compile_both, compile_directly, is_same
+from evenload.clients.fused.inductor.direct_call import compile_directly
 
 
 def doubled(t):
@@ -32,17 +31,3 @@ def test_the_inner_function_is_taken_only_where_it_does_the_same(inner, is_taken
     assert example.tolist() == [1, 1, 1]
     assert run(example)[0] == 6
     assert example.tolist() == [2, 2, 2]
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-def test_this_torch_has_an_inner_function():
-    def step(a, b):
-        return [torch.relu(a.add_(b)).sum(1)]
-
-    example = [torch.randn(3, 5), torch.randn(5)]
-    with torch.no_grad():
-        wrapped, inner = compile_both(make_fx(step)(*example), example, None)
-    assert inner is not None
-    assert inner is not wrapped
-    assert is_same(inner, wrapped, example)

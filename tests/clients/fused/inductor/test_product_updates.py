@@ -219,21 +219,3 @@ def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(model, trace
     for name, t in clients.params.items():
         torch.testing.assert_close(t[0], whole.params[name][0], rtol=0, atol=0)
         assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-def test_the_compiled_step_keeps_dead_clients_too():
-    stacked, clients, arguments = stepped("images", dtype=torch.float32)
-    step = compiled.compile_step(stacked.traced, clients, *arguments)
-    whole, plain = copied(clients), copied(clients)
-    step(whole, *arguments), stacked(plain, *arguments)
-    for name, t in whole.params.items():
-        torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-6)
-    bad = spoiled(clients, arguments)
-    before = copied(clients)
-    step(clients, *bad)
-    assert clients.alive.tolist() == [True, False, False, False]
-    for name, t in clients.params.items():
-        assert torch.equal(t[0], whole.params[name][0])
-        assert torch.equal(t[1:], before.params[name][1:])

@@ -55,13 +55,23 @@ def inputs():
 
 
 @pytest.fixture(scope="module")
-def step(compiler):
+def stacked():
+    """The step that is compiled."""
     optimizer = SGD(0.3)
     form = StepForm(tuple(dict(net().named_parameters())), (), (), optimizer.form([optimizer]))
     recipe = Recipe(optimizer=optimizer, batch_size=ROWS, steps=1, metrics=("accuracy",))
+    return StackedStep(net(), recipe, form)
+
+
+@pytest.fixture(scope="module")
+def step(compiler, stacked):
     draws, x, y, w, scalars = inputs()
-    stacked = StackedStep(net(), recipe, form)
     return compiled.compile_step(stacked.traced, made_clients(), draws[0], x[0], y[0], w[0], scalars[0])
+
+
+def test_this_torch_has_an_inner_function(step):
+    """It is taken only where it does what the wrapped one does."""
+    assert isinstance(step._run, DirectCall)
 
 
 def one_by_one(step, clients, *given):
@@ -138,16 +148,17 @@ def random_inputs(draw):
     )
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_steps_of_random_inputs_are_the_steps_one_by_one(step, part):
-    draw = random.Random(part)
-    for _ in range(12):
+@pytest.mark.parametrize("way", ["compiled", "plain"])
+def test_steps_of_random_inputs_are_the_steps_one_by_one(step, stacked, way):
+    """Of the compiled step, and of the plain one, which stacks the clients with torch's own vmap."""
+    draw = random.Random(way)
+    for _ in range(24):
         ours, given, scalars = random_inputs(draw)
         theirs = copy.deepcopy(ours)
         was_alive = ours.alive.clone()
         out, expected = (
             step.steps(ours, StepInputs(*given, scalars)),
-            one_by_one(step, theirs, *given, scalars),
+            one_by_one({"compiled": step, "plain": stacked}[way], theirs, *given, scalars),
         )
         assert out.losses.shape == (len(scalars), K)
         assert torch.equal(ours.alive, theirs.alive)
