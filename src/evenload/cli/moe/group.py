@@ -6,6 +6,7 @@ from evenload.cli.bench.moe_bench import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
 from evenload.cli.moe.route import route
+from evenload.cli.moe.watch import watch
 
 __all__ = ["moe"]
 
@@ -19,5 +20,6 @@ def moe() -> None:
     """
 
 
-for command, name in ((moe_bench, "bench"), (place, "place"), (replay, "replay"), (route, "route")):
-    moe.add_command(command, name)
+for command in (place, replay, route, watch):
+    moe.add_command(command)
+moe.add_command(moe_bench, "bench")
