@@ -221,6 +221,7 @@ def test_no_set_of_clones_is_below_a_bound():
         nodes = tuple(rng.integers(0, 2, n_ranks).tolist())
         costs = FetchCosts(token_s, 1.0, 1.0, far, nodes, hidden_s=float(rng.choice([0, 1])))
         plans = [clone_experts(counts, homes, spare, cap, n_ranks=n_ranks, costs=c) for c in (None, costs)]
+        plans.append(clone_experts(counts, homes, spare, cap, n_ranks=n_ranks, tolerance=1.5))
         peaks, fetches, seconds = np.array(list(all_plans(counts, plans[0].layer, costs))).T
         for plan in plans:
             check_plan(plan, counts, homes, spare, cap)

@@ -1,16 +1,16 @@
 """``evenload moe watch``: what another placement would save, from what an engine writes while it runs."""
 
+import functools
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
-from evenload.cli.options import PATH, NumberRange, json_option, passed_as
+from evenload.cli.options import PATH, NumberRange, json_option
 from evenload.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -19,22 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
+InUse = Callable[[tuple[int, ...]], Any]  # of the layers and experts: the placement in use, and its fleet
 LOGS = (".log", ".out", ".err", ".txt")
 MOST_BYTES = 1 << 30  # of a trace, which is read whole
 MOST_WINDOWS = 64  # that are planned on
-
-
-@dataclass(frozen=True, slots=True)
-class WatchRequest:
-    """The options of ``evenload moe watch``."""
-
-    trace: RoutingTrace
-    gpus: int | None
-    slots: int | None
-    plan: Path | None
-    for_s: float | None
-    every: float
-    as_json: bool
 
 
 @click.command()
@@ -53,39 +41,42 @@ class WatchRequest:
     "--every", type=NumberRange(min=0.1), default=10.0, show_default=True, help="Seconds to a look."
 )
 @json_option
-@passed_as(WatchRequest)
-def watch(request: WatchRequest) -> int:
+def watch(
+    trace: RoutingTrace, gpus: int | None, slots: int | None, plan: Path | None, for_s: float | None,
+    every: float, as_json: bool,
+) -> int:  # fmt: skip
     """Follow TRACE while an engine writes it, and say what another placement would save.
 
     TRACE is a log of vLLM (with log_balancedness) or SGLang (.log, .out, .err or .txt), or a trace of counts
     or ids that grows, such as the folder that SGLang's recorder dumps to.
     """
-    is_log = request.trace.path.suffix in LOGS
-    looks = _looks_at_log(request) if is_log else _looks_at_trace(request)
+    is_log, ticks = trace.path.suffix in LOGS, _ticks(for_s, every)
+    in_use = functools.partial(_in_use, gpus, slots, plan)
+    looks = _looks_at_log(trace.path, ticks) if is_log else _looks_at_trace(trace, in_use, ticks)
     for facts in looks:
-        if request.as_json:
+        if as_json:
             click.echo(json.dumps({"schema": 1} | facts))
         else:
             click.echo(_said_of_log(facts) if is_log else _said_of_trace(facts))
     return 0
 
 
-def _ticks(request: WatchRequest) -> Iterator[bool]:
+def _ticks(for_s: float | None, every: float) -> Iterator[bool]:
     """True for the last look; the waits between looks are in between."""
-    end = None if request.for_s is None else time.monotonic() + request.for_s
+    end = None if for_s is None else time.monotonic() + for_s
     while True:
-        left = request.every if end is None else end - time.monotonic()
+        left = every if end is None else end - time.monotonic()
         yield left <= 0
         if left <= 0:
             return
-        time.sleep(min(left, request.every))
+        time.sleep(min(left, every))
 
 
-def _looks_at_log(request: WatchRequest) -> Iterator[dict[str, Any]]:
-    from evenload.moe.engine_log import LogFollower
+def _looks_at_log(path: Path, ticks: Iterator[bool]) -> Iterator[dict[str, Any]]:
+    from evenload.cli.moe.engine_log import LogFollower
 
-    follower, n_steps = LogFollower(request.trace.path), 0
-    for is_last in _ticks(request):
+    follower, n_steps = LogFollower(path), 0
+    for is_last in ticks:
         last, n_new, mean, most = None, 0, 0.0, 0.0
         while True:
             for last in follower.read():
@@ -101,7 +92,7 @@ def _looks_at_log(request: WatchRequest) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
         if is_last and not n_steps:
             raise FormatError(
-                f"{request.trace.path.name} has no line on balance",
+                f"{path.name} has no line on balance",
                 hint="vLLM: --eplb-config '{\"log_balancedness\": true}';"
                 " SGLang: --enable-expert-distribution-metrics",
             )
@@ -115,14 +106,14 @@ def _said_of_log(facts: dict[str, Any]) -> str:
     )
 
 
-def _looks_at_trace(request: WatchRequest) -> Iterator[dict[str, Any]]:
-    path, seen, known, planned = request.trace.path, 0, None, None
-    for is_last in _ticks(request):
+def _looks_at_trace(trace: RoutingTrace, in_use: InUse, ticks: Iterator[bool]) -> Iterator[dict[str, Any]]:
+    path, seen, known, planned = trace.path, 0, None, None
+    for is_last in ticks:
         state, is_overdue = _state_of(path), is_last and not seen
         if state == known or not (state or is_overdue or not path.is_dir()):
             continue
         try:
-            name, windows, _ = request.trace.windows(512)
+            name, windows, _ = trace.windows(512)
         except FormatError:
             if is_overdue:
                 raise
@@ -130,7 +121,7 @@ def _looks_at_trace(request: WatchRequest) -> Iterator[dict[str, Any]]:
         known = state
         seen = seen if len(windows) >= seen else 0  # written anew
         if len(windows) > seen:
-            facts, planned = _look(request, windows[seen:][-MOST_WINDOWS:], planned)
+            facts, planned = _look(in_use, windows[seen:][-MOST_WINDOWS:], planned)
             seen = len(windows)
             yield {"source": "trace", "trace": name, "n_windows": seen} | facts
 
@@ -145,7 +136,7 @@ def _state_of(path: Path) -> list[tuple[str, int, int]]:
 
 
 def _look(
-    request: WatchRequest, windows: "NDArray[np.int64]", planned: "NDArray[np.int64] | None"
+    in_use: InUse, windows: "NDArray[np.int64]", planned: "NDArray[np.int64] | None"
 ) -> "tuple[dict[str, Any], NDArray[np.int64]]":
     """Figures of new windows: under the placement in use, under the one that was best for those before, and
     under the one that is best for these; and that one.
@@ -157,7 +148,7 @@ def _look(
     from evenload.moe.search.plan import place
     from evenload.moe.search.transfers import schedule_transfers
 
-    now, fleet = _in_use(request, windows.shape[1:])
+    now, fleet = in_use(windows.shape[1:])
     best = place(windows, fleet, objective="equal", old=now, warns=False).phy2log
     moves = schedule_transfers(now, best, fleet)
 
@@ -174,7 +165,9 @@ def _look(
     return facts, moves.phy2log
 
 
-def _in_use(request: WatchRequest, shape: tuple[int, ...]) -> "tuple[NDArray[np.int64], Any]":
+def _in_use(
+    gpus: int | None, slots: int | None, plan: Path | None, shape: tuple[int, ...]
+) -> "tuple[NDArray[np.int64], Any]":
     """The placement that the engine has, and its fleet."""
     import numpy as np
 
@@ -182,8 +175,8 @@ def _in_use(request: WatchRequest, shape: tuple[int, ...]) -> "tuple[NDArray[np.
     from evenload.moe.search.plan_file import read_plan
 
     n_layers, n_experts = shape
-    if request.plan is not None:
-        phy2log, planned_experts, fleet = read_plan(request.plan)
+    if plan is not None:
+        phy2log, planned_experts, fleet = read_plan(plan)
         if (len(phy2log), planned_experts) != (n_layers, n_experts):
             raise ConfigError(
                 f"the plan has {len(phy2log)} layers of {planned_experts} experts,"
@@ -191,10 +184,10 @@ def _in_use(request: WatchRequest, shape: tuple[int, ...]) -> "tuple[NDArray[np.
                 hint="give the plan of this model, with the same --layers",
             )
         return phy2log, fleet
-    if request.gpus is None:
+    if gpus is None:
         raise ConfigError("counts of experts, and no GPUs", hint="give --gpus and --slots, or --plan")
-    n_slots = request.slots or n_experts
-    fleet = Fleet.even(request.gpus, n_slots)
+    n_slots = slots or n_experts
+    fleet = Fleet.even(gpus, n_slots)
     return np.tile(np.arange(n_slots) % n_experts, (n_layers, 1)), fleet
 
 

@@ -133,35 +133,22 @@ class Cloner:
 
 
 def clone_experts(
-    counts: ArrayLike,
-    homes: ArrayLike,
-    spare_slots: ArrayLike,
-    cap: int | None = None,
-    *,
-    n_ranks: int | None = None,
-    costs: FetchCosts | None = None,
-    tolerance: float = 1.0,
-    least_tokens: int = 1,
-    domains: ArrayLike | None = None,
+    counts: ArrayLike, homes: ArrayLike, spare_slots: ArrayLike, cap: int | None = None, **options: Any
 ) -> ClonePlan:
     """Plan the clones of one batch: copies of experts and token quotas such that the busiest rank does the
     least, with few fetches. For batch after batch make a ``Cloner`` once.
 
     counts  [experts] int, or [ranks, experts] for dispatch: tokens that chose each expert in this batch
 
-    The other arguments are those of ``Cloner``. A home must send each of its experts' clones: ``cap`` limits
-    them.
+    The other arguments, by name from ``n_ranks`` on, are those of ``Cloner``. A home must send each of its
+    experts' clones: ``cap`` limits them.
 
     Which ranks have which experts for how many tokens is in the plan; ``certificate()`` proves how low any
     peak can be, ``fetch_bound`` how few fetches any plan of this peak has. Raises ConfigError as ``Cloner``
     does. Source: ours; groups after the zero-sum partition of debts (Verhoeff 2004), clones in a group
     after Vose's alias method (1991).
     """
-    cloner = Cloner(
-        homes, spare_slots, cap, n_ranks=n_ranks, costs=costs, tolerance=tolerance, least_tokens=least_tokens,
-        domains=domains,
-    )  # fmt: skip
-    return cloner.plan(counts)
+    return Cloner(homes, spare_slots, cap, **options).plan(counts)
 
 
 def layer_of(

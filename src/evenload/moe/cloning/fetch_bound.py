@@ -62,10 +62,8 @@ def most_groups(slack, sums, groups):
 
 def least_fetches(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> int:
     """A number of fetches that no plan with this peak or a lower one is below."""
-    return sum(_least_in_domain(of, part, peak) for part, of in layer.parts(counts))
-
-
-def _least_in_domain(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> int:
+    if layer.n_domains > 1:
+        return sum(least_fetches(of, part, peak) for part, of in layer.parts(counts))
     slack = peak - np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
     if (slack >= 0).all():
         return 0
@@ -196,12 +194,8 @@ def least_seconds(counts: NDArray[np.int64], layer: CloneLayer, least_peak: int,
 
     A rank sends its clones one after the other, over its fastest link; all links together share them.
     """
-    return max(_least_domain_seconds(of, part, least_peak, costs) for part, of in layer.parts(counts))
-
-
-def _least_domain_seconds(
-    counts: NDArray[np.int64], layer: CloneLayer, least_peak: int, costs: FetchCosts
-) -> float:
+    if layer.n_domains > 1:
+        return max(least_seconds(of, part, least_peak, costs) for part, of in layer.parts(counts))
     token_s, near_s, far_s, hidden_s = costs.table().tolist()
     clone_s = min(near_s, far_s)
     loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)

@@ -42,6 +42,7 @@ class CloneLayer:
         self.members = np.argsort(self.domains, kind="stable").astype(np.int64)
         of_members = self.domains[self.members]
         self.domain_start = np.flatnonzero(np.diff(of_members, prepend=-1, append=-1)).astype(np.int64)
+        self.n_domains = len(self.domain_start) - 1
         self.n_experts, self.n_ranks = len(homes), len(spare)
         self.experts = np.argsort(homes, kind="stable").astype(np.int64)
         self.expert_start = np.searchsorted(homes[self.experts], np.arange(self.n_ranks + 1)).astype(np.int64)
@@ -51,10 +52,6 @@ class CloneLayer:
         place = np.arange(self.n_experts) - np.repeat(self.expert_start[:-1], self.n_home)
         self.home_slot[self.experts] = homes[self.experts] * self.width + place
         self.n_slots = self.n_ranks * self.width
-
-    @property
-    def n_domains(self) -> int:
-        return len(self.domain_start) - 1
 
     def part(self, domain: int, counts: NDArray[np.int64]) -> tuple["CloneLayer", NDArray[np.int64]]:
         """A domain as a layer of its own, and the counts of its experts; ranks and experts are numbered anew,
@@ -129,15 +126,10 @@ class LoadCertificate:
 
 def load_certificate(counts: NDArray[np.int64], layer: CloneLayer) -> LoadCertificate:
     """The proof with the highest peak."""
-    proofs = [
-        replace(_certificate(*part), domain=domain)
-        for domain, part in enumerate(((of, mine) for mine, of in layer.parts(counts)))
-        if len(part[0])
-    ]
-    return max(proofs, key=lambda proof: proof.peak)
-
-
-def _certificate(counts: NDArray[np.int64], layer: CloneLayer) -> LoadCertificate:
+    if layer.n_domains > 1:
+        parts = enumerate(layer.parts(counts))
+        proofs = [replace(load_certificate(of, part), domain=i) for i, (part, of) in parts if len(of)]
+        return max(proofs, key=lambda proof: proof.peak)
     loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
     best = _mean(layer, loads)
     hottest = int(counts.argmax())

@@ -55,17 +55,18 @@ def _sum_loads(layer, work, counts):
 
 
 @inlined
-def _least_peak(layer, work, counts):
+def _least_peak(layer, domains, work, counts):
     """A peak that no plan is below: the mean of the ranks that can take clones and those above it, and of an
     expert over as many ranks as may have it."""
     level = 0
     for expert in range(len(counts)):
         level = max(level, -(-counts[expert] // (layer.cap + 1)))
-    for domain in range(len(layer.domain_start) - 1):
+    start, members = domains
+    for domain in range(len(start) - 1):
         while True:
             total, n = 0, 0
-            for i in range(layer.domain_start[domain], layer.domain_start[domain + 1]):
-                rank = layer.members[i]
+            for i in range(start[domain], start[domain + 1]):
+                rank = members[i]
                 if layer.spare[rank] > 0 or work.load[rank] > level:
                     total += work.load[rank]
                     n += 1
@@ -76,13 +77,13 @@ def _least_peak(layer, work, counts):
 
 
 @piece
-def _attempt(layer, work, counts, target, way):
+def _attempt(layer, domains, work, counts, target, way):
     """Plan for a target, by groups or with all ranks of a domain in one. Returns the peak, which may be
     higher."""
     open_target(layer, work, counts, target)
     work.n[STYLE] = LARGEST_FIRST if way == GREEDY else FILLING
-    for domain in range(len(layer.domain_start) - 1):
-        open_domain(layer, work, domain)
+    for domain in range(len(domains[0]) - 1):
+        open_domain(layer, work, domains, domain)
         if way == GROUPED:
             leave_small(work, work.n[WASTE] // RESERVE)
             n_blocks = -(-work.n[LIVE] // BLOCK) if work.n[LIVE] > 2 * HALF else 0
@@ -115,33 +116,35 @@ def _keep_better(layer, work, target, peak, goal, best):
 
 
 @piece
-def _plan(layer, work, counts, target, best):
+def _plan(layer, domains, work, counts, target, best):
     """Find the lowest peak from ``target`` on that can be reached, with few clones."""
     summary = best[4]
     summary[0] = MANY
     n_uneven = 0
-    peak = _attempt(layer, work, counts, target, GROUPED)
+    peak = _attempt(layer, domains, work, counts, target, GROUPED)
     for rank in range(layer.n_ranks):
         n_uneven += work.load[rank] != target
     _keep_better(layer, work, target, peak, target, best)
     if peak <= target and work.n[EDGES] < n_uneven:
         return
-    _keep_better(layer, work, target, _attempt(layer, work, counts, target, WHOLE), target, best)
+    _keep_better(layer, work, target, _attempt(layer, domains, work, counts, target, WHOLE), target, best)
     if summary[0] <= target:
         return
-    _keep_better(layer, work, target, _attempt(layer, work, counts, target, GREEDY), target, best)
+    _keep_better(layer, work, target, _attempt(layer, domains, work, counts, target, GREEDY), target, best)
     low, high = target + 1, summary[0]
     while low < high:
         middle = (low + high) >> 1
         for way in (WHOLE, GREEDY, GROUPED):
-            peak = _attempt(layer, work, counts, middle, way)
+            peak = _attempt(layer, domains, work, counts, middle, way)
             _keep_better(layer, work, middle, peak, target, best)
             if peak <= middle:
                 break
         if summary[0] > middle:
             low = middle + 1
         high = min(high, summary[0])
-    _keep_better(layer, work, summary[0], _attempt(layer, work, counts, summary[0], GROUPED), target, best)
+    _keep_better(
+        layer, work, summary[0], _attempt(layer, domains, work, counts, summary[0], GROUPED), target, best
+    )
 
 
 @inlined
@@ -172,10 +175,10 @@ def _open_best(layer, work, best):
 
 
 @piece
-def _plan_in_time(layer, work, counts, least, nodes, costs, links, best):
+def _plan_in_time(layer, domains, work, counts, least, nodes, costs, links, best):
     """Of the plan with the lowest peak, and of plans for peaks from ``least`` to that without clones, keep
     the one that takes the fewest seconds."""
-    _plan(layer, work, counts, least, best)
+    _plan(layer, domains, work, counts, least, best)
     _open_best(layer, work, best)
     best_s = _seconds(work, layer.n_ranks, best[4][0], nodes, costs, links)
     most = 0
@@ -184,7 +187,7 @@ def _plan_in_time(layer, work, counts, least, nodes, costs, links, best):
     for i in range(GOALS, -1, -1):
         target = least + (most - least) * i * i // (GOALS * GOALS)
         for way in (WHOLE, GREEDY, GROUPED):
-            peak = _attempt(layer, work, counts, target, way)
+            peak = _attempt(layer, domains, work, counts, target, way)
             seconds = _seconds(work, layer.n_ranks, peak, nodes, costs, links)
             if seconds < best_s:
                 best_s = seconds
@@ -204,16 +207,16 @@ def clone_layer(counts, n_ranks, block, is_timed, nodes, costs, links):
     costs   [4] float64 seconds: of a token, of a fetch inside a node and between nodes, hidden for fetches
     links   [2 * ranks] float64 is scratch
     """
-    layer, millionths, at = cut_layer(block, n_ranks, len(counts))
+    layer, domains, millionths, at = cut_layer(block, n_ranks, len(counts))
     best = cut_best(block, at, n_ranks, len(counts))
     work = cut_work(block, best[5], n_ranks, len(counts))
     status = _sum_loads(layer, work, counts)
     if status != PLANNED:
         return status
-    target = _least_peak(layer, work, counts)
+    target = _least_peak(layer, domains, work, counts)
     best[4][1] = target
     if is_timed:
-        _plan_in_time(layer, work, counts, target, nodes, costs, links, best)
+        _plan_in_time(layer, domains, work, counts, target, nodes, costs, links, best)
     else:
-        _plan(layer, work, counts, target + target * millionths // 1000000, best)
+        _plan(layer, domains, work, counts, target + target * millionths // 1000000, best)
     return PLANNED

@@ -36,19 +36,17 @@ def layer_words(layer: CloneLayer) -> NDArray[np.int64]:
 
 @inlined
 def cut_layer(block, n_ranks, n_experts):
-    """The layer's tables, at the start of the block, the millionths that peaks may be higher, and where the
-    tables end."""
+    """The layer at the start of the block, the starts and members of its domains, the millionths that peaks
+    may be higher, and where these end."""
     experts = HEAD + n_ranks + 1
     spare = experts + n_experts
     members = spare + n_ranks
     starts = members + n_ranks
     end = starts + block[3] + 1
-    tables = block[HEAD:experts], block[experts:spare], block[spare:members]
-    return (
-        Layer(n_ranks, *tables, block[starts:end], block[members:starts], block[0], block[1]),
-        block[2],
-        end,
+    layer = Layer(
+        n_ranks, block[HEAD:experts], block[experts:spare], block[spare:members], block[0], block[1]
     )
+    return layer, (block[starts:end], block[members:starts]), block[2], end
 
 
 @inlined

@@ -14,9 +14,8 @@ FILLING, LARGEST_FIRST = range(2)  # styles: see chain.py
 MANY = 1 << 62
 
 # What stays from batch to batch: expert_start [ranks + 1] and experts [experts] by home, spare [ranks] slots,
-# domain_start [domains + 1] and members [ranks] by fast domain, cap: most clones of an expert, least: tokens
-# that a clone takes at least.
-Layer = namedtuple("Layer", "n_ranks expert_start experts spare domain_start members cap least")
+# cap: most clones of an expert, least: tokens that a clone takes at least.
+Layer = namedtuple("Layer", "n_ranks expert_start experts spare cap least")
 
 # load [ranks] homed there; slack [ranks]: tokens below the target (above, if negative); slots [ranks]: spare
 # ones left; rest [experts]: tokens still at home; made [experts]: clones; edge_* [clones]: expert, home, rank
@@ -44,11 +43,12 @@ def open_target(layer, work, counts, target):
 
 
 @inlined
-def open_domain(layer, work, domain):
+def open_domain(layer, work, domains, domain):
     """List the domain's ranks that have to give or may take, and what they may leave unused."""
+    start, members = domains
     waste, n_live = 0, 0
-    for i in range(layer.domain_start[domain], layer.domain_start[domain + 1]):
-        rank = layer.members[i]
+    for i in range(start[domain], start[domain + 1]):
+        rank = members[i]
         slack = work.slack[rank]
         if slack < 0 or (slack > 0 and layer.spare[rank] > 0):
             waste += slack

@@ -7,8 +7,8 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenload.cli.moe.engine_log import LogFollower, balance_of
 from evenload.errors import ConfigError
-from evenload.moe.engine_log import LogFollower, balance_of
 
 # Verbatim of a run of vLLM 0.32 on two ranks; that of an older version by its format.
 VLLM = (
