@@ -296,7 +296,15 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
             rows=lambda pages: [{**row, "pays from": row["from"] or "never"} for row in rows_of(pages)],
         )
     },
-    "how-to/clone-experts.md": {"moe_clones": MOE_CLONES},
+    "how-to/clone-experts.md": {
+        "moe_clones": MOE_CLONES,
+        "moe_clone_fetches": Table(
+            "traffic | tokens of a rank :, | lowest = {lowest, fetches:.1f} ({lowest, bound:.1f})"
+            " | within 1 % = {1 %, fetches:.1f} ({1 %, bound:.1f}) | gap = {gap %:.1f} % | UltraEP"
+            " | peak = 1 %, peak :.3f | domains of 16 = {domains, fetches:.1f} ({domains, bound:.1f})"
+            " | peak there = domains, peak :.3f"
+        ),
+    },
     "how-to/moe-in-engines.md": {
         "moe_engines": MOE_ENGINES,
         "moe_moves": Table(

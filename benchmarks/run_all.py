@@ -108,6 +108,7 @@ BENCHMARKS = (
     Benchmark("merkle.py sha256", 0.2, ("merkle_sha256",)),
     Benchmark("merkle.py devices", 0.3, ("merkle_devices",)),
     Benchmark("moe_clones.py", 0.2, ("moe_clones",)),
+    Benchmark("moe_clones.py --fetches", 0.5, ("moe_clone_fetches",)),
     Benchmark("moe_dispatch.py", 0.5, ("moe_dispatch",)),
     Benchmark("moe_engines.py", 0.3, ("moe_engines",)),
     Benchmark("moe_moves.py", 2, ("moe_moves",)),

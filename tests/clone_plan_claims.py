@@ -3,12 +3,14 @@
 import numpy as np
 
 
-def check_plan(plan, counts, homes, spare, cap):
+def check_plan(plan, counts, homes, spare, cap, least_tokens=1, domains=None):
     """Everything that a plan claims, in plain sums."""
     n_ranks, clones = len(spare), list(zip(plan.experts.tolist(), plan.ranks.tolist(), strict=True))
     assert len(set(clones)) == len(clones)
     assert all(homes[expert] != rank for expert, rank in clones)
-    assert (plan.tokens > 0).all()
+    domains = np.zeros(n_ranks, int) if domains is None else np.asarray(domains)
+    assert (domains[np.asarray(homes)[plan.experts]] == domains[plan.ranks]).all()
+    assert (plan.tokens >= least_tokens).all()
     assert (np.bincount(plan.ranks, minlength=n_ranks) <= spare).all()
     assert np.bincount(plan.experts, minlength=len(homes)).max(initial=0) <= (n_ranks if cap is None else cap)
     assert (np.bincount(plan.experts, plan.tokens, len(homes)) <= counts).all()

@@ -67,6 +67,56 @@ def test_a_plan_is_what_it_says(layer):
         np.testing.assert_array_equal(getattr(plan, name), getattr(again, name))
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(layers(), st.sampled_from([1.0, 1.01, 1.1, 2.0]), st.sampled_from([1, 7, 500]), st.integers(1, 4))
+def test_a_plan_keeps_to_its_tolerance_its_least_tokens_and_its_domains(layer, tolerance, least, n_domains):
+    """Oracle: plain sums, and the plan for the lowest peak, which a tolerance may only exceed by itself."""
+    counts, homes, spare, cap = layer
+    domains = np.random.default_rng(len(homes)).integers(0, n_domains, len(spare))
+    rules = {"least_tokens": least, "domains": domains}
+    plan = clone_experts(counts, homes, spare, cap, tolerance=tolerance, **rules)
+    check_plan(plan, counts, homes, spare, cap, least, domains)
+    lowest = clone_experts(counts, homes, spare, cap, **rules)
+    check_plan(lowest, counts, homes, spare, cap, least, domains)
+    assert plan.peak <= max(tolerance * lowest.peak_bound, lowest.peak)
+    assert plan.fetch_bound <= lowest.fetch_bound
+
+
+@pytest.mark.parametrize("tolerance", [1.0, 1.05, 1.2])
+def test_small_layers_with_rules_beside_the_integer_programs(tolerance):
+    """Oracle: HiGHS, which knows nothing of groups: its lowest peak, and its fewest fetches within the
+    tolerance of it."""
+    pytest.importorskip("scipy", reason="scipy solves the integer programs")
+    rng = np.random.default_rng(5)
+    found = best = 0
+    for _ in range(12):
+        homes = np.repeat(np.arange(4), 2)
+        counts = (rng.lognormal(0, 1, len(homes)) * rng.choice([20, 100])).astype(np.int64)
+        domains, least = rng.integers(0, 2, 4), int(rng.choice([1, 3]))
+        plan = clone_experts(counts, homes, 2, tolerance=tolerance, least_tokens=least, domains=domains)
+        check_plan(plan, counts, homes, np.full(4, 2), None, least, domains)
+        peak, fetches = best_plan(counts, plan.layer, tolerance)
+        assert plan.peak_bound <= peak
+        assert plan.peak <= tolerance * peak + least - 1 + 1e-9  # so many cannot be moved alone
+        within = best_plan(counts, plan.layer, plan.peak / peak)[1] if plan.peak > peak else fetches
+        assert plan.fetch_bound <= min(fetches, within)
+        found, best = found + plan.fetches, best + fetches
+    assert found <= 1.1 * best
+
+
+def test_one_percent_saves_fetches_where_loads_are_as_ultraep_publishes_them():
+    """Oracle: UltraEP's published run (EP64, 256 experts, two spare slots, imbalance 3.03): 51 fetches for
+    1.01, where a rank's odds fall as a power of its number and its first expert has nearly all of them."""
+    weight = np.outer(np.arange(1, 65) ** -0.6, np.arange(1, 5) ** -4.0).ravel()
+    counts = (2**22 * weight / weight.sum()).astype(np.int64)
+    homes = np.arange(256) // 4
+    plan = clone_experts(counts, homes, 2, tolerance=1.01, least_tokens=1024)
+    check_plan(plan, counts, homes, np.full(64, 2), None, 1024)
+    assert plan.imbalance <= 1.01 * (1 + 1e-4)
+    assert plan.fetches <= 44 < clone_experts(counts, homes, 2).fetches
+    assert plan.fetch_gap <= 0.1
+
+
 def batches(n_ranks, n_experts, tokens, n=8, seed=0):
     rng = np.random.default_rng(seed)
     for _ in range(n):
@@ -171,6 +221,7 @@ def test_no_set_of_clones_is_below_a_bound():
         nodes = tuple(rng.integers(0, 2, n_ranks).tolist())
         costs = FetchCosts(token_s, 1.0, 1.0, far, nodes, hidden_s=float(rng.choice([0, 1])))
         plans = [clone_experts(counts, homes, spare, cap, n_ranks=n_ranks, costs=c) for c in (None, costs)]
+        plans.append(clone_experts(counts, homes, spare, cap, n_ranks=n_ranks, tolerance=1.5))
         peaks, fetches, seconds = np.array(list(all_plans(counts, plans[0].layer, costs))).T
         for plan in plans:
             check_plan(plan, counts, homes, spare, cap)
@@ -278,6 +329,10 @@ def test_costs_never_make_a_plan_slower_than_the_one_with_the_lowest_peak(layer,
         ({"cap": -1}, "cap"),
         ({"n_ranks": 1}, "n_ranks"),
         ({"costs": 3}, "costs"),
+        ({"tolerance": 0.99}, "tolerance"),
+        ({"tolerance": 1.01, "costs": FetchCosts(1.0, 1.0, 1.0)}, "beside costs"),
+        ({"least_tokens": 0}, "least_tokens"),
+        ({"domains": [0]}, "domains"),
         ({"costs": FetchCosts(1.0, 1.0, 1.0, nodes=(0,))}, "nodes"),
     ],
 )

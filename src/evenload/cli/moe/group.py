@@ -11,6 +11,7 @@ from evenload.cli.bench.moe_bench import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
+from evenload.cli.moe.watch import watch
 from evenload.cli.options import FILE, PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
@@ -99,5 +100,6 @@ def _certify(
     write_whole(path, text_of(claim_routings(proofs, name)), "--certificate")
 
 
-for command, name in ((moe_bench, "bench"), (place, "place"), (replay, "replay"), (route, "route")):
-    moe.add_command(command, name)
+for command in (place, replay, route, watch):
+    moe.add_command(command)
+moe.add_command(moe_bench, "bench")

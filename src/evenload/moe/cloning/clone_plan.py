@@ -89,8 +89,10 @@ class ClonePlan:
 
     @cached_property
     def fetch_bound(self) -> int:
-        """A number of fetches that no plan of this peak or a lower one has fewer of."""
-        return min(least_fetches(self.totals, self.layer, self.peak), self.fetches)
+        """A number of fetches that no plan of this peak, one within the tolerance or a lower one has fewer
+        of."""
+        within = self.first_bound + self.first_bound * self.layer.millionths // 1_000_000
+        return min(least_fetches(self.totals, self.layer, max(self.peak, within)), self.fetches)
 
     @property
     def fetch_gap(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import MOST, array_of, instance_of, whole
+from evenload._arguments import MOST, array_of, instance_of, number, whole
 from evenload._optional import require
 from evenload.errors import ConfigError, quoted
 from evenload.moe.cloning.clone_plan import ClonePlan
@@ -23,13 +23,18 @@ MOST_COUNT = 1 << 38  # as the kernel's
 class Cloner:
     """A planner of clones for one MoE layer, batch after batch; threads may share one.
 
-    homes        [experts] the rank that has each expert anyway
-    spare_slots  how many clones a rank has room for: one number for all, or [ranks]
-    cap          the most clones of one expert; None: as many as there are ranks
-    n_ranks      by default as many as ``spare_slots`` or the homes name
-    costs        plan for the least time, by these, instead of the lowest peak
+    homes         [experts] the rank that has each expert anyway
+    spare_slots   how many clones a rank has room for: one number for all, or [ranks]
+    cap           the most clones of one expert; None: as many as there are ranks
+    n_ranks       by default as many as ``spare_slots`` or the homes name
+    costs         plan for the least time, by these, instead of the lowest peak
+    tolerance     the fewest fetches with a peak of at most so many times the lowest one (1.01: 1 % above it),
+                  to the millionth
+    least_tokens  that a clone takes: no fetch is made for fewer
+    domains       [ranks] the fast domain of each rank: an expert is fetched within its home's domain only
 
-    Raises ConfigError for homes out of range and numbers below 0.
+    Raises ConfigError for homes out of range, numbers below 0, and a tolerance beside costs, which weigh
+    fetches themselves.
     """
 
     def __init__(
@@ -40,27 +45,36 @@ class Cloner:
         *,
         n_ranks: int | None = None,
         costs: FetchCosts | None = None,
+        tolerance: float = 1.0,
+        least_tokens: int = 1,
+        domains: ArrayLike | None = None,
     ):
         require("llvmlite.binding", extra="kernels", why="clones of experts")
         from evenload.moe.cloning.kernels.clone import clone_layer
-        from evenload.moe.cloning.kernels.memory import block_words
+        from evenload.moe.cloning.kernels.memory import block_words, layer_words
 
-        self._kernel, self._given = clone_layer, (homes, spare_slots, cap, n_ranks, costs)
-        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
+        self._kernel, self._given = clone_layer, (homes, spare_slots, cap)
+        self._options = {
+            "n_ranks": n_ranks, "costs": costs, "tolerance": tolerance, "least_tokens": least_tokens,
+            "domains": domains,
+        }  # fmt: skip
+        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks, tolerance, least_tokens, domains)
         self._links, self._table = np.zeros(2 * layer.n_ranks), np.zeros(4)
         self._nodes = np.zeros(layer.n_ranks, np.int64)
         if costs is not None:
             costs = instance_of("costs", costs, FetchCosts, "FetchCosts(...), or None for the lowest peak")
+            if layer.millionths:
+                raise ConfigError(f"tolerance={quoted(tolerance)} beside costs", hint="give one of them")
             self._nodes, self._table = costs.nodes_of(layer.n_ranks), costs.table()
         self.costs = costs
         self._block = np.zeros(block_words(layer.n_ranks, layer.n_experts), np.int64)
-        tables = np.concatenate([layer.expert_start, layer.experts, layer.spare])
+        tables = layer_words(layer)
         self._block[: len(tables)] = tables
         self._lock = threading.Lock()  # the kernel lets go of the GIL
-        self._at, self._many = len(tables), 2 * layer.n_ranks + layer.n_experts
+        self._at, self._many = len(tables), 3 * layer.n_ranks + layer.n_experts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, self._given  # a copy has kernels and memory of its own
+        return _made, (self._given, self._options)  # a copy has kernels and memory of its own
 
     def plan(self, counts: ArrayLike) -> ClonePlan:
         """Plan the clones of one batch.
@@ -76,7 +90,7 @@ class Cloner:
         layer = self.layer
         with self._lock:
             status = self._kernel(
-                totals, layer.n_ranks, layer.cap, self._block, self.costs is not None, self._nodes,
+                totals, layer.n_ranks, self._block, self.costs is not None, self._nodes,
                 self._table, self._links,
             )  # fmt: skip
             answer = self._block[self._at : self._at + 3 * self._many + layer.n_ranks + 3].copy()
@@ -119,33 +133,33 @@ class Cloner:
 
 
 def clone_experts(
-    counts: ArrayLike,
-    homes: ArrayLike,
-    spare_slots: ArrayLike,
-    cap: int | None = None,
-    *,
-    n_ranks: int | None = None,
-    costs: FetchCosts | None = None,
+    counts: ArrayLike, homes: ArrayLike, spare_slots: ArrayLike, cap: int | None = None, **options: Any
 ) -> ClonePlan:
     """Plan the clones of one batch: copies of experts and token quotas such that the busiest rank does the
     least, with few fetches. For batch after batch make a ``Cloner`` once.
 
-    counts       [experts] int, or [ranks, experts] for dispatch: tokens that chose each expert in this batch
-    homes        [experts] int, the rank that has each expert anyway
-    spare_slots  int or [ranks], how many clones a rank has room for
-    cap          the most clones of one expert (its home must send each of them); None: no limit
-    n_ranks      by default as many as ``spare_slots`` or the homes name
-    costs        plan for the least time, by these, instead of the lowest peak
+    counts  [experts] int, or [ranks, experts] for dispatch: tokens that chose each expert in this batch
+
+    The other arguments, by name from ``n_ranks`` on, are those of ``Cloner``. A home must send each of its
+    experts' clones: ``cap`` limits them.
 
     Which ranks have which experts for how many tokens is in the plan; ``certificate()`` proves how low any
     peak can be, ``fetch_bound`` how few fetches any plan of this peak has. Raises ConfigError as ``Cloner``
     does. Source: ours; groups after the zero-sum partition of debts (Verhoeff 2004), clones in a group
     after Vose's alias method (1991).
     """
-    return Cloner(homes, spare_slots, cap, n_ranks=n_ranks, costs=costs).plan(counts)
+    return Cloner(homes, spare_slots, cap, **options).plan(counts)
 
 
-def layer_of(homes: Any, spare_slots: Any, cap: Any, n_ranks: Any) -> CloneLayer:
+def layer_of(
+    homes: Any,
+    spare_slots: Any,
+    cap: Any,
+    n_ranks: Any,
+    tolerance: Any = 1.0,
+    least_tokens: Any = 1,
+    domains: Any = None,
+) -> CloneLayer:
     """Homes and slots, checked. Raises ConfigError as ``Cloner`` does."""
     of_experts, spare = _whole_numbers("homes", homes), _whole_numbers("spare_slots", spare_slots)
     if of_experts.ndim != 1 or not len(of_experts) or len(of_experts) > MOST or spare.ndim > 1:
@@ -162,7 +176,15 @@ def layer_of(homes: Any, spare_slots: Any, cap: Any, n_ranks: Any) -> CloneLayer
         )
     most = len(of_experts)  # a rank that could have all experts needs no more
     most_clones = n if cap is None else min(whole("cap", cap), n)
-    return CloneLayer(of_experts, np.broadcast_to(np.minimum(spare, most), n).astype(np.int64), most_clones)
+    factor = number("tolerance", tolerance)
+    if not 1 <= factor <= 2:
+        raise ConfigError(f"tolerance={quoted(tolerance)}", hint="give 1 to 2: 1.01 for 1 % above the lowest")
+    of_ranks = None if domains is None else _whole_numbers("domains", domains)
+    if of_ranks is not None and of_ranks.shape != (n,):
+        raise ConfigError(f"domains of shape {of_ranks.shape}", hint=f"give one for each of {n} ranks")
+    slots = np.broadcast_to(np.minimum(spare, most), n).astype(np.int64)
+    least = whole("least_tokens", least_tokens, least=1, most=MOST_COUNT)
+    return CloneLayer(of_experts, slots, most_clones, least, of_ranks, round((factor - 1) * 1e6))
 
 
 def _whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
@@ -172,5 +194,5 @@ def _whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _made(homes: Any, spare_slots: Any, cap: Any, n_ranks: Any, costs: Any) -> Cloner:
-    return Cloner(homes, spare_slots, cap, n_ranks=n_ranks, costs=costs)
+def _made(given: tuple[Any, Any, Any], options: dict[str, Any]) -> Cloner:
+    return Cloner(*given, **options)

@@ -3,7 +3,15 @@
 Clones connect ranks. Ranks that are connected share their load among themselves, so they have room enough
 together; and g connected ranks have g - 1 clones or more. Hence no plan has fewer fetches than there are
 ranks less groups, for the most groups with room enough that ranks can be put into.
+
+Where the peak leaves much room, another bound is higher. A group's clones could as well go from its ranks
+above the peak to those below it alone, for the corner rule gives such a plan with as few. A clone from one
+with an excess e to one with room s takes at most min(e, s) tokens, and so counts as its tokens over
+min(e, s) or more. The least sum of these over all ways to move the excess is a transport problem whose costs
+are Monge: moving the largest excess into the largest room, one after the other, solves it.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +62,30 @@ def most_groups(slack, sums, groups):
 
 def least_fetches(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> int:
     """A number of fetches that no plan with this peak or a lower one is below."""
-    loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
-    if loads.max(initial=0) <= peak:
+    if layer.n_domains > 1:
+        return sum(least_fetches(of, part, peak) for part, of in layer.parts(counts))
+    slack = peak - np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
+    if (slack >= 0).all():
         return 0
-    return max(sum(needed_clones(counts, layer, peak)), layer.n_ranks - most_groups_bound(peak - loads))
+    slack[layer.spare == 0] = np.minimum(slack[layer.spare == 0], 0)  # no use to others
+    by_ranks = layer.n_ranks - most_groups_bound(slack)
+    excess, room = np.sort(-slack[slack < 0])[::-1], np.sort(slack[slack > 0])[::-1]
+    return max(sum(needed_clones(counts, layer, peak)), by_ranks, _most_moved(excess, room))
+
+
+def _most_moved(excess: NDArray[np.int64], room: NDArray[np.int64]) -> int:
+    """At least so many clones move all of ``excess`` into ``room``, both in descending order."""
+    into = np.cumsum(room)
+    alone = int((np.searchsorted(into, excess) + 1).sum())  # each rank into the largest rooms of all
+    clones, at, left = 0.0, 0, int(room[0])
+    for need in excess.tolist():
+        rest = need
+        while rest:
+            if not left:
+                at, left = at + 1, int(room[at + 1])
+            tokens = min(rest, left)
+            clones, rest, left = clones + tokens / min(need, int(room[at])), rest - tokens, left - tokens
+    return max(alone, math.ceil(clones - 1e-6))
 
 
 def most_groups_bound(slack: NDArray[np.int64]) -> int:
@@ -166,6 +194,8 @@ def least_seconds(counts: NDArray[np.int64], layer: CloneLayer, least_peak: int,
 
     A rank sends its clones one after the other, over its fastest link; all links together share them.
     """
+    if layer.n_domains > 1:
+        return max(least_seconds(of, part, least_peak, costs) for part, of in layer.parts(counts))
     token_s, near_s, far_s, hidden_s = costs.table().tolist()
     clone_s = min(near_s, far_s)
     loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)

@@ -1,7 +1,7 @@
 """``CloneLayer``, where experts are at home, and sums that prove how low its busiest rank's load can be."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,18 +13,36 @@ __all__ = ["CloneLayer", "LoadCertificate", "load_certificate", "needed_clones"]
 
 
 class CloneLayer:
-    """The homes of one layer's experts, and the slots for clones beside them.
+    """The homes of one layer's experts, the slots for clones beside them, and what a plan may do with them.
 
-    homes  [experts] int64 rank of each expert
-    spare  [ranks] int64 slots of each rank for clones
-    cap    the most clones of one expert
+    homes         [experts] int64 rank of each expert
+    spare         [ranks] int64 slots of each rank for clones
+    cap           the most clones of one expert
+    least_tokens  that a clone takes
+    domains       [ranks] int64: clones of an expert are on ranks of its home's domain
+    millionths    of the lowest peak, that a peak may be above it
 
-    ``expert_start`` [ranks + 1] and ``experts`` [experts] list each rank's experts. Rank r's slots are r *
-    width up to (r + 1) * width - 1: those of its own experts first, in order of ids, then the spare ones.
+    ``expert_start`` [ranks + 1] and ``experts`` [experts] list each rank's experts, ``domain_start`` and
+    ``members`` [ranks] each domain's ranks. Rank r's slots are r * width up to (r + 1) * width - 1: those of
+    its own experts first, in order of ids, then the spare ones.
     """
 
-    def __init__(self, homes: NDArray[np.int64], spare: NDArray[np.int64], cap: int):
+    def __init__(
+        self,
+        homes: NDArray[np.int64],
+        spare: NDArray[np.int64],
+        cap: int,
+        least_tokens: int = 1,
+        domains: NDArray[np.int64] | None = None,
+        millionths: int = 0,
+    ):
         self.homes, self.spare, self.cap = homes, spare, cap
+        self.least_tokens, self.millionths = least_tokens, millionths
+        self.domains = np.zeros(len(spare), np.int64) if domains is None else domains
+        self.members = np.argsort(self.domains, kind="stable").astype(np.int64)
+        of_members = self.domains[self.members]
+        self.domain_start = np.flatnonzero(np.diff(of_members, prepend=-1, append=-1)).astype(np.int64)
+        self.n_domains = len(self.domain_start) - 1
         self.n_experts, self.n_ranks = len(homes), len(spare)
         self.experts = np.argsort(homes, kind="stable").astype(np.int64)
         self.expert_start = np.searchsorted(homes[self.experts], np.arange(self.n_ranks + 1)).astype(np.int64)
@@ -35,12 +53,28 @@ class CloneLayer:
         self.home_slot[self.experts] = homes[self.experts] * self.width + place
         self.n_slots = self.n_ranks * self.width
 
+    def part(self, domain: int, counts: NDArray[np.int64]) -> tuple["CloneLayer", NDArray[np.int64]]:
+        """A domain as a layer of its own, and the counts of its experts; ranks and experts are numbered anew,
+        in their order."""
+        if self.n_domains == 1:
+            return self, counts
+        number = np.full(self.n_ranks, -1)
+        ranks = self.members[self.domain_start[domain] : self.domain_start[domain + 1]]
+        number[ranks] = np.arange(len(ranks))
+        experts = np.flatnonzero(number[self.homes] >= 0)
+        return CloneLayer(number[self.homes[experts]], self.spare[ranks], self.cap), counts[experts]
+
+    def parts(self, counts: NDArray[np.int64]) -> Iterator[tuple["CloneLayer", NDArray[np.int64]]]:
+        """All domains, which do not depend on each other."""
+        return (self.part(domain, counts) for domain in range(self.n_domains))
+
 
 @dataclass(frozen=True, slots=True)
 class LoadCertificate:
     """A proof that no plan of clones has a peak below ``peak``: a sum, and what it would have to be at most.
 
-    With a peak of one token less, ``given`` would exceed ``most``. ``reason`` says what these are:
+    With a peak of one token less, ``given`` would exceed ``most``, on the ranks of ``domain``; ranks and
+    experts are numbered within it (``CloneLayer.part``). ``reason`` says what these are:
 
     "mean"    the load of ``ranks``; what they may have together. Ranks without spare slots that are not among
               them get no tokens from elsewhere
@@ -56,6 +90,7 @@ class LoadCertificate:
     most: int
     ranks: tuple[int, ...] = ()
     experts: tuple[int, ...] = ()
+    domain: int = 0
 
     def proves(self, counts: ArrayLike, layer: CloneLayer) -> bool:
         """Whether the sums, made anew, are these, and show that one token less is too little.
@@ -66,6 +101,9 @@ class LoadCertificate:
         """
         instance_of("layer", layer, CloneLayer, "the plan's layer")
         counts = whole_counts("counts", counts, (layer.n_experts,))
+        if self.domain not in range(layer.n_domains):
+            return False
+        layer, counts = layer.part(self.domain, counts)
         loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
         less = self.peak - 1
         if self.reason == "mean":
@@ -88,6 +126,10 @@ class LoadCertificate:
 
 def load_certificate(counts: NDArray[np.int64], layer: CloneLayer) -> LoadCertificate:
     """The proof with the highest peak."""
+    if layer.n_domains > 1:
+        parts = enumerate(layer.parts(counts))
+        proofs = [replace(load_certificate(of, part), domain=i) for i, (part, of) in parts if len(of)]
+        return max(proofs, key=lambda proof: proof.peak)
     loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
     best = _mean(layer, loads)
     hottest = int(counts.argmax())

@@ -25,13 +25,13 @@ def _insert(keys, n, key):
 
 
 @inlined
-def _list(work, rank):
+def _list(layer, work, rank):
     """Put the rank into ``over`` or ``under``, if it has to give or may take."""
     slack = work.slack[rank]
     if slack < 0:
         _insert(work.over, work.n[OVER], (-slack << RANK_BITS) | rank)
         work.n[OVER] += 1
-    elif slack > 0 and work.slots[rank] > 0:
+    elif slack >= layer.least and work.slots[rank] > 0:
         _insert(work.under, work.n[UNDER], (slack << RANK_BITS) | rank)
         work.n[UNDER] += 1
 
@@ -63,7 +63,7 @@ def _clone_next(layer, work):
     may."""
     work.n[OVER] -= 1
     home = work.over[work.n[OVER]] & LOW
-    need = -work.slack[home]
+    need = max(-work.slack[home], layer.least)
     expert = fitting_expert(layer, work, home, need)
     if expert < 0:
         return False
@@ -84,9 +84,12 @@ def _clone_next(layer, work):
         work.under[i] = work.under[i + 1]
     work.n[UNDER] -= 1
     tokens = min(tokens, work.slack[rank])
+    short = layer.least + work.slack[home] + tokens  # by so much is what remains too little for a clone
+    if 0 < short < layer.least <= tokens - short:
+        tokens -= short
     send(work, fitting_expert(layer, work, home, tokens), home, rank, tokens)
-    _list(work, home)
-    _list(work, rank)
+    _list(layer, work, home)
+    _list(layer, work, rank)
     return True
 
 
@@ -97,7 +100,7 @@ def settle(layer, work, n, is_kept):
     mark, is_whole = work.n[EDGES], True
     work.n[OVER] = work.n[UNDER] = 0
     for i in range(n):
-        _list(work, work.group[i])
+        _list(layer, work, work.group[i])
     while work.n[OVER] > 0 and work.n[UNDER] > 0:
         is_whole = _clone_next(layer, work) and is_whole
     is_whole = is_whole and work.n[OVER] == 0

@@ -5,6 +5,7 @@ from evenload.moe.cloning.kernels.chain import settle
 from evenload.moe.cloning.kernels.moves import LIVE, WASTE
 from evenload.moe.cloning.kernels.sums import (
     LISTS,
+    NEAR,
     TAG_BITS,
     add_sum,
     is_likely,
@@ -67,6 +68,7 @@ def _smallest(work, n, most):
     all."""
     half = n // 2
     base, shift = _right_half(work, half, n - half)
+    most = min(most, NEAR << shift)
     work.subset[0] = 0
     for k in range(half):
         slack = work.slack[work.live[k]]

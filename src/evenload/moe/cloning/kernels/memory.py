@@ -1,39 +1,58 @@
 """Pieces of the clone planner: its one block of memory, cut into arrays."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evenload.moe.cloning.kernels.moves import Layer, Work
 from evenload.moe.cloning.kernels.pairs import BLOCK
 from evenload.moe.cloning.kernels.sums import LISTS, MOST_SUMS, WORDS
+from evenload.moe.cloning.load_certificate import CloneLayer
 from evenload.native.kernel import inlined
 
 __all__ = ["block_words", "cut_best", "cut_layer", "cut_work", "most_clones"]
 
 # Words of int64: the layer, then the best plan so far, then work.
-WORDS_OF_LAYER = 2  # ranks and experts, each (ranks + 1 twice, experts once)
-FIXED = BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8
+HEAD = 4  # cap, least, millionths, domains
+FIXED = HEAD + BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8
 
 
 def most_clones(n_ranks: int, n_experts: int) -> int:
-    """The most clones of any plan: each ends the need of a rank, the room of one, or an expert's tokens."""
-    return 2 * n_ranks + n_experts
+    """The most clones of any plan: each ends the need of a rank, the room of one, or an expert's tokens, or
+    leaves just enough for a rank's last one."""
+    return 3 * n_ranks + n_experts
 
 
 def block_words(n_ranks: int, n_experts: int) -> int:
     """The words that the planner's block needs for so many ranks and experts."""
-    return 12 * (n_ranks + 8) + 3 * n_experts + 7 * most_clones(n_ranks, n_experts) + FIXED
+    return 14 * (n_ranks + 8) + 3 * n_experts + 7 * most_clones(n_ranks, n_experts) + FIXED
+
+
+def layer_words(layer: CloneLayer) -> NDArray[np.int64]:
+    """What the block begins with, for ``cut_layer``."""
+    head = [layer.cap, layer.least_tokens, layer.millionths, layer.n_domains]
+    tables = (layer.expert_start, layer.experts, layer.spare, layer.members, layer.domain_start)
+    return np.concatenate([head, *tables]).astype(np.int64)
 
 
 @inlined
-def cut_layer(block, n_ranks, n_experts, cap):
-    """The layer's tables, at the start of the block, and where they end."""
-    starts, spare = n_ranks + 1, n_ranks + 1 + n_experts
-    layer = Layer(n_ranks, block[:starts], block[starts:spare], block[spare : spare + n_ranks], cap)
-    return layer, spare + n_ranks
+def cut_layer(block, n_ranks, n_experts):
+    """The layer at the start of the block, the starts and members of its domains, the millionths that peaks
+    may be higher, and where these end."""
+    experts = HEAD + n_ranks + 1
+    spare = experts + n_experts
+    members = spare + n_ranks
+    starts = members + n_ranks
+    end = starts + block[3] + 1
+    layer = Layer(
+        n_ranks, block[HEAD:experts], block[experts:spare], block[spare:members], block[0], block[1]
+    )
+    return layer, (block[starts:end], block[members:starts]), block[2], end
 
 
 @inlined
 def cut_best(block, at, n_ranks, n_experts):
     """The answer: clones' experts, ranks and tokens, loads [ranks], summary [3]; and where it ends."""
-    many = 2 * n_ranks + n_experts
+    many = 3 * n_ranks + n_experts
     loads = at + 3 * many
     end = loads + n_ranks + 3
     return (
@@ -45,7 +64,7 @@ def cut_best(block, at, n_ranks, n_experts):
 @inlined
 def cut_work(block, at, n_ranks, n_experts):
     """The planner's own arrays, from ``at`` on."""
-    many = 2 * n_ranks + n_experts
+    many = 3 * n_ranks + n_experts
     edges = at + 3 * n_ranks + 2 * n_experts
     lists = edges + 4 * many
     row = n_ranks + 4

@@ -2,11 +2,11 @@
 
 from collections import namedtuple
 
-from evenload.native.kernel import inlined
+from evenload.native.kernel import inlined, piece
 
 __all__ = [
     "EDGES", "FILLING", "LARGEST_FIRST", "LIVE", "MANY", "OVER", "STYLE", "UNDER", "WASTE", "Layer", "Work",
-    "fitting_expert", "open_target", "send", "undo",
+    "fitting_expert", "leave_small", "open_domain", "open_target", "send", "undo",
 ]  # fmt: skip
 
 EDGES, OVER, UNDER, WASTE, LIVE, STYLE = range(6)  # places in Work.n
@@ -14,8 +14,8 @@ FILLING, LARGEST_FIRST = range(2)  # styles: see chain.py
 MANY = 1 << 62
 
 # What stays from batch to batch: expert_start [ranks + 1] and experts [experts] by home, spare [ranks] slots,
-# cap: most clones of an expert.
-Layer = namedtuple("Layer", "n_ranks expert_start experts spare cap")
+# cap: most clones of an expert, least: tokens that a clone takes at least.
+Layer = namedtuple("Layer", "n_ranks expert_start experts spare cap least")
 
 # load [ranks] homed there; slack [ranks]: tokens below the target (above, if negative); slots [ranks]: spare
 # ones left; rest [experts]: tokens still at home; made [experts]: clones; edge_* [clones]: expert, home, rank
@@ -33,21 +33,46 @@ Work = namedtuple(
 @inlined
 def open_target(layer, work, counts, target):
     """Begin anew: all tokens at home, slack measured from ``target``."""
-    waste, n_live = 0, 0
     for rank in range(layer.n_ranks):
-        slack = target - work.load[rank]
-        work.slack[rank] = slack
+        work.slack[rank] = target - work.load[rank]
         work.slots[rank] = layer.spare[rank]
-        if slack < 0 or (slack > 0 and layer.spare[rank] > 0):
-            waste += slack
-            work.live[n_live] = rank
-            n_live += 1
     for expert in range(len(counts)):
         work.rest[expert] = counts[expert]
         work.made[expert] = 0
     work.n[EDGES] = 0
+
+
+@inlined
+def open_domain(layer, work, domains, domain):
+    """List the domain's ranks that have to give or may take, and what they may leave unused."""
+    start, members = domains
+    waste, n_live = 0, 0
+    for i in range(start[domain], start[domain + 1]):
+        rank = members[i]
+        slack = work.slack[rank]
+        if slack < 0 or (slack > 0 and layer.spare[rank] > 0):
+            waste += slack
+            work.live[n_live] = rank
+            n_live += 1
     work.n[WASTE] = waste
     work.n[LIVE] = n_live
+
+
+@piece
+def leave_small(work, reserve):
+    """Take the ranks with the least room from ``live``, each a group of its own that needs no clone, while
+    ``reserve`` remains of what may stay unused."""
+    while True:
+        at, least = -1, work.n[WASTE] - reserve
+        for i in range(work.n[LIVE]):
+            if 0 <= work.slack[work.live[i]] <= least:
+                at, least = i, work.slack[work.live[i]]
+        if at < 0:
+            return
+        work.n[WASTE] -= least
+        work.n[LIVE] -= 1
+        for i in range(at, work.n[LIVE]):
+            work.live[i] = work.live[i + 1]
 
 
 @inlined
@@ -58,7 +83,7 @@ def fitting_expert(layer, work, home, tokens):
     for i in range(layer.expert_start[home], layer.expert_start[home + 1]):
         expert = layer.experts[i]
         rest = work.rest[expert]
-        if rest <= 0 or work.made[expert] >= layer.cap:
+        if rest < layer.least or work.made[expert] >= layer.cap:
             continue
         if rest >= tokens and work.n[STYLE] == FILLING:
             if rest < best_rest:

@@ -83,6 +83,8 @@ def _find(work, base, shift, least, most, i, j, k):
                 if is_apart and work.is_open[a] and work.is_open[b]:
                     best, found = waste, at
             at = work.after[at]
+        if found >= 0:
+            break  # the lists that follow have larger sums
     return found
 
 
@@ -105,15 +107,6 @@ def _close(layer, work, n, a, b, c, d, e):
     if n > 4:
         work.is_open[e] = 0
     return True
-
-
-@inlined
-def _match_alone(work, m, most):
-    for i in range(m):
-        slack = work.slack[work.live[i]]
-        if work.is_open[i] and 0 <= slack <= most and slack <= work.n[WASTE]:
-            work.n[WASTE] -= slack
-            work.is_open[i] = 0
 
 
 @inlined
@@ -187,9 +180,7 @@ def match_block(layer, work, m):
     of the ``m`` at its end."""
     for i in range(m):
         work.is_open[i] = 1
-    step = max(work.n[WASTE] // layer.n_ranks, 1)
-    _match_alone(work, m, 4 * step)
-    m = _drop_closed(work, m)
+    step = max(work.n[WASTE] // max(work.n[LIVE], 1), 1)
     base, shift = _tabulate(work, m)
     _match_two(layer, work, base, shift, 2 * step)
     _match_three(layer, work, m, base, shift, step)

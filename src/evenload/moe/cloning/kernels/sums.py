@@ -6,12 +6,13 @@ each of every 2048th value.
 
 from evenload.native.kernel import inlined
 
-__all__ = ["LISTS", "MOST_SUMS", "TAG_BITS", "WORDS", "add_sum", "is_likely", "open_sums", "visits"]
+__all__ = ["LISTS", "MOST_SUMS", "NEAR", "TAG_BITS", "WORDS", "add_sum", "is_likely", "open_sums", "visits"]
 
 WORDS = 1024
 LAST = 64 * WORDS - 1
 LISTS = 2048
 MOST_SUMS = 2048
+NEAR = 8  # lists that are looked at for one sum
 TAG_BITS = 16  # a sum is entered as sum << TAG_BITS | tag: which ranks it is of
 
 
