@@ -13,10 +13,10 @@ from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError
 from evenload.executor.decide import instruction as ins
+from evenload.executor.decide.attempts import Losses
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.device_trust import DeviceVerdicts
 from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
-from evenload.executor.decide.machine_losses import MachineLosses
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source
@@ -89,7 +89,7 @@ class Run:
             source, scheduler, sink, self.sizing, self._account, journal, look_ahead, self._look_ahead_bytes
         )
         self._causes: dict[str, str] = {}
-        self._machine_losses = MachineLosses()
+        self._losses = Losses()
         self._progress: ProgressLine | None = None
         self._call_s = self._began_s = 0.0
         self._ended_s: float | None = None
@@ -321,7 +321,7 @@ class Run:
         if position != QUEUED:
             self._account.worker_lost()
             may_excuse = gone.is_cut_off and self.options.repeatable and chunk.overtime_at is None
-            if may_excuse and self._machine_losses.excuse(chunk.send.items):
+            if may_excuse and self._losses.excuse(chunk.send.items):
                 position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
         self._account.ended(chunk, device, now, "lost")

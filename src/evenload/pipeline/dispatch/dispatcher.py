@@ -19,8 +19,7 @@ from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
-from evenload.pipeline.dispatch.queues.suspects import Suspects
-from evenload.pipeline.dispatch.queues.waiting import Waiting
+from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
 from evenload.pipeline.dispatch.roster import GroupRoster
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
