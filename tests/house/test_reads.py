@@ -65,7 +65,7 @@ ELSEWHERE = {
     **dict.fromkeys(("pipeline/store/result_cache.py",), OWN_CACHE),
     "_waiting.py": KERNEL,
     **dict.fromkeys(("devices/cgroup.py", "devices/probes/child.py", "devices/probes/cpu.py"), KERNEL),
-    **dict.fromkeys(("executor/worker/activity.py", "executor/worker/threads.py"), KERNEL),
+    **dict.fromkeys(("executor/worker/child.py", "executor/worker/threads.py"), KERNEL),
     **dict.fromkeys(("executor/worker/fork_main.py", "executor/worker/program_settings.py"), KERNEL),
     **dict.fromkeys(("executor/transport/arena.py", "native/machine.py"), KERNEL),
     **dict.fromkeys(("executor/backends/ray/actor.py",), KERNEL),

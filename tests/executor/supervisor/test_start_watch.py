@@ -86,12 +86,25 @@ def test_time_in_which_this_process_was_stopped_does_not_count() -> None:
         assert world.live(1) == []
 
 
-@given(st.lists(st.floats(min_value=0.0, max_value=1e6), max_size=50))
-def test_the_clock_never_goes_faster_than_time_nor_than_its_owner_looks(steps: list[float]) -> None:
-    clock, now, last = AwakeClock(), 5.0, 0.0
+@given(st.lists(st.floats(min_value=0.0, max_value=1e6), max_size=50), st.floats(0.0, LONGEST_TURN_S))
+def test_the_clock_never_goes_faster_than_time_nor_than_its_owner_looks(
+    steps: list[float], counted_s: float
+) -> None:
+    """The oracle is the sum of the owner's turns: of one that was kept up, ``counted_s``."""
+    clock, now, began = AwakeClock(counted_s=counted_s), 5.0, [(5.0, 0.0)]
     clock.look(now)
     for step in steps:
         now += step
-        awake_s = clock.look(now)
-        assert -1e-6 <= awake_s - last <= min(step, LONGEST_TURN_S) + 1e-6
-        last = awake_s
+        clock.look(now)
+        turn_s = counted_s if step > LONGEST_TURN_S else step
+        began = [*((then, awake_s + turn_s) for then, awake_s in began), (now, 0.0)]
+        assert all(abs(clock.since(then, now) - awake_s) <= 1e-6 for then, awake_s in began)
+
+
+def test_a_look_is_late_by_when_it_was_due() -> None:
+    clock = AwakeClock(1.0, counted_s=0.0)
+    clock.look(10.0, due_s=0.0)
+    clock.look(14.0, due_s=13.5)
+    assert clock.since(10.0, 14.0) == 4.0
+    clock.look(17.0, due_s=15.0)
+    assert clock.since(12.0, 18.0) == 3.0

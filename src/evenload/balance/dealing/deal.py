@@ -47,6 +47,4 @@ class Counters:
     n_forgotten: int = 0
     n_chunks: int = 0
     n_duplicates: int = 0
-    n_duplicates_won: int = 0
-    n_returned: int = 0
     n_moved: int = 0

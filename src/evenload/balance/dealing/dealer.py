@@ -140,7 +140,7 @@ class Dealer:
         """
         kept_from = frozenset((avoid,) if isinstance(avoid, str) else avoid or ())
         given_up = self._chunks.take_given_up(indices)
-        self.counters.n_returned += self._pool.put_back(given_up, alone, kept_from)
+        self._pool.put_back(given_up, alone, kept_from)
         self._version += 1
 
     # --- results ----------------------------------------------------------------------------------
@@ -160,7 +160,6 @@ class Dealer:
             state.estimate.observe(ended.work, max(0.0, now - ended.began_s), busy_s)
         if self.sizes is not None:
             self.sizes.observe(ended, max(0.0, now - ended.began_s), busy_s)
-        self.counters.n_duplicates_won += ended.is_duplicate and ended.n_unfinished > 0
         first = self._chunks.finish(ended)
         self._pool.finish(first)
         self._n_unfinished -= len(first)

@@ -117,11 +117,10 @@ class ItemPool:
         total = sum(self.item_work if item.cost is None else item.cost / self.unit for item in items)
         return tuple(item.index for item in items), total
 
-    def put_back(self, indices: Sequence[int], alone: bool, avoid: frozenset[str]) -> int:
-        """Put back items that were taken before; returns how many they are."""
+    def put_back(self, indices: Sequence[int], alone: bool, avoid: frozenset[str]) -> None:
+        """Put back items that were taken before."""
         for index in reversed(indices):
             self._backlog.put_back(QueuedItem(index, self._sizes.pop(index, None), alone, avoid))
-        return len(indices)
 
     def remove(self, indices: Collection[int]) -> int:
         """Take these out for good; returns how many of them were here."""

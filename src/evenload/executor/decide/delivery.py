@@ -62,7 +62,7 @@ class Delivery:
         self._next = 0
         self._held: dict[int, Block] = {}
         self._n_held_bytes = 0
-        self._n_put = self._n_put_bytes = 0  # the executor's counts
+        self._n_put_bytes = 0  # the executor's counts
         self._n_taken = self._n_taken_bytes = 0  # the receiver's
         self.is_waiting_for_room = False
 
@@ -83,7 +83,6 @@ class Delivery:
 
     def put(self, block: Block) -> None:
         """Add results; those that come too early wait for their predecessors."""
-        self._n_put += len(block)
         self._n_put_bytes += block.n_bytes
         if not self._ordered:
             self._ready.append(block)

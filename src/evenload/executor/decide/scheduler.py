@@ -11,19 +11,44 @@ With ``batch`` the dealer deals units of so many items; events and instructions 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
 from evenload.executor.decide import instruction as ins
+from evenload.executor.decide.attempts import Losses, MemoryNeeds, RetryQueue
 from evenload.executor.decide.device_trust import DeviceTrust
-from evenload.executor.decide.held_chunks import HeldChunk, HungChunk
-from evenload.executor.decide.memory_needs import MemoryNeeds
-from evenload.executor.decide.retry_queue import RetryQueue
+from evenload.executor.decide.instruction import Indices
 from evenload.executor.decide.spans import Spans
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
 __all__ = ["Scheduler"]
+
+
+class HeldChunk(NamedTuple):
+    """A chunk that a device holds."""
+
+    device: str
+    units: Indices
+    items: Indices
+    singly: bool
+
+    def blamed(self, position: int, batch: int) -> tuple[int, range]:
+        """Return how many items had begun, and the positions of those that may have ended the worker."""
+        n = len(self.items)
+        if position == PACKING:
+            return n, range(n)
+        if position < 0:
+            return 0, range(n)
+        stop = min(n, position + (1 if self.singly else batch))
+        return stop, range(position, stop)
+
+
+class HungChunk(NamedTuple):
+    """A chunk whose device is stuck: all but the stuck ``items`` was given to others."""
+
+    held: HeldChunk
+    items: list[int]
 
 
 class Scheduler:
@@ -55,12 +80,11 @@ class Scheduler:
         self.retries: Counter[str] = Counter()
         self._batch = batch
         self._repeatable = repeatable
-        self._max_worker_deaths = max_worker_deaths
         self._n_units = 0
         self._unit_cost: float | None = None
         self._sent: dict[int, HeldChunk] = {}
         self._hung: dict[int, HungChunk] = {}
-        self._strikes: dict[int, int] = {}
+        self._losses = Losses(max_worker_deaths)
         self._suspects: set[int] = set()  # units whose items are sent one by one
         self._partial: set[int] = set()  # units of which some items are settled
         self._later = RetryQueue(most_retries)
@@ -153,7 +177,7 @@ class Scheduler:
 
         What an item does to its worker may take effect at a later one, which must not be taken for it twice.
         """
-        return tuple(item for item in items if item not in self._strikes) or items[:1]
+        return tuple(item for item in items if not self._losses.is_suspect(item)) or items[:1]
 
     def _open_in(self, unit: int) -> list[int]:
         return self.settled.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
@@ -352,7 +376,7 @@ class Scheduler:
         else:
             self._suspects.update(item // self._batch for item in suspects)
             if sent.singly:  # nothing else would tell which of them it was
-                self._strikes = dict.fromkeys(suspects, 0) | self._strikes
+                self._losses.suspect(suspects)
             self.retries["overtime" if is_overtime else "died"] += len(suspects)
             ends = []
         if not self._repeatable:
@@ -360,11 +384,10 @@ class Scheduler:
         return ends
 
     def _strike(self, item: int) -> list[ins.Instruction]:
-        strikes = self._strikes[item] = self._strikes.get(item, 0) + 1
         unit = item // self._batch
         self._suspects.add(unit)
         self.dealer.strike(unit)
-        if strikes >= self._max_worker_deaths:
+        if self._losses.blame(item):
             return self._fail([item], "died")
         self.retries["died"] += 1
         return []

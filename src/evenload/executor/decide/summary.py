@@ -1,15 +1,12 @@
 """The summary of a finished run: counts, seconds, and the ratio to the least possible time."""
 
-from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evenload._plain_text import seconds_text
-from evenload.balance.bound import Bound, StageWork
 from evenload.balance.factors import Factors
-from evenload.balance.metrics import imbalance
 
-__all__ = ["DeviceShare", "RunTally", "Summary"]
+__all__ = ["DeviceShare", "Summary"]
 
 
 LEAST_S = 1.0  # a shorter run says little about shares
@@ -119,97 +116,3 @@ class Summary:
         ]
 
     __repr__ = __str__  # at a prompt, too: the fields are in ``to_json``
-
-
-@dataclass(slots=True)
-class _Share:
-    items: int = 0
-    chunks: int = 0
-    busy_s: float = 0.0
-
-
-class RunTally:
-    """The counts of chunks, items and busy seconds of a run, by device."""
-
-    def __init__(self, devices: list[str], likes: Mapping[str, str] | None = None):
-        self._work = StageWork(devices, likes=likes)
-        self._shares = {device: _Share() for device in devices}
-
-    def add(
-        self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool,
-        waited_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Count a chunk whose results were the first. ``is_good``: none of its items failed."""
-        share = self._shares.setdefault(device, _Share())
-        share.items += n_items
-        share.chunks += 1
-        share.busy_s += busy_s
-        self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good, waited_s=waited_s)
-
-    def add_shared(
-        self, device: str, items: Hashable, start_s: float, stop_s: float, *, is_done: bool
-    ) -> None:
-        """Take note of who had which items, and how long; see ``StageWork.add_shared``."""
-        self._work.add_shared(device, items, start_s, stop_s, is_done=is_done)
-
-    def shared(self) -> list[tuple[str, str, float, float]]:
-        """Pairs of devices that had the same items; see ``StageWork.shared``."""
-        return self._work.shared()
-
-    def add_waste(self, device: str, busy_s: float) -> None:
-        """Count what came second of a chunk: the device was busy, but no plan had to do it."""
-        self._shares.setdefault(device, _Share()).busy_s += busy_s
-
-    def summarise(
-        self,
-        n_ended: int,
-        wall_s: float,
-        startup_s: float,
-        *,
-        total: int | None = None,
-        n_failed: int = 0,
-        n_restored: int = 0,
-        n_duplicates: int = 0,
-        n_workers_lost: int = 0,
-        retries: Mapping[str, int] | None = None,
-        learned: str = "",
-        factors: Callable[[Bound], Factors | None] = lambda bound: None,
-    ) -> Summary:
-        """Make the summary of a run in which ``n_ended`` items ended in ``wall_s``, ``startup_s`` to start.
-
-        total    items that there were to do; by default those that ended
-        factors  makes the factors, given the bound
-        """
-        bound, shares = self._work.bound(), self._shares.values()
-        return Summary(
-            total=n_ended if total is None else total,
-            done=n_ended - n_failed,
-            failed=n_failed,
-            wall_s=wall_s,
-            startup_s=startup_s,
-            items_per_s=(n_ended - n_restored) / wall_s if wall_s > 0 else 0.0,
-            bound_s=bound.bound_s,
-            bound_up_to_s=bound.up_to_s,
-            ratio_to_bound=bound.ratio(wall_s - startup_s),
-            limit=bound.limit,
-            imbalance=imbalance([share.busy_s for share in shares]),
-            devices=self._device_shares(wall_s, bound.speeds),
-            duplicates=n_duplicates,
-            workers_lost=n_workers_lost,
-            restored=n_restored,
-            retries=dict(retries or {}),
-            learned=learned,
-            factors=factors(bound),
-        )
-
-    def _device_shares(self, wall_s: float, speeds: Mapping[str, float]) -> dict[str, DeviceShare]:
-        return {
-            device: DeviceShare(
-                share.items,
-                share.chunks,
-                share.busy_s,
-                share.busy_s / wall_s if wall_s > 0 else 0.0,
-                speeds.get(device),
-            )
-            for device, share in self._shares.items()
-        }

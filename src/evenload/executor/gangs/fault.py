@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from evenload.errors import GangError
 from evenload.executor.task.failure import Failure
 
-__all__ = ["RankFault", "is_waiting", "is_whole", "root_cause"]
+__all__ = ["RankFault", "is_waiting", "is_whole", "main_stack", "root_cause"]
 
 # In torch.distributed's errors on a rank whose peer is gone or late.
 SECOND_HAND = (
@@ -100,6 +100,12 @@ def exchange_of(stack: list[str]) -> str:
 def is_whole(stack: list[str]) -> bool:
     """Whether a rank's stack, as written by faulthandler, is there to its outermost frame, or cut short."""
     return any(line.endswith(" in <module>") or line.strip() == "..." for line in stack)
+
+
+def main_stack(lines: list[str]) -> list[str]:
+    """Return the stack of the thread that runs the rank, of all threads' by faulthandler: it is the last."""
+    heads = [at for at, line in enumerate(lines) if line.startswith(("Thread 0x", "Current thread 0x"))]
+    return lines[heads[-1] :] if heads else lines
 
 
 def is_waiting(stack: list[str]) -> bool:

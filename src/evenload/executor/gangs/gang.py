@@ -7,9 +7,6 @@ has a device, its output is shown, and it ends with this program. If a rank rais
 others are ended.
 """
 
-import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,24 +20,15 @@ from evenload.errors import ConfigError
 from evenload.events import EventLog
 from evenload.executor.backends import Backend, BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
-from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, root_cause
+from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, main_stack, root_cause
 from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
 from evenload.executor.gangs.store import LOCAL, loopback_name, open_store, returned
-from evenload.executor.supervisor.start_watch import StartLimits, StartWatch
+from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
-from evenload.executor.task.messages import (
-    Answered,
-    Gone,
-    Loaded,
-    Message,
-    Said,
-    Spoilt,
-    TaskRefused,
-    Untrue,
-    Up,
-    Warned,
-)
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Answered, Gone, Spoilt
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
+from evenload.executor.task.task import PreparedTask
 from evenload.executor.worker.fork_server import imports_of
 
 __all__ = ["Gang", "GangCall", "gang", "gang_beside"]
@@ -51,7 +39,6 @@ EXTRA_S = 60.0  # torch's time limit is later, as this one reports more
 GRACE_S = 1.0
 LOOK_S = 1.0  # how often to look at the clock
 LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile
-JOIN, RUN = 1, 2  # the chunks that each worker gets
 IMPORTS = ("numpy", "torch")  # once for all ranks, where they are forked
 
 
@@ -132,8 +119,16 @@ def gang_beside(
         reached.close(GRACE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What a worker is sent: to join the process group, or to run the function."""
+
+    number: int
+    is_join: bool
+
+
 class Gang:
-    """A gang as the parent process runs it: worker n is rank n, on the n-th device.
+    """A gang as the parent process runs it, the driver of its workers: a rank on each device, in order.
 
     A worker's first chunk joins the process group, its second runs the function.
 
@@ -148,22 +143,16 @@ class Gang:
         self._backend = backend
         self._pool = pool
         self._devices: list[Device] = list(pool)
+        self._rank_of = {device.id: number for number, device in enumerate(self._devices)}
         self._record = record
         self._call = call
         self._began_s = 0.0
-        self._pids: dict[int, int | None] = {}
+        self._rendezvous: Rendezvous | None = None
         self._joined: set[int] = set()
         self._results: dict[int, Any] = {}
         self._faults: list[RankFault] = []
-        self._stacks: dict[int, list[str]] = {number: [] for number in range(len(pool))}
-        self._is_asking = False
         self._task = Tasks().prepare(call_function)
-        asked_s = time.monotonic()
-        self._ranks = [
-            Worker(number, device.id, self._worker(number), asked_s, device, loading=self._task)
-            for number, device in enumerate(self._devices)
-        ]
-        self._starts = StartWatch(StartLimits(), backend.activity)
+        self._supervisor = Supervisor(backend, record, self)
 
     def run(self) -> list[Any]:
         """Run the call on all ranks; returns their results by rank. Raises GangError."""
@@ -172,17 +161,20 @@ class Gang:
         host = self._backend.host if self._is_spread else LOCAL
         limit_s = None if timeout_s is None else timeout_s + EXTRA_S
         with open_store(host) as (store, port):
-            rendezvous = Rendezvous(host, port, size, self._group, limit_s)
+            self._rendezvous = Rendezvous(host, port, size, self._group, limit_s)
             self._record.stage_started(stage, size)
-            for number, device in enumerate(self._devices):
-                self._backend.start(number, device, self._pool, self._environment(device))
-            self._wait_for(self._joined, lambda number: (join, rendezvous, number))
+            for device in self._devices:
+                worker = self._supervisor.start(device.id, device, self._pool, self._environment(device))
+                if worker is not None:
+                    self._supervisor.load(worker, self._task)
+            self._wait_for(self._joined)
             self._began_s = time.monotonic()
-            for number in range(size) if not self._faults else ():
-                call = (run_rank, pickled, self._call.arguments(number), rendezvous, number)
-                self._send(number, RUN, call)
+            for worker in tuple(self._supervisor.workers.values()) if not self._faults else ():
+                number = self._rank_of[worker.slot]
+                call = (run_rank, pickled, self._call.arguments(number), self._rendezvous, number)
+                self._send(worker, call, is_join=False)
             until = None if timeout_s is None else self._began_s + timeout_s
-            self._wait_for(self._results, None, until)
+            self._wait_for(self._results, until)
             if not self._faults and len(self._results) < size:
                 self._blame(f"did not end within {timeout_s:g} s")
             if self._faults:
@@ -192,94 +184,61 @@ class Gang:
         self._record.stage_finished(stage, None)
         return [self._results[number] for number in range(size)]
 
-    # --- messages ---------------------------------------------------------------------------------
-
-    def _wait_for(
-        self,
-        done: set[int] | dict[int, Any],
-        first: Callable[[int], tuple] | None,
-        until: float | None = None,
-    ) -> None:
+    def _wait_for(self, done: set[int] | dict[int, Any], until: float | None = None) -> None:
         """Read messages until all ranks are in ``done``, one has a fault, or the time is up.
 
         What passes while the program is stopped, and its ranks maybe with it, does not count.
-        ``first`` makes the call to send to a rank that has loaded the task.
         """
         while len(done) < len(self._devices) and not self._faults:
             now = time.monotonic()
             if until is not None and until <= now:
                 return
-            limit_s = LOOK_S if until is None else min(LOOK_S, until - now)
-            messages = self._backend.poll(None if until is None and first is None else limit_s)
+            self._supervisor.poll(LOOK_S if until is None else min(LOOK_S, until - now))
             if until is not None and time.monotonic() - now > LOOK_S + LATE_S:
                 until += time.monotonic() - now
-            for message in messages:
-                if isinstance(message, Up):
-                    self._pids[message.worker] = message.pid
-                    self._ranks[message.worker].is_up = True
-                    self._backend.load(message.worker, self._task)
-                elif isinstance(message, Loaded) and first is not None:
-                    self._ranks[message.worker].loading = None
-                    self._send(message.worker, JOIN, first(message.worker))
-                else:
-                    self._take(message)
-            if first is not None:
-                self._look_at_starts()
 
-    def _look_at_starts(self) -> None:
-        for rank, how, is_over in self._starts.look(self._ranks, time.monotonic()):
-            self._record.note("warning", f"{rank.slot}: rank {rank.number} {how}")
-            if is_over:
-                self._faults.append(RankFault(rank.number, how))
+    def _send(self, worker: Worker, call: tuple, *, is_join: bool) -> None:
+        self._supervisor.send(worker, _Chunk(self._supervisor.next_chunk(), is_join), self._task, [call])
 
-    def _send(self, number: int, chunk: int, call: tuple) -> None:
-        self._backend.run(number, self._task.id, chunk, [call], False)
+    # --- what the supervisor tells ----------------------------------------------------------------
 
-    def _take(self, message: Message) -> None:
-        number = message.worker
-        if isinstance(message, Answered):
-            self._answered(number, message)
-        elif isinstance(message, Spoilt | TaskRefused):
-            self._faults.append(RankFault(number, f"failed: {message.failure.summary}", message.failure))
-        elif isinstance(message, Untrue):
-            self._faults.append(RankFault(number, f"sent {message.why}"))
-        elif isinstance(message, Gone) and number not in self._results:
-            self._record.worker_exited(self._devices[number].id, self._worker(number), message.reason)
-            self._faults.append(RankFault(number, message.reason, last_words=message.last_words))
-        elif isinstance(message, Said) and self._is_asking:
-            self._stacks[number].append(message.line)
-        elif isinstance(message, Said):
-            self._record.said(self._devices[number].id, message.line)
-        elif isinstance(message, Warned):
-            self._record.note("warning", message.text)
+    def loaded(self, worker: Worker) -> None:
+        assert self._rendezvous is not None
+        self._send(worker, (join, self._rendezvous, self._rank_of[worker.slot]), is_join=True)
 
-    def _answered(self, number: int, message: Answered) -> None:
-        answer, device = message.answer, self._devices[number].id
-        untrue = answer.fault(1) or ("nothing" if answer.skipped is not None else "")
-        if untrue:
-            self._faults.append(RankFault(number, f"sent {untrue}"))
-            return
+    def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
+        self._fault(worker, f"failed: {failure.summary}", failure)
+
+    def spoilt(self, worker: Worker, chunk: _Chunk, message: Spoilt) -> None:
+        self._fault(worker, f"failed: {message.failure.summary}", message.failure)
+
+    def gone(self, worker: Worker, message: Gone) -> None:
+        if self._rank_of[worker.slot] not in self._results:
+            self._fault(worker, message.reason, last_words=message.last_words)
+
+    def answered(self, worker: Worker, chunk: _Chunk, message: Answered) -> None:
+        answer, number = message.answer, self._rank_of[worker.slot]
+        if answer.skipped is not None:
+            return  # it is being killed
         failure = answer.failures.get(0)
         if failure is not None:
-            self._faults.append(RankFault(number, f"raised {failure.summary}", failure))
-        if message.chunk == JOIN:
+            self._fault(worker, f"raised {failure.summary}", failure)
+        if chunk.is_join:
             self._joined.add(number)
-            startup_s = answer.stop_s - answer.start_s
-            self._record.worker_started(device, self._worker(number), self._pids[number], startup_s)
             return
         answer.bound_times(self._began_s, time.monotonic())
         self._results[number] = answer.values[0]
         self._record.span(
-            self._call.stage, device, self._worker(number), (number,),
+            self._call.stage, worker.slot, worker.name, (number,),
             answer.start_s, answer.stop_s, answer.busy_s,
             "ok" if failure is None else "failed", "a rank", self._began_s, False,
             waited_s=answer.waited_s, cpu_s=answer.cpu_s,
         )  # fmt: skip
 
-    def _worker(self, number: int) -> str:
-        return f"{self._devices[number].id}/1"
+    # --- the rank at fault ------------------------------------------------------------------------
 
-    # --- the rank at fault ------------------------------------------------------------------------------
+    def _fault(self, worker: Worker, what: str, failure: Failure | None = None, last_words: str = "") -> None:
+        self._faults.append(RankFault(self._rank_of[worker.slot], what, failure, last_words))
 
     def _settle(self) -> None:
         """Wait for more faults: a rank that dies makes others raise, and theirs may be reported first."""
@@ -292,27 +251,27 @@ class Gang:
 
     def _blame(self, what: str) -> None:
         """Ask late ranks for their stacks: those inside torch.distributed only wait for others."""
-        late = [number for number in range(len(self._devices)) if number not in self._results]
-        self._is_asking, stacks = True, []
-        for number in late:
-            pid = self._pids.get(number)
-            if pid and not self._devices[number].node:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGUSR1)
-                    stacks.append(self._stacks[number])
-        self._listen(ANSWER_S, lambda: bool(self._faults) or all(map(is_whole, stacks)))
-        for number in late if not self._faults else ():
-            stack = self._stacks[number]
+        late = [
+            one for one in self._supervisor.workers.values() if self._rank_of[one.slot] not in self._results
+        ]
+        for worker in late:
+            self._supervisor.ask_stack(worker)
+        self._listen(ANSWER_S, lambda: bool(self._faults) or all(is_whole(one.stack or []) for one in late))
+        for worker in late if not self._faults else ():
+            stack = main_stack(worker.stack or [])
             self._faults.append(
-                RankFault(number, what, last_words="\n".join(stack), is_waiting=is_waiting(stack))
+                RankFault(
+                    self._rank_of[worker.slot],
+                    what,
+                    last_words="\n".join(stack),
+                    is_waiting=is_waiting(stack),
+                )
             )
 
     def _listen(self, seconds: float, is_enough: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not is_enough():
-            for message in self._backend.poll(max(0.0, until - time.monotonic())):
-                if not isinstance(message, Up | Loaded):
-                    self._take(message)
+            self._supervisor.poll(max(0.0, until - time.monotonic()))
 
     # --- where ------------------------------------------------------------------------------------
 

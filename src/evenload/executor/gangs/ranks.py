@@ -1,9 +1,7 @@
 """The part of a gang that runs in the worker process of a rank: first ``join``, then ``run_rank``."""
 
-import faulthandler
 import os
 import pickle
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,7 +57,6 @@ def join(rendezvous: Rendezvous, number: int) -> None:
     import torch
     import torch.distributed as dist
 
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a late rank for its stack
     # As torchrun sets them: libraries such as accelerate look for these, and join the group that is there.
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(rendezvous.size), "LOCAL_RANK": "0"}
     os.environ |= {"MASTER_ADDR": rendezvous.host, "MASTER_PORT": str(rendezvous.port)}

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.record import Record
-from evenload.executor.loop.device_slot import DeviceSlot
-from evenload.executor.loop.membership import Membership
+from evenload.executor.loop.membership import DeviceSlot, Membership
 from evenload.executor.loop.watchdog import Watchdog
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.run.sent_chunk import SentChunk

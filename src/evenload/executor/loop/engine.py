@@ -16,8 +16,7 @@ from evenload.errors import ExecutorClosed
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.chunk_sender import ChunkSender
-from evenload.executor.loop.device_slot import DeviceSlot
-from evenload.executor.loop.membership import Membership
+from evenload.executor.loop.membership import DeviceSlot, Membership
 from evenload.executor.loop.watchdog import Watchdog
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.call_queue import CallQueue

@@ -1,10 +1,10 @@
 """Finds who takes too long: items over their time limit, workers that do not stop, slow items."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from evenload.executor.decide.record import Record
 from evenload.executor.run.run import Run, Sent
+from evenload.executor.supervisor.awake_clock import AwakeClock
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.transport.progress_cell import NOT_BEGUN
@@ -16,7 +16,6 @@ STUCK_S = 1.0  # an item that runs so long, and much longer than all before, sha
 STUCK_TIMES = 20.0
 SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
 LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile, and its workers maybe with it
-MOST_STOPS = 1000  # are remembered
 PACKING_S = 10.0  # beside their time limits, for items to be unpickled, or their results to be pickled
 PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 
@@ -33,8 +32,7 @@ class Watchdog:
         self.due_s = 0.0
         self._supervisor = supervisor
         self._record = record
-        self._looked_s = 0.0
-        self._stops: deque[tuple[float, float]] = deque(maxlen=MOST_STOPS)
+        self._clock = AwakeClock(LATE_S, counted_s=0.0)
 
     def expect(self, now: float, timeout_s: float) -> None:
         """A chunk was sent whose items have a time limit."""
@@ -42,9 +40,8 @@ class Watchdog:
 
     def look(self, workers: Iterable[Worker], runs: Sequence[Run], now: float) -> None:
         """Look at all ``workers``. One that is stuck with a copy is freed if ``runs`` have items for it."""
-        if now - self.due_s > LATE_S:
-            self._stops.append((self._looked_s, now))
-        self._looked_s, self.due_s = now, now + LOOK_S
+        self._clock.look(now, self.due_s)
+        self.due_s = now + LOOK_S
         for worker in workers:
             if worker.chunks:
                 is_wanted = any(run.has_items_for(worker.slot) for run in runs)
@@ -52,7 +49,7 @@ class Watchdog:
 
     def _look_at(self, worker: Worker, chunk: Sent, is_wanted: bool, now: float) -> None:
         position, seconds = self._supervisor.progress(worker)
-        seconds = self._running_s(seconds, now)
+        seconds = self._clock.since(now - seconds, now)
         position = chunk.position_at_end(position)
         sizing, limit_s = chunk.run.sizing, chunk.run.options.timeout_s
         is_stuck = position >= 0 and seconds > max(STUCK_S, STUCK_TIMES * sizing.longest_s)
@@ -73,7 +70,7 @@ class Watchdog:
         elif chunk.overtime_at is None:
             if position == NOT_BEGUN and worker.loading is None:
                 chunk.due_s = now if chunk.due_s is None else chunk.due_s
-                seconds = self._running_s(now - chunk.due_s, now)
+                seconds = self._clock.since(chunk.due_s, now)
             left_s = self._left_s(chunk, limit_s, position, seconds)
             if left_s > 0:
                 self.due_s = min(self.due_s, now + left_s)
@@ -84,11 +81,6 @@ class Watchdog:
             else:
                 chunk.overtime_at = position
                 self._supervisor.kill(worker)
-
-    def _running_s(self, seconds: float, now: float) -> float:
-        """Of the last ``seconds``, those in which the program was not stopped."""
-        since_s = now - seconds
-        return seconds - sum(to_s - max(from_s, since_s) for from_s, to_s in self._stops if to_s > since_s)
 
     def _left_s(self, chunk: Sent, limit_s: float, position: int, seconds: float) -> float:
         """How long it may stay where it is. To pickle and unpickle is limited, too, for all items at once."""

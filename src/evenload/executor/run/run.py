@@ -11,20 +11,18 @@ from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.policy import Policy, Pull
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import SizeModel
-from evenload.errors import NoUsableDevice, TaskError
+from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
 from evenload.executor.decide import instruction as ins
+from evenload.executor.decide.attempts import Losses
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.device_trust import DeviceVerdicts
 from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
-from evenload.executor.decide.machine_losses import MachineLosses
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
 from evenload.executor.run.chunk_sizing import ChunkSizing
-from evenload.executor.run.feeder import Feeder
 from evenload.executor.run.item_describer import ItemDescriber
-from evenload.executor.run.lost_items import error_of_lost_item
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.progress_line import ProgressLine
 from evenload.executor.run.run_account import RunAccount
@@ -32,7 +30,7 @@ from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.messages import Answered, Gone
+from evenload.executor.task.messages import OVER_MEMORY, Answered, Gone
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
@@ -43,6 +41,33 @@ __all__ = ["Run", "Sent"]
 
 LOOK_AHEAD = 100_000
 LOOK_AHEAD_BYTES = 512 * 1024 * 1024
+
+
+N_LOOKED_UP = 256  # items at once that are looked for in a journal
+
+
+def error_of_lost_item(item: int, why: str, device: str, gone: Gone, timeout_s: float | None) -> TaskError:
+    """What is delivered for ``item``. ``why``: overtime | unknown (it may not run again) | died."""
+    if why == "overtime":
+        return TaskTimeout(
+            f"item {item} ran longer than {timeout_s:g} s; its worker was replaced",
+            index=item,
+            device=device,
+            remote_traceback=gone.last_words,
+            hint="raise timeout_s if it only needs longer",
+        )
+    how = gone.reason
+    if why == "unknown":
+        text = f"the worker with item {item} {how}; it may not be run again, its outcome is unknown"
+        hint = None
+    else:
+        text = f"item {item} was given up: every worker that ran it {how}"
+        hint = "run it alone, or inline"
+        if gone.cause.startswith(OVER_MEMORY):
+            hint = "raise memory_limit, or have an item (or batch) need less at once"
+    error = WorkerLost(text, index=item, device=device, remote_traceback=gone.last_words, hint=hint)
+    error.exit_code_of_worker = gone.exit_code
+    return error
 
 
 class Run:
@@ -84,12 +109,9 @@ class Run:
         self._account = RunAccount(record, options.stage, devices, options.work)
         self.certificate = self._account.certificate
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
-        look_ahead = options.look_ahead or LOOK_AHEAD
-        self._feeder = Feeder(
-            source, scheduler, sink, self.sizing, self._account, journal, look_ahead, self._look_ahead_bytes
-        )
+        self._look_ahead = options.look_ahead or LOOK_AHEAD
         self._causes: dict[str, str] = {}
-        self._machine_losses = MachineLosses()
+        self._losses = Losses()
         self._progress: ProgressLine | None = None
         self._call_s = self._began_s = 0.0
         self._ended_s: float | None = None
@@ -217,10 +239,65 @@ class Run:
 
     def feed(self) -> None:
         """Let the scheduler have what is there, as far as results may pile up."""
-        while not self.is_over and self._feeder.feed(len(self.devices)):
+        while not self.is_over and self._feed():
             pass
         if self._describer is not None and not self.is_over:
             self._describer.refresh()
+
+    def _feed(self) -> bool:
+        """Let the scheduler have what is there, as far as results may pile up.
+
+        Returns True if there may be more at once: what a journal has makes room without any device.
+        """
+        scheduler, source, sink = self._scheduler, self.source, self._sink
+        if scheduler.is_ended:
+            return False
+        limit = self._limit()
+        source.want(min(limit, self.sizing.demand(len(self.devices), self._look_ahead_bytes)))
+        if scheduler.n_fed == source.n_ready:
+            source.call_when_more()
+        is_ended, n_ready = source.is_ended, source.n_ready  # in this order: the reader ends last
+        n_new = min(n_ready, limit) - scheduler.n_fed
+        is_known = False
+        if self.journal is not None:
+            is_last = is_ended and scheduler.n_fed + n_new == n_ready
+            is_known = self._feed_from_journal(self.journal, n_new, is_last)
+        elif n_new > 0:
+            scheduler.handle(ins.ItemsRead(n_new, source.costs(scheduler.n_fed, n_new)))
+        if is_ended and scheduler.n_fed == n_ready:
+            scheduler.handle(ins.InputEnded())
+        sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
+        return is_known
+
+    def _feed_from_journal(self, journal: "JournalSink", n_new: int, is_last: bool) -> bool:
+        """Deliver what the journal has of the next items at once. Returns True unless that was all."""
+        scheduler, source, batch = self._scheduler, self.source, self.sizing.n_per_call
+        n_piece = batch * -(-N_LOOKED_UP // batch)
+        has_more, n_new = n_new > n_piece, min(n_new, n_piece)
+        if n_new % batch and (has_more or not is_last):
+            n_new -= n_new % batch  # whole batches, so that one is known as a whole if all of it is
+        if n_new <= 0:
+            return False
+        start = scheduler.n_fed
+        scheduler.handle(ins.ItemsRead(n_new, source.costs(start, n_new)))
+        blocks = journal.known(range(start, start + n_new))
+        if blocks:
+            items = tuple(item for block in blocks for item in block.items)
+            scheduler.handle(ins.ItemsRestored(items))
+            self.sizing.restored(len(items))
+            self._account.restored(blocks, items)
+            source.release(items)
+            journal.pass_on(blocks)
+        return has_more or bool(blocks)
+
+    def _limit(self) -> int:
+        """No item beyond this one yet: results wait for their turn, or for whoever fetches them.
+
+        Whole batches, so that none waits for ever for items that must wait for its results.
+        """
+        room = self._look_ahead if self._sink.n_bytes < self._look_ahead_bytes else 0
+        batch = self.sizing.n_per_call
+        return -(-max(self._sink.n_taken + room, self._scheduler.n_fed) // batch) * batch
 
     def deal(self, device: str, now: float, *, may_copy: bool = True, most: int | None = None) -> Send | Rest:
         """The next chunk for ``device``, or why there is none now.
@@ -321,7 +398,7 @@ class Run:
         if position != QUEUED:
             self._account.worker_lost()
             may_excuse = gone.is_cut_off and self.options.repeatable and chunk.overtime_at is None
-            if may_excuse and self._machine_losses.excuse(chunk.send.items):
+            if may_excuse and self._losses.excuse(chunk.send.items):
                 position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
         self._account.ended(chunk, device, now, "lost")

@@ -1,20 +1,32 @@
 """What the workers did for one run: counted for its summary, and told as events."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from evenload.balance.bound import StageWork
 from evenload.balance.factors import like_of
+from evenload.balance.metrics import imbalance
 from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.kept_chunks import KeptChunks
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.run_seconds import RunSeconds
-from evenload.executor.decide.summary import RunTally, Summary
+from evenload.executor.decide.summary import DeviceShare, Summary
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
 
 __all__ = ["RunAccount"]
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one device did: of the chunks whose results were the first, and busy seconds of all."""
+
+    items: int = 0
+    chunks: int = 0
+    busy_s: float = 0.0
 
 
 class RunAccount:
@@ -40,12 +52,13 @@ class RunAccount:
         self._devices, self._work = devices, work
         self.seconds = RunSeconds()
         self._likes = {device: like_of(known) for device, known in devices.items()}
-        self._tally = RunTally(list(devices), self._likes)
+        self._work_done = StageWork(devices, likes=self._likes)
+        self._shares = {device: _Share() for device in devices}
         self.kept = KeptChunks(stage)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the run, for ``json.dumps``. See ``KeptChunks``."""
-        return self.kept.certificate(self._likes, self._tally.shared())
+        return self.kept.certificate(self._likes, self._work_done.shared())
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
@@ -61,20 +74,35 @@ class RunAccount:
         learned: str,
     ) -> Summary:
         """The run is over, and ``n_items`` of ``total`` have ended; None: how many there were is unknown."""
-        summary = self._tally.summarise(
-            n_items,
-            end_s - began_s,
-            startup_s,
-            total=total,
-            n_failed=self.n_failed,
-            n_restored=self._n_restored,
-            n_duplicates=self.n_duplicates,
-            n_workers_lost=self._n_workers_lost,
-            retries=retries,
+        bound, wall_s = self._work_done.bound(), end_s - began_s
+        summary = Summary(
+            total=n_items if total is None else total,
+            done=n_items - self.n_failed,
+            failed=self.n_failed,
+            wall_s=wall_s,
+            startup_s=startup_s,
+            items_per_s=(n_items - self._n_restored) / wall_s if wall_s > 0 else 0.0,
+            bound_s=bound.bound_s,
+            bound_up_to_s=bound.up_to_s,
+            ratio_to_bound=bound.ratio(wall_s - startup_s),
+            limit=bound.limit,
+            imbalance=imbalance([share.busy_s for share in self._shares.values()]),
+            devices={
+                device: DeviceShare(
+                    share.items,
+                    share.chunks,
+                    share.busy_s,
+                    share.busy_s / wall_s if wall_s > 0 else 0.0,
+                    bound.speeds.get(device),
+                )
+                for device, share in self._shares.items()
+            },
+            duplicates=self.n_duplicates,
+            workers_lost=self._n_workers_lost,
+            restored=self._n_restored,
+            retries=dict(retries),
             learned=learned,
-            factors=lambda bound: self.seconds.factors(
-                began_s, end_s, bound, self._devices, self._work or {}
-            ),
+            factors=self.seconds.factors(began_s, end_s, bound, self._devices, self._work or {}),
         )
         self._record.stage_finished(self._stage, summary.bound_s or None, learned, self._result_bytes)
         return summary
@@ -95,18 +123,19 @@ class RunAccount:
         if n_run < len(items):  # it was told to skip the rest
             items = items[:n_run] or items
             cost = None if cost is None else cost * len(items) / len(chunk.send.items)
+        share = self._shares.setdefault(device, _Share())
+        share.busy_s += answer.busy_s
         if n_first:
-            share = None if cost is None else cost * needed
-            self._tally.add(
-                device, answer.busy_s * needed, n_first, cost=share, is_good=is_good,
-                waited_s=answer.waited_s * needed,
+            share.items += n_first
+            share.chunks += 1
+            self._work_done.add(
+                device, answer.busy_s * needed, n_first, cost=None if cost is None else cost * needed,
+                is_good=is_good, waited_s=answer.waited_s * needed,
             )  # fmt: skip
             times = answer.start_s, answer.stop_s, work_s, answer.waited_s
             self.kept.add(device, items, *times, cost, is_good=is_good)
         if is_good and not answer.waited_s:  # nobody knows how long a copy of it would have waited
-            self._tally.add_shared(device, _key(items), 0.0, work_s, is_done=True)
-        if needed < 1.0:
-            self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
+            self._work_done.add_shared(device, _key(items), 0.0, work_s, is_done=True)
         waits = answer.waited_s, answer.cpu_s
         self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first, *waits)
         self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status, *waits)
@@ -115,7 +144,7 @@ class RunAccount:
         """``chunk`` has no results: failed | lost | superseded."""
         since_s = self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
         if status == "superseded":
-            self._tally.add_shared(device, _key(chunk.send.items), since_s, now, is_done=False)
+            self._work_done.add_shared(device, _key(chunk.send.items), since_s, now, is_done=False)
         self._span(chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status)
 
     def worker_lost(self) -> None:

@@ -75,30 +75,30 @@ class StartWatch:
         if now < self._due_s:
             return []
         self._due_s = now + TURN_S
-        awake_s = self._clock.look(now)
+        self._clock.look(now)
         waiting = {worker.number: worker for worker in workers if not worker.is_up or worker.loading}
         self._starts = {number: start for number, start in self._starts.items() if number in waiting}
-        late = (self._look_at(worker, awake_s) for worker in waiting.values())
+        late = (self._look_at(worker, now) for worker in waiting.values())
         return [one for one in late if one is not None]
 
-    def _look_at(self, worker: Worker, awake_s: float) -> LateStart | None:
+    def _look_at(self, worker: Worker, now: float) -> LateStart | None:
         what = f"built {worker.loading.name}" if worker.is_up and worker.loading else "started"
         start = self._starts.get(worker.number)
         if start is None or start.what != what:
             activity = self._activity(worker.number)
-            self._starts[worker.number] = _Start(what, awake_s, awake_s, activity, awake_s)
+            self._starts[worker.number] = _Start(what, now, now, activity, now)
             return None
-        if awake_s - start.looked_s < LOOK_S:
+        if self._clock.since(start.looked_s, now) < LOOK_S:
             return None
-        start.looked_s = awake_s
+        start.looked_s = now
         activity = self._activity(worker.number)
         if activity is None or start.activity is None or abs(activity - start.activity) >= SIGN:
-            start.activity, start.sign_s, start.is_told = activity, awake_s, False
-        return self._judged(worker, start, awake_s)
+            start.activity, start.sign_s, start.is_told = activity, now, False
+        return self._judged(worker, start, now)
 
-    def _judged(self, worker: Worker, start: _Start, awake_s: float) -> LateStart | None:
+    def _judged(self, worker: Worker, start: _Start, now: float) -> LateStart | None:
         limits = self._limits
-        silent_s, total_s = awake_s - start.sign_s, awake_s - start.since_s
+        silent_s, total_s = self._clock.since(start.sign_s, now), self._clock.since(start.since_s, now)
         most_silent_s = limits.build_s if worker.is_up else limits.up_s
         if silent_s > most_silent_s:
             how = f"had not {start.what} and shown no sign of life for {silent_s:.0f} s"

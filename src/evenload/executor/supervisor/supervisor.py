@@ -10,7 +10,8 @@ pipeline's loop runs stages. Everything but ``wake`` belongs to the driver's thr
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from evenload.devices import Device, DevicePool
@@ -75,6 +76,7 @@ class Supervisor:
     """The workers of one backend, at most one in each slot (a device, or a group of devices).
 
     workers  those that are starting or there, by slot
+    waiting  those that an earlier driver left, by slot
     limits   of how long a worker may take to start, and to build a task
     reading  for those who wait: says whose results hold up the thread that reads them
     """
@@ -83,6 +85,7 @@ class Supervisor:
         self, backend: Backend, record: Record, driver: Driver, *, limits: StartLimits | None = None
     ):
         self.workers: dict[str, Worker] = {}
+        self.waiting: dict[str, Worker] = {}
         self._backend, self._record, self._driver = backend, record, driver
         self._starts = StartWatch(limits or StartLimits(), backend.activity)
         self._by_number: dict[int, Worker] = {}
@@ -101,18 +104,62 @@ class Supervisor:
             Gone: self._on_gone,
         }
 
+    # --- from one driver to the next --------------------------------------------------------------
+
+    def serve(self, record: Record, driver: Driver) -> None:
+        """Have another driver, once the one before has left its workers."""
+        self._record, self._driver = record, driver
+        self.reading = ReadingWatch(self._name_of, record)
+
+    def leave(self, slots: Collection[str]) -> None:
+        """Let the idle workers of ``slots`` wait for the next driver; all others are ended now."""
+        for slot, worker in tuple(self.workers.items()):
+            if slot in slots and worker.may_work and not worker.is_untrue:
+                self._record.worker_exited(slot, worker.name, "closed")
+                self.waiting[slot] = self.workers.pop(slot)
+            else:
+                self.discard(worker, "closed")
+
+    def adopt(self, worker: Worker, chunk: Any, task: PreparedTask, item: Any) -> None:
+        """Tell a worker that waited, by an ``item`` for the task that it has, to be one for ``task``.
+
+        ``Driver.loaded``, ``refused`` or ``gone`` follows.
+        """
+        (held,) = worker.tasks.values()
+        self.send(worker, chunk, held, [item])
+        worker.loading, worker.adopting = task, chunk
+
+    def _awaken(self, slot: str, device: Device, environment: Mapping[str, str]) -> Worker | None:
+        """Return the worker that waits in ``slot`` if it has this environment; end those on its devices."""
+        found = self.waiting.get(slot)
+        if found is not None and (found.device.id, found.environment) == (device.id, environment):
+            del self.waiting[slot]
+            found = replace(found, asked_s=time.monotonic(), is_ready=False, has_worked=False, stack=None)
+            self._by_number[found.number] = self.workers[slot] = found
+            return found
+        wanted = _memories(device, environment)
+        for other in tuple(self.waiting.values()):
+            if other is found or not wanted.isdisjoint(_memories(other.device, other.environment)):
+                self._forget(other)
+                self._backend.kill(other.number)
+        return None
+
     # --- from start to end ------------------------------------------------------------------------
 
     def start(
         self, slot: str, device: Device, pool: DevicePool, environment: Mapping[str, str]
     ) -> Worker | None:
-        """Start a worker in ``slot``. If that is impossible, the driver is told at once that it is gone.
+        """Start a worker in ``slot``, or take the one that waits there: it has a task, and is to ``adopt``.
 
-        Returns None then.
+        If that is impossible, the driver is told at once that it is gone, and this returns None.
         """
+        waiting = self._awaken(slot, device, environment) if self.waiting else None
+        if waiting is not None:
+            return waiting
         self._n_workers += 1
         self._n_started[slot] += 1
-        worker = Worker(self._n_workers, slot, f"{slot}/{self._n_started[slot]}", time.monotonic(), device)
+        name = f"{slot}/{self._n_started[slot]}"
+        worker = Worker(self._n_workers, slot, name, time.monotonic(), device, dict(environment))
         self._by_number[worker.number] = self.workers[slot] = worker
         try:
             self._backend.start(worker.number, device, pool, environment)
@@ -169,6 +216,7 @@ class Supervisor:
         for worker in self.workers.values():
             self._record.worker_exited(worker.slot, worker.name, "closed")
         self.workers.clear()
+        self.waiting.clear()
         self._by_number.clear()
 
     def _name_of(self, number: int) -> str:
@@ -176,7 +224,8 @@ class Supervisor:
         return worker.name if worker is not None else "a worker that is gone"
 
     def _forget(self, worker: Worker) -> None:
-        del self._by_number[worker.number], self.workers[worker.slot]
+        there = self.waiting if self.waiting.get(worker.slot) is worker else self.workers
+        del self._by_number[worker.number], there[worker.slot]
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -235,7 +284,10 @@ class Supervisor:
 
     def _receive(self, message: Message) -> None:
         worker = self._by_number.get(message.worker)
-        if worker is not None and not (worker.is_untrue and type(message) not in ALWAYS_HEARD):
+        if worker is not None and self.waiting.get(worker.slot) is worker:
+            if type(message) is Gone:
+                self._forget(worker)
+        elif worker is not None and not (worker.is_untrue and type(message) not in ALWAYS_HEARD):
             self._handlers[type(message)](worker, message)
 
     def _give_up_late_starts(self, now: float) -> None:
@@ -264,12 +316,14 @@ class Supervisor:
         worker.tasks[message.task], worker.loading = worker.loading, None
         worker.startup_s = max(worker.startup_s, message.seconds)
         if not worker.is_ready:
-            worker.is_ready = True
-            worker.startup_s = time.monotonic() - worker.asked_s
-            self._record.worker_started(
-                worker.slot, worker.name, worker.pid, worker.startup_s, min(message.seconds, worker.startup_s)
-            )
+            self._tell_ready(worker, message.seconds)
         self._driver.loaded(worker)
+
+    def _tell_ready(self, worker: Worker, build_s: float) -> None:
+        worker.is_ready, worker.startup_s = True, time.monotonic() - worker.asked_s
+        self._record.worker_started(
+            worker.slot, worker.name, worker.pid, worker.startup_s, min(build_s, worker.startup_s)
+        )
 
     def _on_refused(self, worker: Worker, message: TaskRefused) -> None:
         if worker.loading is None or worker.loading.id != message.task:
@@ -286,13 +340,27 @@ class Supervisor:
         if message.answer.skipped is not None and message.chunk > worker.last_dropped:
             # A task has written into the memory that says what to skip: it would skip all it gets.
             self.kill(worker, "was killed as it skipped items that it was to run")
+        if worker.chunks[0] is worker.adopting:
+            return self._on_adopted(worker, tuple(message.answer.failures.values()))
         worker.has_worked = True
         self._driver.answered(worker, worker.take_chunk(), message)
 
     def _on_spoilt(self, worker: Worker, message: Spoilt) -> None:
         if not worker.is_at(message.chunk):
             return self._end_for(worker, "results")
+        if worker.chunks[0] is worker.adopting:
+            return self._on_adopted(worker, (message.failure,))
         self._driver.spoilt(worker, worker.take_chunk(), message)
+
+    def _on_adopted(self, worker: Worker, failures: Sequence[Failure]) -> None:
+        """A worker that waited has heard of the task that it is to have."""
+        worker.take_chunk()
+        task, worker.loading = worker.loading, None
+        assert task is not None
+        for failure in failures:
+            return self._driver.refused(worker, task, failure)
+        self._tell_ready(worker, 0.0)
+        return self._driver.loaded(worker)
 
     def _on_said(self, worker: Worker, message: Said) -> None:
         if worker.stack is not None and STACK_LINE.match(message.line):
@@ -313,3 +381,9 @@ class Supervisor:
         worker.has_worked |= bool(worker.chunks) and message.position != NOT_BEGUN
         self._record.worker_exited(worker.slot, worker.name, message.reason)
         self._driver.gone(worker, message)
+
+
+def _memories(device: Device, environment: Mapping[str, str]) -> set[str]:
+    """Return the GPUs that a worker sees, or the device that it is for: whose memory it may have."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return set(visible.split(",")) if visible not in ("", "-1") else {device.id}

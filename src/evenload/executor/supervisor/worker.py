@@ -1,6 +1,7 @@
 """A worker process as those see it who give it work."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,12 @@ class Worker:
     number      names it to the backend; numbers are not used again
     slot        the device, or group of devices, that it works on
     name        for people: the slot, and which of its workers this is
-    device      that it was started for
+    device      that it was started for; ``environment``: what it was started with
     asked_s     when it was decided to start it
     startup_s   seconds until its first task was built; or that a later task took to build, if more
     tasks       the tasks that are built there
     loading     the task that is being built
+    adopting    the chunk by which a worker that waited hears of a new task
     chunks      what it was sent and has not answered, in order: the driver's own values, with a ``number``
     n_in_chunk  how many items each of them has
     n_items     items that it was sent
@@ -39,6 +41,7 @@ class Worker:
     name: str
     asked_s: float
     device: Device
+    environment: Mapping[str, str] = field(default_factory=dict)
     startup_s: float = 0.0
     pid: int | None = None
     n_items: int = 0
@@ -48,6 +51,7 @@ class Worker:
     is_removed: bool = False
     tasks: dict[int, PreparedTask] = field(default_factory=dict)
     loading: PreparedTask | None = None
+    adopting: Any = None
     chunks: deque[Any] = field(default_factory=deque)
     n_in_chunk: deque[int] = field(default_factory=deque)
     leave_by_s: float | None = None

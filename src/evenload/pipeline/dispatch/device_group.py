@@ -1,7 +1,8 @@
 """A group of devices with one worker, as the dispatcher sees it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 
 from evenload.executor.supervisor.back_off import BackOff
 from evenload.pipeline.dispatch.item_flow import StageTask
@@ -77,6 +78,20 @@ class DeviceGroup:
     back_off: BackOff = field(default_factory=BackOff)
     is_draining: bool = False
     barred: frozenset[int] = frozenset()
+
+    def snapshot(self) -> "DeviceGroup":
+        """Return what it is now, which changes no more."""
+        return DeviceGroup(*(copy(getattr(self, one.name)) for one in fields(self)))
+
+    @property
+    def is_up(self) -> bool:
+        """Its worker is ready for orders, or has some."""
+        return self.state == "up"
+
+    @property
+    def is_usable(self) -> bool:
+        """It is not lost, and refuses no stage."""
+        return self.state != "lost" and not self.refused
 
     @property
     def is_working(self) -> bool:

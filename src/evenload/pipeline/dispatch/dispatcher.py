@@ -15,13 +15,11 @@ from dataclasses import replace
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
-from evenload.pipeline.dispatch.dispatch_view import DispatchView
-from evenload.pipeline.dispatch.fleet_state import FleetState
+from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
-from evenload.pipeline.dispatch.queues.suspects import Suspects
-from evenload.pipeline.dispatch.queues.waiting import Waiting
+from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
 from evenload.pipeline.dispatch.roster import GroupRoster
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
@@ -204,7 +202,7 @@ class GroupScheduler:
 
     def view(self) -> DispatchView:
         """Where the run is now."""
-        return DispatchView.of(self._state, self.drained | self._roster.left.keys())
+        return self._state.view(self.drained | self._roster.left.keys())
 
     def devices_of(self, group_id: str) -> tuple[str, ...]:
         return self.groups[group_id].devices

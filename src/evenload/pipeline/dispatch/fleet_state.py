@@ -1,6 +1,7 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from evenload.pipeline.dispatch.actions import LoadStage
 from evenload.pipeline.dispatch.assignments import streaming_stages
@@ -11,7 +12,23 @@ from evenload.pipeline.dispatch.queues.waiting import Waiting
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-__all__ = ["FleetState"]
+__all__ = ["DispatchView", "FleetState"]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchView:
+    """All groups as they are at one moment, and of each stage: tasks that wait, and that workers have.
+
+    over     stages of which nothing is left, nor will come
+    gone     devices that take no part any more: they were drained, or left
+    """
+
+    stages: tuple[str, ...]
+    groups: tuple[DeviceGroup, ...]
+    n_waiting: tuple[int, ...]
+    n_on_workers: tuple[int, ...]
+    over: frozenset[int]
+    gone: frozenset[str]
 
 
 class FleetState:
@@ -49,6 +66,18 @@ class FleetState:
             for at, phase in enumerate(phases)
             for stage in streaming_stages(phase, self.stages, self.graph)
         }
+
+    def view(self, gone: Collection[str]) -> DispatchView:
+        """Where the run is now; ``gone`` devices take no part any more."""
+        numbers = range(len(self.stages))
+        return DispatchView(
+            self.stages,
+            tuple(group.snapshot() for group in self.groups.values()),
+            tuple(map(self.waiting.count, numbers)),
+            tuple(map(self.tasks_on, numbers)),
+            frozenset(filter(self.is_over, numbers)),
+            frozenset(gone),
+        )
 
     @property
     def n_running(self) -> int:

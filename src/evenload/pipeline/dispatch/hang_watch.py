@@ -10,6 +10,7 @@ as all others of its stage makes way for those that wait, where nobody else take
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from evenload.executor.supervisor.awake_clock import AwakeClock
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask, TimeLimit
 
@@ -83,10 +84,8 @@ class HangWatch:
         self._longest_load_s: dict[int, float] = {}
         self._lasting = frozenset(lasting)
         self._patience: dict[int, float] = {}
-        self._now = 0.0
-        self._clock_s: float | None = None
-        self._began: dict[tuple[str, StageTask], float] = {}
-        self._loads: dict[tuple[str, int], float] = {}
+        self._clock, self._now = AwakeClock(MOST_STEP_S), 0.0
+        self._going: dict[tuple[str, StageTask | int], float] = {}  # task or loading stage: since
 
     def look(self, clock_s: float, groups: Sequence[DeviceGroup], n_waiting: int) -> list[Verdict]:
         """What takes too long at ``clock_s``. ``n_waiting``: tasks that could run, and do not."""
@@ -101,8 +100,7 @@ class HangWatch:
 
     def forget(self, group: str) -> None:
         """Its worker is gone: how long it has worked says nothing."""
-        self._began = {key: since for key, since in self._began.items() if key[0] != group}
-        self._loads = {key: since for key, since in self._loads.items() if key[0] != group}
+        self._going = {key: since_s for key, since_s in self._going.items() if key[0] != group}
 
     def made_way(self, tasks: Iterable[StageTask]) -> None:
         """These had to make way: others of their stage may take longer before they have to."""
@@ -112,27 +110,25 @@ class HangWatch:
     # --- time -------------------------------------------------------------------------------------
 
     def _advance(self, clock_s: float, groups: Sequence[DeviceGroup]) -> None:
-        step_s = 0.0 if self._clock_s is None else clock_s - self._clock_s
-        self._now += min(max(step_s, 0.0), MOST_STEP_S)
-        self._clock_s = clock_s
+        self._clock.look(clock_s)
+        self._now = clock_s
         for group in groups:  # quick items come and go between two looks
             for stage, item_s in group.item_s.items():
                 self._longest_s[stage] = max(self._longest_s.get(stage, 0.0), item_s)
-        running = {(group.id, task) for group in groups for task in group.running}
-        loading = {(group.id, group.loading) for group in groups if group.loading is not None}
-        for key in self._began.keys() - running:
-            stage, took_s = key[1].stage, self._now - self._began.pop(key)
-            self._longest_s[stage] = max(self._longest_s.get(stage, 0.0), took_s)
-        for load in self._loads.keys() - loading:
-            took_s = self._now - self._loads.pop(load)
-            self._longest_load_s[load[1]] = max(self._longest_load_s.get(load[1], 0.0), took_s)
-        for key in running:
-            self._began.setdefault(key, self._now)
-        for load in loading:
-            self._loads.setdefault(load, self._now)
+        going: dict[tuple[str, StageTask | int], float] = {}
+        for group in groups:
+            going |= {(group.id, task): since_s for task, since_s in group.running.items()}
+            if group.loading is not None:
+                going[group.id, group.loading] = group.loading_since_s
+        for key in self._going.keys() - going.keys():
+            what, took_s = key[1], self._clock.since(self._going[key], clock_s)
+            longest = self._longest_load_s if isinstance(what, int) else self._longest_s
+            stage = what if isinstance(what, int) else what.stage
+            longest[stage] = max(longest.get(stage, 0.0), took_s)
+        self._going = going
 
-    def _seconds(self, group: DeviceGroup, task: StageTask) -> float:
-        return self._now - self._began[group.id, task]
+    def _seconds(self, since_s: float) -> float:
+        return self._clock.since(since_s, self._now)
 
     # --- rules ------------------------------------------------------------------------------------
 
@@ -152,12 +148,12 @@ class HangWatch:
             why = "was killed: one of its items hangs, and nobody can tell which"
             yield EndWorker(group.id, why, alone=tuple(group.running))
         for task in group.running:
-            seconds = self._seconds(group, task)
+            seconds = self._seconds(group.running[task])
             if seconds >= max(SLOW_S, SLOW_TIMES * self._longest_s.get(task.stage, 0.0)):
                 yield SlowWork(group.id, task.stage, task, seconds)
 
     def _look_at_load(self, group: DeviceGroup, stage: int) -> Iterator[Verdict]:
-        seconds, limit_s = self._now - self._loads[group.id, stage], self._load_limit_s.get(stage)
+        seconds, limit_s = self._seconds(group.loading_since_s), self._load_limit_s.get(stage)
         if limit_s is not None and seconds > limit_s:
             yield EndWorker(group.id, f"took longer than {limit_s:g} s", loading=stage)
         if seconds >= max(SLOW_LOAD_S, SLOW_LOAD_TIMES * self._longest_load_s.get(stage, 0.0)):
@@ -173,9 +169,9 @@ class HangWatch:
             return False
         fit, n_together = group.resident.get(task.stage), group.running_of(task.stage)
         if fit is not None and fit.is_waiting:  # its worker ends it, and knows when it began
-            return self._seconds(group, task) > WAITING_TIMES * limit.seconds + WAITING_S
+            return self._seconds(group.running[task]) > WAITING_TIMES * limit.seconds + WAITING_S
         is_batch = n_together > 1 and (fit is None or fit.in_flight == 1)
-        return self._seconds(group, task) > limit.seconds * (2 * n_together if is_batch else 1)
+        return self._seconds(group.running[task]) > limit.seconds * (2 * n_together if is_batch else 1)
 
     def _may_hang(self, group: DeviceGroup, task: StageTask) -> bool:
         """Does it take so long that it should make way for others, if it is allowed to be run again?"""
@@ -183,7 +179,7 @@ class HangWatch:
             return False
         longest_s = self._longest_s.get(task.stage)
         usual_s = UNKNOWN_S if longest_s is None else max(SLOW_S, SLOW_TIMES * longest_s)
-        return self._seconds(group, task) >= usual_s * self._patience.get(task.stage, 1.0)
+        return self._seconds(group.running[task]) >= usual_s * self._patience.get(task.stage, 1.0)
 
     def _is_stuck(self, groups: Sequence[DeviceGroup], n_waiting: int) -> bool:
         """Does everything that works seem to hang, so that nobody takes what waits?

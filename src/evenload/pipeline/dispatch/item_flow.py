@@ -11,13 +11,13 @@ is known of each part whether it gets there.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from evenload._plain_text import seconds_text
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import part_id
-from evenload.pipeline.dispatch.course.fate import fail_with_parts, fate_of
 from evenload.pipeline.dispatch.course.given_up import STOPPED, GivenUp, check_ids
 from evenload.pipeline.dispatch.course.parts import gathered, refuse_lost, split_parts
 from evenload.pipeline.dispatch.course.stage_rule import StageRule, TimeLimit, fault_of_choice, rank_of
@@ -28,6 +28,44 @@ from evenload.pipeline.stage import Item
 from evenload.pipeline.stage_graph import StageGraph, chain
 
 __all__ = ["STOPPED", "ItemFlow", "StageRule", "StageTask", "Strand", "TimeLimit"]
+
+
+def fail_with_parts(strand: Strand, strands: Sequence[Strand], excused: AbstractSet[int]) -> None:
+    """Note the failure of a part as that of ``strand``, unless it has one of its own.
+
+    strands  all of the run, by number
+    excused  stages in which a part may fail: those that gather go on without it
+    """
+    for stage, numbers in sorted(strand.parts.items()):
+        lost = (strands[n] for n in numbers if strands[n].fate == "failed")
+        unexcused = next((one for one in lost if not one.errors.keys() <= excused), None)
+        if not strand.errors and unexcused is not None and unexcused.error is not None:
+            why = unexcused.error
+            strand.errors[stage] = replace(why, message=f"{unexcused.item.id}: {why.message}")
+
+
+def fate_of(strand: Strand, strands: Sequence[Strand], graph: StageGraph) -> str:
+    """Return failed, done or filtered; what is gathered of a part need not come farther to be done."""
+    if strand.errors:
+        return "failed"
+    if has_come_through(strand, strands, graph):
+        return "done"
+    if strand.parent is None:
+        return "filtered"
+    is_used = strand.scope not in graph.scopes
+    is_gathered = is_used or any(stage in strand.made for stage in graph.last_of(strand.scope))
+    return "done" if is_gathered else "filtered"
+
+
+def has_come_through(strand: Strand, strands: Sequence[Strand], graph: StageGraph) -> bool:
+    """Is it, or a part of it, through with a stage that nobody needs, or was there no part?"""
+    empty = [stage for stage, numbers in strand.parts.items() if not numbers]
+    if graph.ends & strand.made.keys() or any(
+        stage in graph.scopes[end] for end in graph.ends for stage in empty
+    ):
+        return True
+    parts = (strands[number] for numbers in strand.parts.values() for number in numbers)
+    return any(has_come_through(one, strands, graph) for one in parts)
 
 
 class ItemFlow:

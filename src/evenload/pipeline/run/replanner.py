@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenload.events import EventLog, Note, Replanned
-from evenload.pipeline.dispatch.dispatch_view import DispatchView
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
+from evenload.pipeline.dispatch.fleet_state import DispatchView
 from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.estimates.speed_estimate import SpeedEstimate, estimate_speeds, find_drift

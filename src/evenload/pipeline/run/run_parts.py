@@ -143,6 +143,7 @@ def build_parts(
         lambda task: f"{names[task.stage]} of {context.flow.name_of(context.flow.strands[task.strand])}",
         _remote_workers(context, setups, inputs, fleet, reached.wake),
         place_of=inputs.place_of,
+        kept=fleet.kept,
     )
     changes = DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec), fleet.find)
     return RunParts(

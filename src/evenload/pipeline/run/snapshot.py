@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from evenload.pipeline.dispatch.dispatch_view import DispatchView, GroupView
+from evenload.pipeline.dispatch.device_group import DeviceGroup
+from evenload.pipeline.dispatch.fleet_state import DispatchView
 from evenload.pipeline.dispatch.item_flow import ItemFlow, Strand
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedEstimate
 from evenload.pipeline.planning.replan import RunState
@@ -115,7 +116,7 @@ def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime
     return timings
 
 
-def _expected_s(group: GroupView, stage: int, view: DispatchView) -> float:
+def _expected_s(group: DeviceGroup, stage: int, view: DispatchView) -> float:
     """Seconds for an item there, or with the slowest of the others, if it has done none."""
     own = group.item_s.get(stage)
     others = (one.item_s[stage] for one in view.groups if stage in one.item_s)
@@ -133,7 +134,7 @@ def _as_it_is(
     group = next((group for group in mine if group.is_up), None)
     if group is None:
         return replace(device, speed=speed)
-    held = [*group.held, *([group.loading] if group.loading is not None else [])]
+    held = [*group.resident, *([group.loading] if group.loading is not None else [])]
     ready_s = 0.0
     if group.loading is not None:
         load_s = problem.stages[group.loading].load_s
@@ -145,7 +146,7 @@ def _as_it_is(
     return replace(device, speed=speed, holds=holds, ready_s=ready_s, returns=returns)
 
 
-def _busy_s(group: GroupView, item_s: Mapping[str, float], problem: Problem, now: float) -> float:
+def _busy_s(group: DeviceGroup, item_s: Mapping[str, float], problem: Problem, now: float) -> float:
     """Seconds until it is through with what it runs."""
     since = min(group.running.values())
     seconds = sum(item_s[problem.stages[task.stage].name] for task in group.running)

@@ -32,6 +32,7 @@ from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
+    ADOPT,
     KEYS,
     LOAD,
     RUN,
@@ -47,6 +48,7 @@ from evenload.pipeline.run.machines.site_visits import SiteVisits
 from evenload.pipeline.run.outcome_check import OutcomeCheck
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
+from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.stage_host import StageHost
@@ -78,6 +80,7 @@ class StageDriver:
     name_of     a task's stage and item, for people
     place_of    where a task's output belongs, relative to the run folder; None if that is no file
     remote      None: all workers are on this machine
+    kept        the workers that outlive the run, if the backend is theirs
     outcomes    what was seen of the groups
     """
 
@@ -95,6 +98,7 @@ class StageDriver:
         remote: RemoteWorkers | None = None,
         *,
         place_of: Callable[[StageTask, str], str | None],
+        kept: KeptWorkers | None = None,
     ):
         self.pool = pool
         self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
@@ -102,7 +106,12 @@ class StageDriver:
         self._dispatcher, self._record = dispatcher, record
         self._stages = tuple(stages)
         self._inputs_of, self._park_bytes = inputs_of, park_bytes
-        self._supervisor = Supervisor(backend, record, self, limits=START_LIMITS)
+        self._kept = kept
+        self._supervisor = (
+            Supervisor(backend, record, self, limits=START_LIMITS)
+            if kept is None
+            else kept.supervisor(record, self, START_LIMITS)
+        )
         self._slow = SlowWorkers(watch or HangWatch(), self._supervisor, dispatcher, record, name_of)
         self._sends = backend.is_threaded
         self._tasks = Tasks()
@@ -141,10 +150,18 @@ class StageDriver:
 
     def close(self, grace_s: float = GRACE_S) -> None:
         try:
-            self._supervisor.close(grace_s)
+            if self._kept is None:
+                self._supervisor.close(grace_s)
+            else:
+                self._kept.give_back([group for group in self._supervisor.workers if self._is_through(group)])
         finally:
             if self._remote is not None:
                 self._remote.close()
+
+    def _is_through(self, group: str) -> bool:
+        """Whether nothing of its tasks may still be computed, or be on its way to the disk."""
+        held = self._dispatcher.held_by(group)
+        return not held.running and not held.saving
 
     def _end_slow(self, now: float) -> None:
         """End the workers whose items or loads take too long; called when all news is taken in."""
@@ -277,19 +294,22 @@ class StageDriver:
         devices = self._dispatcher.devices_of(group)
         environment = group_environment(self.pool, devices)
         worker = self._supervisor.start(group, self.pool.device(devices[0]), self.pool, environment)
-        if worker is not None:
-            self._supervisor.load(worker, self._host_for(len(devices)))
-
-    def _host_for(self, n_devices: int) -> PreparedTask:
-        if n_devices not in self._hosts:
-            spec = HostSpec(self._stages, n_devices, self._park_bytes)
-            self._hosts[n_devices] = self._tasks.prepare(
+        if worker is None:
+            return
+        spec = HostSpec(self._stages, len(devices), self._park_bytes)
+        if len(devices) not in self._hosts:
+            self._hosts[len(devices)] = self._tasks.prepare(
                 functools.partial(StageHost, spec), sends=self._sends
             )
-        return self._hosts[n_devices]
+        host = self._hosts[len(devices)]
+        if worker.tasks:
+            order = _SentOrder(self._supervisor.next_chunk(), Order(ADOPT, spec=spec))
+            self._supervisor.adopt(worker, order, host, order.order)
+        else:
+            self._supervisor.load(worker, host)
 
     def _send(self, worker: Worker, order: Order) -> None:
-        task = self._host_for(len(self._dispatcher.devices_of(worker.slot)))
+        (task,) = worker.tasks.values()
         self._supervisor.send(worker, _SentOrder(self._supervisor.next_chunk(), order), task, [order])
 
     def _stop(self, group: str) -> None:

@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -16,17 +18,17 @@ from evenload.devices import DevicePool
 from evenload.errors import ConfigError
 from evenload.events import Event, Note, WorkerStarted
 from evenload.executor.backends import WorkerOptions
-from evenload.executor.task.messages import Answered
+from evenload.executor.decide.record import Record
+from evenload.executor.loop.control import exchange
+from evenload.executor.supervisor.group_environment import group_environment
+from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.task.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.artifacts import write_atomically
-from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, TaskInputs
+from evenload.pipeline.dispatch.worker_protocol import ADOPT, HostSpec, Order
 from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
-from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.store.run_folder import RunFolder
-from evenload.pipeline.target import locate_target
 from evenload.pipeline.worker.stage_host import StageHost
 
 STAGES = """
@@ -133,10 +135,10 @@ def test_a_worker_that_died_meanwhile_is_replaced(job: Path, until: Callable[...
 def test_closing_ends_the_processes_and_a_new_run_starts_others(job: Path) -> None:
     workers = KeptWorkers("process")
     first = run(job, workers, "first")
-    lent = workers.make(WorkerOptions())
+    workers.make(WorkerOptions())
     with pytest.raises(ConfigError, match="another run"):
         run(job, workers, "second")
-    lent.close(0.0)
+    workers.give_back()
     workers.close()
     assert not any(psutil.pid_exists(pid) for pid in seen(first, "pid"))
     workers.close()
@@ -161,53 +163,52 @@ def test_a_forked_process_starts_its_own_and_leaves_its_parents(job: Path) -> No
 
 
 def test_who_was_being_told_of_a_job_when_its_run_ended_does_not_stay(job: Path) -> None:
+    """As on Ctrl-C: its answer would come in the next run."""
     with KeptWorkers("inline") as workers:
         run(job, workers, "first")
-        (kept,) = workers.kept.values()
+        assert workers.waiting() == ["cpu:0"]
+        workers.make(WorkerOptions())
         pool = DevicePool.discover().select("cpu*1")
-        lent = workers.make(WorkerOptions())
-        lent.start(1, pool.device(kept.device), pool, kept.environment)
-        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec(())), sends=False))
-        lent.close(0.0)  # as on Ctrl-C: its answer would come in the next run
-        assert not workers.kept
+        driver: Any = SimpleNamespace()  # is told nothing
+        supervisor = workers.supervisor(Record(None, echo=False), driver, StartLimits())
+        worker = supervisor.start("cpu:0", pool.device("cpu:0"), pool, group_environment(pool, ("cpu:0",)))
+        assert worker is not None
+        host = Tasks().prepare(functools.partial(StageHost, HostSpec(())), sends=False)
+        supervisor.adopt(worker, SimpleNamespace(number=99), host, Order(ADOPT, spec=HostSpec(())))
+        workers.give_back(["cpu:0"])
+        assert not workers.waiting()
         assert run(job, workers, "second").status == "done"
 
 
 def test_who_still_writes_files_when_its_run_ended_does_not_stay(
-    job: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+    job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next run takes its outcomes for those of its own tasks, which have the same numbers."""
+    """Else the next run takes its outcomes for those of its own tasks, which have the same numbers.
+
+    The oracle is a run by workers of its own.
+    """
+    begun: list[Path] = []
     may_write = threading.Event()
 
+    def stop() -> None:
+        exchange(job.parent / "late", "stop", wait_s=60)
+        may_write.set()
+
     def write_late(path: Path, content: bytes) -> None:
+        begun.append(path)
+        if len(begun) == 2:  # the loop knows that the first item is computed, and goes on with the second
+            threading.Thread(target=stop, daemon=True).start()
         assert may_write.wait(60)
         write_atomically(path, content)
 
     with KeptWorkers("inline") as workers:
         run(job, workers, "first")
-        (kept,) = workers.kept.values()
-        pool = DevicePool.discover().select("cpu*1")
-        target = locate_target("stages.py:Model", job.parent)
-        model = StageSetup("model", target, job.parent, job.parent, outputs={"made": "txt"})
-        lent = workers.make(WorkerOptions())
-        lent.start(1, pool.device(kept.device), pool, kept.environment)
-        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
         monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_output", write_late)
-        inputs = (TaskInputs(StageTask(0, 0), {}, Item(0, "late", 7)),)
-        lent.run(1, 1, 1, [Order(LOAD, 0)], False)
-        lent.run(1, 1, 2, [Order(RUN, 0, inputs=inputs)], False)
-        answers: list[Answered] = []
-
-        def is_answered() -> bool:
-            answers.extend(message for message in lent.poll(1.0) if isinstance(message, Answered))
-            return len(answers) >= 2
-
-        until(is_answered, "both tasks are answered")
-        assert [one.kind for one in answers[1].answer.values[0]] == ["made"]
-        threading.Timer(0.1, may_write.set).start()
-        lent.close(0.0)
-        assert not workers.kept
-        assert run(job, workers, "second").status == "done"
+        assert run(job, workers, "late").status == "interrupted"
+        assert not workers.waiting()
+        second = run(job, workers, "second", "model.times=3")
+        alone = run(job, "inline", "alone", "model.times=3")
+    assert [row.outputs["text"] for row in second] == [row.outputs["text"] for row in alone]
 
 
 def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) -> None:

@@ -1,15 +1,21 @@
 """Try candidates by simulation, improve the best, and say how far the search has come."""
 
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evenload.pipeline.planning.candidates import Candidate, generate_candidates
-from evenload.pipeline.planning.hill_climb import hill_climb
+from evenload.pipeline.planning.layouts import MANY_DEVICES
 from evenload.pipeline.planning.least_time import least_time
-from evenload.pipeline.planning.search.coarse_problem import coarsen, refine
-from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedPlan, simulate_phases
-from evenload.pipeline.problem import Problem
+from evenload.pipeline.planning.placement_options import ALIKE, PlacementOption, device_options, group_option
+from evenload.pipeline.planning.simulate_plan import (
+    CandidatePhase,
+    CandidateUnit,
+    SimulatedPlan,
+    simulate_phases,
+)
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 __all__ = ["SearchState", "Tried", "Watch", "search_plan"]
 
@@ -21,6 +27,117 @@ N_IMPROVED = 2
 N_EXACT = 3
 GOOD = 1.02  # times the bound: then no improvement is looked for
 GOOD_ENOUGH = 1.003
+
+
+FEWEST_TASKS, MOST_TASKS = 1500, 25_000  # of a coarse problem
+ROUNDS = 40  # tasks of each stage for each device that are fine enough
+
+
+def coarsen(problem: Problem) -> tuple[Problem, int]:
+    """Return a problem that costs less to simulate, and how many items were taken as one."""
+    n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+    n_fine = ROUNDS * len(problem.devices) * len(problem.stages)
+    n_together = max(1, math.ceil(n_tasks / min(max(n_fine, FEWEST_TASKS), MOST_TASKS)))
+    devices = problem.devices
+    if len(devices) > MANY_DEVICES:
+        devices = tuple(replace(device, speed=_rounded(device.speed)) for device in devices)
+    if n_together == 1:
+        return (problem if devices == problem.devices else replace(problem, devices=devices)), 1
+    n_items = math.ceil(problem.n_items / n_together)
+    scale = problem.n_items / n_items
+    stages = tuple(replace(stage, item_s=stage.item_s * scale) for stage in problem.stages)
+    done = tuple(n_done * n_items // problem.n_items for n_done in problem.done)
+    sizes = None
+    if problem.sizes is not None:
+        ordered = sorted(problem.sizes, reverse=True)
+        groups = [ordered[start::n_items] for start in range(n_items)]
+        sizes = tuple(sum(group) / len(ordered) * n_items for group in groups)
+    coarse = replace(problem, stages=stages, devices=devices, n_items=n_items, done=done, sizes=sizes)
+    return coarse, n_together
+
+
+def _rounded(speed: float) -> float:
+    return ALIKE ** math.floor(math.log(speed, ALIKE) + 1e-9)
+
+
+def refine(candidate: Candidate, problem: Problem, n_together: int) -> Candidate | None:
+    """Return the candidate of a coarse problem as one of ``problem``; None if a model does not fit."""
+    stages = {stage.name: stage for stage in problem.stages}
+    devices = {device.id: device for device in problem.devices}
+    found: dict[PlacementOption, PlacementOption | None] = {}
+    phases: list[CandidatePhase] = []
+    for phase in candidate.phases:
+        units: list[CandidateUnit] = []
+        for unit in phase:
+            option = unit.option
+            if option not in found:
+                there = [devices[one] for one in option.devices]
+                found[option] = _same_option(option, stages[option.stage], there, problem)
+            exact = found[option]
+            if exact is None:
+                return None
+            units.append(CandidateUnit(exact, None if unit.limit is None else unit.limit * n_together))
+        phases.append(tuple(units))
+    return replace(candidate, phases=tuple(phases), layouts=())
+
+
+def _same_option(
+    option: PlacementOption, stage: PlanStage, devices: list[PlanDevice], problem: Problem
+) -> PlacementOption | None:
+    if len(devices) > 1:
+        return group_option(stage, devices, problem)
+    ways = device_options(stage, devices[0], problem)
+    return next((one for one in ways if one.fit.name == option.fit.name), None)
+
+
+def hill_climb(
+    candidate: Candidate, simulated: SimulatedPlan, problem: Problem, budget: int, enough_s: float
+) -> tuple[Candidate, SimulatedPlan]:
+    """Return the best candidate found with at most ``budget`` simulations, and its simulated run.
+
+    Stops early once the makespan is at most ``enough_s``. A change gives one unit another limit, takes it
+    out, or adds a unit that the candidate's layouts allow.
+    """
+    draw = random.Random(0)
+    phases, best = candidate.phases, simulated
+    n_tried, is_better = 0, True
+    while is_better and best.makespan_s > enough_s:
+        is_better = False
+        changes = list(_changes(phases, best, candidate))
+        draw.shuffle(changes)
+        for changed in changes:
+            if n_tried >= budget:
+                break
+            n_tried += 1
+            tried = simulate_phases(problem, changed, late_first=candidate.late_first, slices="none")
+            if tried.makespan_s < best.makespan_s * (1 - 1e-9):
+                phases, best, is_better = changed, tried, True
+                break
+    found = Candidate(candidate.mode, candidate.label, tuple(phases), candidate.late_first, candidate.layouts)
+    return found, best
+
+
+def _changes(
+    phases: tuple[CandidatePhase, ...], simulated: SimulatedPlan, candidate: Candidate
+) -> Iterator[tuple[CandidatePhase, ...]]:
+    for number, phase in enumerate(phases):
+        for position, unit in enumerate(phase):
+            n_done = simulated.unit2items.get((number, position), 0)
+            limits = {max(0, n_done + step) for step in (-3, -1, 1, 3)} | {n_done, None}
+            for limit in sorted(limits - {unit.limit}, key=lambda n: -1 if n is None else n):
+                kept = () if limit == 0 else (CandidateUnit(unit.option, limit),)
+                yield _with(phases, number, (*phase[:position], *kept, *phase[position + 1 :]))
+        if len(candidate.layouts) == len(phases):
+            taken = {device for unit in phase for device in unit.option.devices}
+            for option in candidate.layouts[number]:
+                if not taken.intersection(option.devices):
+                    yield _with(phases, number, (*phase, CandidateUnit(option)))
+
+
+def _with(
+    phases: tuple[CandidatePhase, ...], number: int, phase: CandidatePhase
+) -> tuple[CandidatePhase, ...]:
+    return (*phases[:number], phase, *phases[number + 1 :])
 
 
 @dataclass(frozen=True, slots=True)

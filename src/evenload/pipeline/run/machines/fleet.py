@@ -14,6 +14,7 @@ from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.planning.job_plan import free_host_bytes
 from evenload.pipeline.reuse.stage_code import StageCode, read_code
+from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
@@ -80,8 +81,13 @@ class RunFleet:
         assert self._backend is not None, "it is taken"
         return self._backend.is_threaded
 
+    @property
+    def kept(self) -> KeptWorkers | None:
+        """The workers that outlive the run, if the backend is theirs: to be given back, not closed."""
+        return self._settings if isinstance(self._settings, KeptWorkers) else None
+
     def take_backend(self) -> Backend:
-        """Return the backend, once; whoever takes it closes it."""
+        """Return the backend, once; whoever takes it closes it, or gives ``kept`` back."""
         backend, self._backend = self._backend, None
         assert backend is not None
         return backend
@@ -125,7 +131,9 @@ class RunFleet:
 
     def _close(self) -> None:
         backend, self._backend = self._backend, None
-        if backend is not None:
+        if backend is not None and self.kept is not None:
+            self.kept.give_back()
+        elif backend is not None:
             backend.close(0.0)
 
 
