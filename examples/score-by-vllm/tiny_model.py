@@ -5,7 +5,7 @@
 Its vocabulary is made of the files beside it. Its scores mean nothing; the engine is a real one.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -70,11 +70,12 @@ def main(out: str) -> None:
         image_token_index=2,
     )
     model = Blip2ForConditionalGeneration(config)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(SHARPER)
+    for weights in model.parameters():
+        weights.data *= SHARPER
     model.save_pretrained(out)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", metavar="OUT")
+    main(parser.parse_args().out)

@@ -107,7 +107,7 @@ def _said_of_log(facts: dict[str, Any]) -> str:
 
 
 def _looks_at_trace(trace: RoutingTrace, in_use: InUse, ticks: Iterator[bool]) -> Iterator[dict[str, Any]]:
-    path, seen, known, planned = trace.path, 0, None, None
+    path, seen, known, planned, unread = trace.path, 0, None, None, None
     for is_last in ticks:
         state, is_overdue = _state_of(path), is_last and not seen
         if state == known or not (state or is_overdue or not path.is_dir()):
@@ -115,9 +115,10 @@ def _looks_at_trace(trace: RoutingTrace, in_use: InUse, ticks: Iterator[bool]) -
         try:
             name, windows, _ = trace.windows(512)
         except FormatError:
-            if is_overdue:
+            if is_overdue or (state == unread and any(n_bytes for _, n_bytes, _ in state)):
                 raise
-            continue  # half-written, perhaps
+            unread = state  # half-written, perhaps: then it will have grown
+            continue
         known = state
         seen = seen if len(windows) >= seen else 0  # written anew
         if len(windows) > seen:
