@@ -4,8 +4,6 @@ import gc
 
 from evenload.cli import main
 
-__all__ = ["run"]
-
 
 def run() -> None:
     """Run the command line as all that this process does."""

@@ -20,25 +20,6 @@ from evenload.errors import ConfigError, UnknownName, quoted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "MOST",
-    "array_of",
-    "choice",
-    "flag",
-    "folder",
-    "instance_of",
-    "iterated",
-    "keywords",
-    "length",
-    "number",
-    "places",
-    "refuse_drive",
-    "seconds",
-    "sequence",
-    "suggests_arguments",
-    "whole",
-]
-
 T = TypeVar("T")
 MOST = 1 << 24  # of GPUs, experts, slots
 MOST_COUNT = 1 << 62

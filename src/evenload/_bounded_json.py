@@ -5,8 +5,6 @@ from typing import Any
 
 from evenload.errors import FormatError, printable
 
-__all__ = ["MAX_JSON_BYTES", "parse_json"]
-
 MAX_JSON_BYTES = 10_000_000
 
 

@@ -2,8 +2,6 @@
 
 from typing import Self
 
-__all__ = ["Closing"]
-
 
 class Closing:
     """Something with a ``close``, which leaving a ``with`` block calls."""

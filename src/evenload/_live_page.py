@@ -9,8 +9,6 @@ from pathlib import Path
 from evenload._optional import require
 from evenload._terminal import print_line
 
-__all__ = ["LivePage", "is_left_to_command", "left_to_command"]
-
 START_S = 60.0  # for its address, on a machine that does other things besides
 LAST_WORDS_S = 8.0
 _commands: list[None] = []

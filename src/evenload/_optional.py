@@ -7,8 +7,6 @@ from types import ModuleType
 
 from evenload.errors import MissingExtra, NoUsableDevice, quoted
 
-__all__ = ["is_installed", "refuse_windows", "require"]
-
 
 def is_installed(module: str) -> bool:
     """Whether ``module`` could be imported; imports only its parent packages."""

@@ -6,8 +6,6 @@ fill its clipboard (OSC 52), or turn the direction of what follows (bidi overrid
 
 import re
 
-__all__ = ["escaped_json", "plain", "seconds_text", "shortened"]
-
 # Of a message: longer ones are somebody's input, whatever code it came through.
 MOST_WORD = 200
 MOST_LINE = 1_000

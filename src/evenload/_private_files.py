@@ -23,26 +23,6 @@ from typing import Any, BinaryIO
 
 from evenload.errors import ConfigError, quoted, reason_of
 
-__all__ = [
-    "OwnFolder",
-    "lines_within",
-    "open_named",
-    "open_own",
-    "open_plain",
-    "own_folder",
-    "plain_file",
-    "read_named",
-    "read_own",
-    "read_plain",
-    "read_unpacked",
-    "refuse_unless_own",
-    "sync",
-    "sync_folder",
-    "text_named",
-    "whole_file",
-    "write_own",
-]
-
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a link",

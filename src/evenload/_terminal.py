@@ -17,8 +17,6 @@ from evenload._plain_text import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PlainStream", "log_of", "own_codes", "plain_console", "plain_streams", "print_line"]
-
 
 class PlainStream:
     """A text stream that writes to ``stream`` what ``plain`` leaves of a text.

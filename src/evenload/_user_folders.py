@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["user_folder"]
-
 NOWHERE = Path(os.devnull)
 """Stands for a home that is not there: nothing can be read or made below it, whoever tries."""
 

@@ -11,8 +11,6 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Meter", "waiting"]
-
 _clock, _processor_clock = time.monotonic, time.process_time
 SHORTEST_S = 0.005  # of what is measured: looking takes some microseconds
 

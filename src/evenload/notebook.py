@@ -8,8 +8,6 @@ from html import escape
 
 from evenload._plain_text import seconds_text
 
-__all__ = ["bars", "gantt", "page", "share", "table"]
-
 # Okabe and Ito's colours, on any background.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#b8608f", "#56b4e9", "#b5a400")
 _ROW, _BAR, _LEFT, _WIDTH = 22, 15, 110, 640

@@ -21,8 +21,6 @@ from evenload.balance.pack import loads, pack_lpt
 from evenload.balance.simulate import simulate
 from evenload.errors import ConfigError, FormatError
 
-__all__ = ["Audit", "AuditedDevice", "AuditedGap", "audit_recording", "device_time"]
-
 MOST_GAPS = 12
 CLEAR_IMBALANCE = 1.05
 LEAST_TOLD = 0.01  # of the devices' time

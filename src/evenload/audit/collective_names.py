@@ -3,8 +3,6 @@
 import re
 from collections.abc import Sequence
 
-__all__ = ["PAIRWISE", "UNEVEN", "key_of", "operation_in", "operation_of"]
-
 PAIRWISE = ("send and receive",)  # between two ranks
 UNEVEN = (*PAIRWISE, "broadcast", "reduce", "gather", "scatter", "put")  # some ranks may leave early
 

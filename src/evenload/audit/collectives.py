@@ -25,8 +25,6 @@ from evenload._plain_text import seconds_text
 from evenload.audit.collective_names import PAIRWISE, UNEVEN, operation_in
 from evenload.audit.recording import LATE, ClockShift, Recording, Waits, apart, check_excerpts, joined
 
-__all__ = ["resolved"]
-
 MOST_SHIFTS = 2000  # places that a shorter list of collectives is tried at
 AGREE = 0.5  # of a group's usual length: ends that differ by more are of different collectives
 AGREE_NS = 20_000

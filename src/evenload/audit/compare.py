@@ -17,8 +17,6 @@ from evenload.audit.audit import Audit, AuditParts, audit_of
 from evenload.audit.losses import CAUSES
 from evenload.audit.recording import WORK, Recording, shown_name
 
-__all__ = ["Change", "Comparison", "compare", "foretold_s", "operator_s", "shares"]
-
 MOST_SHOWN = 12
 
 

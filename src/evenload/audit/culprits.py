@@ -19,8 +19,6 @@ from evenload.audit.host import HOST_CAUSES, LAUNCH, OPERATE
 from evenload.audit.occupancy import Occupancy, minus, sorted_union, within
 from evenload.audit.recording import EXCHANGE, LATE, WORK, HostSpans, Recording, Waits, shown_name
 
-__all__ = ["Culprit", "culprits_of"]
-
 REASONS = ("kernels", "copies", "transfers", "late ranks", *HOST_CAUSES)
 HELD_UP, UNKNOWN = REASONS.index("late ranks"), REASONS.index("not known")
 MOST_LOOKED_AT = 64  # waits whose spans are compared, of each culprit and reason

@@ -7,8 +7,6 @@ from evenload.audit.host import HOST_CAUSES, HostActivity
 from evenload.audit.occupancy import Occupancy, Stretches, minus, sorted_union, within
 from evenload.audit.recording import EXCHANGE, LATE, WORK, Recording
 
-__all__ = ["USES", "DeviceTime"]
-
 USES = ("kernels", "copies", "transfers", "late ranks", "other spans", *HOST_CAUSES)
 
 

@@ -19,19 +19,6 @@ from numpy.typing import NDArray
 from evenload.audit.occupancy import Stretches, both, minus, sorted_union
 from evenload.audit.recording import HostSpans, Recording
 
-__all__ = [
-    "HOST_CAUSES",
-    "HOST_REMEDIES",
-    "INPUT",
-    "LAUNCH",
-    "STEP",
-    "SYNC",
-    "HostActivity",
-    "StepTimes",
-    "host_kind",
-    "steps_of",
-]
-
 INPUT, SYNC, LAUNCH, OPERATE, STEP = range(5)
 HOST_CAUSES = ("input", "synchronisation", "launching", "other code", "not known")
 HOST_REMEDIES = {

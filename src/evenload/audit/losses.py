@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from evenload.audit.occupancy import Occupancy, Stretches, closed
 from evenload.audit.recording import EXCHANGE, HOLE, LATE, LOADING, PARTLY, REPEAT, WORK
 
-__all__ = ["CAUSES", "Activity", "Gap", "IdleCause", "device_losses", "narrow_stretches"]
-
 
 @dataclass(frozen=True, slots=True)
 class IdleCause:

@@ -11,19 +11,6 @@ from numpy.typing import NDArray
 
 from evenload.audit.recording import HOLE, WORK, Recording
 
-__all__ = [
-    "Occupancy",
-    "Stretches",
-    "both",
-    "closed",
-    "minus",
-    "occupancy_of",
-    "sorted_union",
-    "spans_by_device",
-    "union",
-    "within",
-]
-
 N_KINDS = HOLE + 1
 
 

@@ -15,8 +15,6 @@ from evenload.events import Idle, RunStarted, Span, WorkerStarted
 from evenload.report.html import as_script_text, fill, report_script, write_whole
 from evenload.report.page.timeline import Timeline
 
-__all__ = ["audit_view", "write_audit"]
-
 MOST_BARS = 40_000
 MOST_COLOURS = 6
 PIXELS = 4000

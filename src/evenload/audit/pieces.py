@@ -11,8 +11,6 @@ from evenload.audit.occupancy import Stretches, union
 from evenload.audit.recording import WORK, Recording
 from evenload.balance.metrics import lower_bound
 
-__all__ = ["Pieces", "WorkPhase", "bound_of", "phases_of", "pieces_of", "speeds_of"]
-
 MOST_PHASES = 200
 MOST_COMPARED_NAMES = 200
 LEAST_COMPARED = 20  # spans of names that other devices had, too

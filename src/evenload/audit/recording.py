@@ -14,28 +14,6 @@ from numpy.typing import NDArray
 from evenload._plain_text import plain
 from evenload.errors import FormatError, quoted
 
-__all__ = [
-    "EXCHANGE",
-    "HOLE",
-    "LATE",
-    "LOADING",
-    "MOST_DEVICES",
-    "MOST_NAME",
-    "PARTLY",
-    "REPEAT",
-    "WORK",
-    "ClockShift",
-    "Collectives",
-    "HostSpans",
-    "Recording",
-    "SpanColumns",
-    "Waits",
-    "apart",
-    "check_excerpts",
-    "joined",
-    "shown_name",
-]
-
 # What a span's time went into. Where spans overlap on a device, the lowest number has the time.
 # LATE is a collective's time until the last rank has come; HOLE is time of which nothing was recorded.
 WORK, EXCHANGE, LATE, REPEAT, LOADING, PARTLY, HOLE = range(7)

@@ -15,8 +15,6 @@ from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import Recording
 from evenload.errors import ConfigError, FormatError, quoted
 
-__all__ = ["AuditOptions", "audit_traces", "read_trace", "read_traces"]
-
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:

@@ -19,26 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = [
-    "DEVICE",
-    "FACTORS",
-    "KINDS",
-    "RESULTS_WAIT",
-    "Factor",
-    "Factors",
-    "StageOfFactors",
-    "TrackOfFactors",
-    "WorkerSeconds",
-    "factors_of",
-    "kind_of_idle",
-    "least_seconds",
-    "like_of",
-    "prices_of",
-    "speeds_of",
-    "unknown_seconds",
-    "waited_seconds",
-]
-
 FACTORS = {
     "start-up": "processes start, packages are imported, models are loaded",
     "balance": "devices have nothing to do while others work, or do what others do faster",

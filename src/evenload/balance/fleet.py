@@ -8,8 +8,6 @@ from math import inf
 
 from evenload.errors import ConfigError
 
-__all__ = ["ModelDevice", "fluid_bound"]
-
 
 @dataclass(frozen=True)
 class ModelDevice:

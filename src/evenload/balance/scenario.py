@@ -13,8 +13,6 @@ from itertools import pairwise
 from evenload.balance.fleet import ModelDevice
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["MOST_DEVICES", "MOST_ITEMS", "draw_costs", "draw_hints", "parse_fleet"]
-
 MOST_DEVICES = 1024
 MOST_ITEMS = 1_000_000
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"

@@ -4,8 +4,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-__all__ = ["SharedItems"]
-
 MOST_KEPT, MOST_PAIRS = 1024, 256
 
 

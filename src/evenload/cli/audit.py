@@ -13,8 +13,6 @@ from evenload.errors import ConfigError
 if TYPE_CHECKING:
     from evenload.audit.traces import AuditOptions
 
-__all__ = ["audit"]
-
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:

@@ -8,8 +8,6 @@ from evenload.audit.compare import Change, Comparison, shares
 from evenload.audit.losses import CAUSES
 from evenload.cli.terminal.table import format_table
 
-__all__ = ["audit_text", "comparison_text"]
-
 MOST_DEVICES_SHOWN = 16
 MOST_CULPRITS_SHOWN = 6
 LEAST_SHOWN = 0.005  # of all waiting for ranks

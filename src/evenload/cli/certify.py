@@ -11,8 +11,6 @@ import click
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.errors import FormatError, printable
 
-__all__ = ["certify"]
-
 MOST_NAMED = 8
 CLOSE = 0.95  # a share of what it may be is as good as known
 CANNOT_JUDGE = "this cannot be judged: the run does not show its devices' speeds, or what is in its chunks"

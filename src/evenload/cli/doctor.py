@@ -22,8 +22,6 @@ from evenload.devices.probes.torch_build import TorchBuild, torch_build
 from evenload.errors import EvenloadError, NoUsableDevice, quoted
 from evenload.settings import SETTINGS, Settings, resolve, unknown_variables, user_file, wants_color
 
-__all__ = []
-
 _REQUIREMENT = re.compile(
     r"([A-Za-z0-9._-]+)[^;>=]*(?:>=\s*([0-9.]+))?[^;]*;.*extra\s*==\s*['\"]([^'\"]+)['\"]"
 )

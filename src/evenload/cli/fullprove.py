@@ -13,8 +13,6 @@ from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quie
 from evenload.cli.prove import failed_row, prover_for, write_proof
 from evenload.errors import EvenloadError, MissingExtra
 
-__all__ = ["fullprove"]
-
 
 @dataclass(frozen=True, slots=True)
 class FullProveRequest:

@@ -13,22 +13,6 @@ import click
 from evenload._arguments import refuse_drive
 from evenload.errors import quoted
 
-__all__ = [
-    "FILE",
-    "FOLDER",
-    "PATH",
-    "NumberRange",
-    "color_option",
-    "json_option",
-    "no_progress_option",
-    "passed_as",
-    "planning_limit_option",
-    "quiet_option",
-    "scheme_option",
-    "set_option",
-    "skip_option",
-]
-
 Command = Callable[..., Any]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from evenload.events import EventLog
     from evenload.zk.prover import Prover
 
-__all__ = ["failed_row", "prove", "prover_for", "write_proof"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProveOptions:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from evenload.report.source import RunEvents
     from evenload.report.summary import Summary
 
-__all__ = ["report"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:

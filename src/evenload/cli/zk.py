@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from evenload.zk.groth16 import Proof, VerificationKey
     from evenload.zk.verifier import Verifier
 
-__all__ = ["read_key", "zk"]
-
 
 @click.group()
 def zk() -> None:

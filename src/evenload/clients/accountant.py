@@ -11,8 +11,6 @@ from typing import Any
 from evenload._optional import require
 from evenload.errors import ConfigError
 
-__all__ = ["noise_for", "spent_epsilon"]
-
 WHY = "accounting for privacy"
 MOST_NOISE = 1e4
 FINE, COARSE = (

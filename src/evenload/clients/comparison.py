@@ -16,8 +16,6 @@ from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
 from evenload.errors import EvenloadError
 
-__all__ = ["WAYS", "ComparedWay", "advice", "compare_ways"]
-
 WAYS = ("serial", "threads", "processes", "merged", "fused", "streams", "devices")
 GAIN = 1.05  # times serial from which a way is called faster
 

@@ -16,8 +16,6 @@ from evenload.clients.values.data import dtype_of
 from evenload.clients.values.losses import ignored_by, metrics_named, n_counted
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["evaluate", "evaluate_each"]
-
 BATCH = 1024
 
 

@@ -30,8 +30,6 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, FormatError, reason_of
 
-__all__ = ["FederatedResult", "Round", "federate"]
-
 FORMAT = 1
 
 

@@ -21,8 +21,6 @@ from evenload._optional import require
 from evenload.errors import ConfigError, TaskError
 from evenload.executor import Executor
 
-__all__ = ["ClientRunner", "ExecutorGrid", "run_simulation"]
-
 WHY = "running Flower's apps"
 _app: Any = require("flwr.app", extra="flower", why=WHY)
 _serverapp: Any = require("flwr.serverapp", extra="flower", why=WHY)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Drawn", "seeded"]
-
 
 @contextmanager
 def seeded(seed: int, devices: Any = None) -> Iterator[None]:

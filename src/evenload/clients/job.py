@@ -26,8 +26,6 @@ from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
 from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
-__all__ = ["FederatedJob", "read_job"]
-
 OPTIMIZERS = {
     kind.__name__: kind
     for kind in (SGD, Adam, AdamW, Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop)

@@ -13,8 +13,6 @@ from evenload.errors import ConfigError
 if TYPE_CHECKING:
     from evenload.clients.values.data import Rows
 
-__all__ = ["by_key", "dirichlet", "iid", "quantity_skew", "shards", "split"]
-
 Parts = list[np.ndarray]
 
 

@@ -27,8 +27,6 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["CheckedClient", "check_plainly"]
-
 CLIENTS, BATCHES, EPOCHS = 2, 2, 2  # that are checked; each epoch has one short batch more
 ALLOWED = {torch.float64: 1e-10}
 ALLOWED_ELSE = 1e-4  # share of a tensor's largest number, in float32

@@ -22,8 +22,6 @@ from evenload.clients.partition import by_key  # noqa: E402
 from evenload.clients.values.data import Rows  # noqa: E402
 from evenload.errors import ConfigError, FormatError, quoted, reason_of  # noqa: E402
 
-__all__ = ["read_dataset", "read_leaf", "read_npz", "read_text", "standard_library"]
-
 Clients = dict[str, Rows]
 
 

@@ -38,8 +38,6 @@ from evenload.clients.values.strategy import ClientPlan, Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
-__all__ = ["Trainer", "template_of"]
-
 WINDOW = 256  # clients that are loaded at a time, if loading is left to functions
 
 

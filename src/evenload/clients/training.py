@@ -17,8 +17,6 @@ from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
 from evenload.errors import TaskError
 
-__all__ = ["train"]
-
 
 @suggests_arguments
 def train(

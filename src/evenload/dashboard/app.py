@@ -17,8 +17,6 @@ from evenload.dashboard.panel import MOST_BYTES
 from evenload.errors import EvenloadError
 from evenload.report.html import fill, report_script
 
-__all__ = ["make_app", "make_static_app"]
-
 WIDTHS = (100, 4000)
 # A number is given to one picture only, so it may be kept.
 PICTURE = {"content-security-policy": "sandbox", "cache-control": "private, max-age=3600, immutable"}

@@ -14,8 +14,6 @@ from evenload.dashboard.panel import Panel
 from evenload.events import Event
 from evenload.report.html import page
 
-__all__ = ["Feed", "Frames"]
-
 POLL_S = 0.2
 # Without news a frame is made as often as this, for the clocks on the page.
 HEARTBEAT_S = 2.0

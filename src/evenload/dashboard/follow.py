@@ -8,8 +8,6 @@ from evenload.errors import ConfigError
 from evenload.events import Event
 from evenload.report.source import MOST_LINE, RunClock, Sieve
 
-__all__ = ["Follower"]
-
 PIECE_BYTES = 1 << 20
 
 

@@ -13,8 +13,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evenload.errors import ConfigError, printable, quoted
 
-__all__ = ["limited_server", "listen", "parse_address"]
-
 # A request is here this long after its first byte, or the connection ends. Each piece of a body has as long.
 REQUEST_S = 10.0
 PIECE_BYTES = 1 << 20

@@ -10,8 +10,6 @@ from typing import Any
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.loop.control import exchange
 
-__all__ = ["ACTIONS", "Panel"]
-
 ACTIONS = ("drain", "add", "pause", "resume")
 LOOK_S = 2.0
 WAIT_S = 10.0

@@ -9,8 +9,6 @@ from typing import Any
 
 from evenload.report.page.gallery import Gallery, make_thumbnail
 
-__all__ = ["Pictures"]
-
 PER_STEP = 8
 MOST_GONE = 96
 

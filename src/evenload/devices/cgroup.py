@@ -5,8 +5,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CgroupLimits", "cgroup_limits"]
-
 # v1 writes "no limit" as the largest multiple of the page size that fits.
 UNLIMITED_BYTES = 2**60
 

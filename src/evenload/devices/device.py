@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Device", "Kind", "family_of"]
-
 Kind = Literal["discrete", "integrated", "virtual", "cpu"]
 
 

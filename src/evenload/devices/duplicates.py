@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from evenload.devices.device import Device
 
-__all__ = ["link_duplicates"]
-
 
 def link_duplicates(devices: Sequence[Device], hidden_ids: Sequence[str] = ()) -> tuple[Device, ...]:
     """Set ``same_as`` of every wgpu device that a native backend reaches too.

@@ -13,17 +13,6 @@ from typing import Any
 from evenload.devices.device import Device, family_of
 from evenload.devices.pool import DevicePool
 
-__all__ = [
-    "THREAD_VARIABLES",
-    "CurrentDevice",
-    "as_current",
-    "call_on",
-    "current",
-    "current_device",
-    "thread_share",
-    "worker_environment",
-]
-
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

@@ -4,8 +4,6 @@ import os
 
 from evenload.errors import ConfigError
 
-__all__ = ["ForkGuard"]
-
 
 class ForkGuard:
     """A guard that knows which process made an object, and refuses its use in a child forked from that.

@@ -3,8 +3,6 @@
 import os
 import sys
 
-__all__ = ["interpreter_flags", "isolation_flags"]
-
 LETTERS = {  # of the attribute of ``sys.flags``, which counts how often the letter was given
     "optimize": "O",
     "bytes_warning": "b",

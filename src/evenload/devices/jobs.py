@@ -18,8 +18,6 @@ from typing import Any
 from evenload._private_files import own_folder, read_own, refuse_unless_own
 from evenload.errors import ConfigError
 
-__all__ = ["RunningJob", "announced", "jobs_folder", "running_jobs"]
-
 MOST_BYTES = 64_000
 # A ConfigError is a ValueError.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)

@@ -21,8 +21,6 @@ from evenload.devices.selection import Spec, choose, families
 from evenload.devices.task_counts import TaskCounter
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
-__all__ = ["DeviceLoad", "DevicePool", "free_share"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:

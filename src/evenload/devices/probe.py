@@ -10,8 +10,6 @@ from typing import Literal, Protocol
 
 from evenload.devices.device import Device
 
-__all__ = ["PROBES", "ProbeReport", "Reading", "Sampler", "run_probe"]
-
 # Strings, so that listing them costs nothing. A better way to the same hardware comes first.
 PROBES = {
     "cuda": "evenload.devices.probes.cuda",

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from evenload.devices.device import Device
 from evenload.devices.probe import PROBES, Reading, Sampler
 
-__all__ = ["Readings"]
-
 
 class Readings:
     """A reader of any device's load, for any thread; a family's driver is opened on first use.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from evenload.devices.device import Device
 from evenload.errors import ConfigError
 
-__all__ = ["ScoreWeights", "score"]
-
 KIND = {"discrete": 1.0, "integrated": 0.5, "virtual": 0.3, "cpu": 0.2}
 BACKEND = {
     "cuda": 1.0,

@@ -14,8 +14,6 @@ from evenload.balance import partition
 from evenload.devices.device import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 
-__all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "check_spec", "choose", "split_cpu"]
-
 # CPU slots of "all" on a machine without accelerators; each is a process that may hold a model.
 MAX_DEFAULT_SLOTS = 8
 # The most slots: more is most likely a typing error, and would start as many processes.

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from evenload.errors import ConfigError
 
-__all__ = ["TaskCounter", "TaskCounts"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:

@@ -12,8 +12,6 @@ from evenload.devices.probe import Reading
 from evenload.devices.readings import Readings
 from evenload.events import DeviceSample, EventLog, Note
 
-__all__ = ["Telemetry"]
-
 N_WAITS = 50  # so that a moment in which the whole process is stopped is only one of them
 STOP_WAIT_S = 5.0
 

@@ -11,8 +11,6 @@ from evenload._private_files import plain_file
 from evenload.events.json_lines import decode, encode
 from evenload.events.kinds import Event
 
-__all__ = ["EventFile", "read_events"]
-
 
 class EventFile(Closing):
     """A sink that appends events to ``events.jsonl``; flushed at least every ``flush_s`` and by ``close()``.

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from evenload.events.kinds import Event
 
-__all__ = ["EventLog"]
-
 
 class EventLog:
     """A stream of events with a clock: hands each event to its sinks, in order, from any thread.

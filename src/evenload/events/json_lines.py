@@ -10,8 +10,6 @@ from typing import Any, get_args
 from evenload._plain_text import escaped_json
 from evenload.events.kinds import Event
 
-__all__ = ["decode", "encode", "json_text"]
-
 _MOST_DEPTH = 50
 _MOST_BITS = 14_280  # 4299 digits: Python neither prints nor reads integers of more
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}

@@ -6,8 +6,6 @@ from typing import Any
 from evenload._optional import require
 from evenload.errors import ConfigError
 
-__all__ = ["torch_work"]
-
 
 def torch_work(fn: Callable[..., Any] | type, *args: Any, **shared: Any) -> dict[str, float]:
     """Run ``fn(*args)`` once here and return ``{"flop": ...}`` as torch's own counter has it.

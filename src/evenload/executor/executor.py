@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from evenload.executor.run.calls import CallSource
     from evenload.executor.submitted import SubmittedCalls
 
-__all__ = ["Executor"]
-
 R = TypeVar("R")
 DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 

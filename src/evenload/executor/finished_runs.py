@@ -10,8 +10,6 @@ from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.run import Run
 
-__all__ = ["FinishedRuns", "LastRun", "last_run"]
-
 
 @dataclass(frozen=True, slots=True)
 class LastRun:

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["join"]
-
 
 def join(results: Sequence[Any]) -> Any:
     """All of ``results`` as one, along their first axis.

@@ -17,8 +17,6 @@ from evenload.executor.run.map_options import MapOptions
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import name_of
 
-__all__ = ["map"]
-
 
 @suggests_arguments
 def map(  # the built-in's name on purpose: evenload.map

@@ -16,8 +16,6 @@ from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.joining import join
 from evenload.executor.run.map_options import MapOptions
 
-__all__ = ["STRATEGIES", "ArraySlice", "ParallelResult", "run_partitioned"]
-
 STRATEGIES = (*partition.STRATEGIES, "measured")
 SLICES_PER_DEVICE = 32  # for "measured": fine enough to even out devices that were misjudged
 

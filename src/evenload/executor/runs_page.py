@@ -15,8 +15,6 @@ from evenload.events import Event, EventFile, EventLog, RunFinished, RunStarted
 from evenload.executor.finished_runs import FinishedRuns
 from evenload.settings import resolve
 
-__all__ = ["RunsPage"]
-
 
 class RunsPage:
     """A live page, from an executor's first run to its end; none in a task, or where a command has one.

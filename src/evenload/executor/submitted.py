@@ -13,8 +13,6 @@ from evenload.executor.run.calls import Call, CallSource
 from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.prepare import name_of, pickle_callable
 
-__all__ = ["SubmittedCalls"]
-
 
 def _make_call(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any], *, sends: bool) -> Call:
     """Make the call of ``fn``. ``sends``: to another process. Raises ConfigError if it cannot be sent."""

@@ -7,8 +7,6 @@ from evenload._arguments import instance_of
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.hybrid import Implementation
 
-__all__ = ["BuiltFunction", "executor_for"]
-
 
 def executor_for(executor: Executor | None, devices: DeviceSpec) -> AbstractContextManager[Executor]:
     """``executor``, which stays open, or one of its own on ``devices``, which is closed after the block."""

@@ -23,8 +23,6 @@ from evenload.executor.task.prepare import pickle_callable
 from evenload.integrations.job_future import JobFuture, NoWorker, results_in_order
 from evenload.integrations.worker_count import limited
 
-__all__ = ["Executor"]
-
 R = TypeVar("R")
 
 _open: "weakref.WeakSet[_JobExecutor]" = weakref.WeakSet()

@@ -15,8 +15,6 @@ from datasets.formatting.formatting import LazyDict
 from evenload.executor.task.hybrid import Implementation
 from evenload.integrations.built_function import BuiltFunction
 
-__all__ = ["Applied", "Calling", "StoredBatches", "StreamedBatches"]
-
 SAME = (str, bytes, int, bool, type(None))  # values that cannot change, and are equal if they compare equal
 
 

@@ -27,8 +27,6 @@ from evenload.executor.task.prepare import name_of, named
 from evenload.integrations.dataset_batches import Applied, Calling, StoredBatches, StreamedBatches
 from evenload.same_code import fingerprint_code
 
-__all__ = ["DatasetJob"]
-
 ROW_CHUNKS = 256  # parts of a dataset that is mapped row by row: for many devices, and few files to keep
 NO_MATTER = ("cache_file_name", "desc", "load_from_cache_file", "new_fingerprint")  # to what comes out
 

@@ -14,8 +14,6 @@ from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.task.prepare import implementation, name_of
 from evenload.integrations.built_function import executor_for
 
-__all__ = ["map"]
-
 STORED = (
     "cache_file_name", "desc", "disable_nullable", "drop_last_batch", "features", "keep_in_memory",
     "load_from_cache_file", "new_fingerprint", "on_mixed_types", "try_original_type", "writer_batch_size",

@@ -16,8 +16,6 @@ from evenload.errors import ConfigError
 from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.stage import StageContext
 
-__all__ = ["BATCHES", "ENGINES", "VLLM", "Engine", "Prompt", "Server", "Transformers"]
-
 Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 """A text, a conversation of messages with ``role`` and ``content``, or tokens."""
 

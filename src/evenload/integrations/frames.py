@@ -14,8 +14,6 @@ from evenload.executor.task.hybrid import Implementation
 from evenload.executor.task.prepare import implementation, name_of, named
 from evenload.integrations.built_function import BuiltFunction, executor_for
 
-__all__ = ["map"]
-
 Run = Callable[..., Iterator[Any]]
 Further = tuple[tuple[Any, ...], dict[str, Any]]
 OF_APPLY, OF_MAP = ("raw", "result_type", "by_row"), ("na_action",)

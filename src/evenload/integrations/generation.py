@@ -17,8 +17,6 @@ from evenload.executor.task.prepare import named, pickle_callable
 from evenload.integrations.built_function import executor_for
 from evenload.integrations.engines import BATCHES, ENGINES, Engine, Prompt
 
-__all__ = ["LLM"]
-
 OWN_BATCH = 16  # for engines of others
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from evenload.errors import EvenloadError, NoUsableDevice, ResultNotSendable, TaskError, WorkerLost
 from evenload.executor.loop.call_future import CallFuture
 
-__all__ = ["JobFuture", "JobLost", "JobNotSendable", "NoWorker", "as_raised", "results_in_order"]
-
 
 class JobLost(WorkerLost, BrokenProcessPool):
     """An error for a job whose worker died: WorkerLost, and a BrokenProcessPool for whoever expects that.

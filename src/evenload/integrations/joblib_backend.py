@@ -23,8 +23,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.integrations.concurrent_futures import Executor
 from evenload.integrations.worker_count import limited
 
-__all__ = ["EvenloadBackend", "register"]
-
 OPTIONS = (
     "call_timeout_s",
     "echo",

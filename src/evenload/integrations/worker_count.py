@@ -5,8 +5,6 @@ from typing import Any
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["limited"]
-
 LOCAL = ("process", "inline")
 
 

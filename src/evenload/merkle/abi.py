@@ -13,8 +13,6 @@ from typing import Any
 from evenload.errors import ConfigError, quoted
 from evenload.merkle.scheme import from_hex
 
-__all__ = ["encode", "split_types"]
-
 _TYPE = re.compile(r"(uint|int|bytes)([0-9]{0,3})")
 _ARRAY = re.compile(r"(.+)\[([1-9][0-9]{0,5}|)\]", re.DOTALL)
 _MOST_LETTERS = 1000  # of a type: how deep it can be nested is limited with it

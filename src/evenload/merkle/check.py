@@ -7,8 +7,6 @@ from evenload.errors import ConfigError
 from evenload.merkle.proof import ConsistencyProof, InclusionProof, proof_from_json, read_object
 from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
 
-__all__ = ["Claims", "check_proofs"]
-
 Proof = InclusionProof | ConsistencyProof | SortedProof | MultiProof
 
 

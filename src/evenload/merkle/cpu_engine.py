@@ -11,8 +11,6 @@ from evenload.merkle.plain_engine import climb, into
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
-__all__ = ["CpuEngine"]
-
 CHUNK_LEAVES = 1 << 14
 """Subtrees of so many leaves are folded at once: their nodes stay in the cache."""
 ROWS_PER_THREAD = 4096

@@ -4,8 +4,6 @@ from evenload._optional import is_installed
 from evenload.merkle.plain_engine import HashEngine, PlainEngine
 from evenload.merkle.scheme import Scheme
 
-__all__ = ["make_engine"]
-
 
 def make_engine(
     scheme: Scheme, *, threads: int | None = 1, family: str = "cpu", adapter: str | None = None

@@ -20,8 +20,6 @@ from evenload.merkle.stream import RootStream, npy_width, subtree_roots
 if TYPE_CHECKING:
     from evenload.executor import Executor, ParallelResult
 
-__all__ = ["ParallelRoot", "parallel_root"]
-
 BLOCKS_PER_DEVICE = 64
 LEAST_HEIGHT, MOST_HEIGHT = 10, 18
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
-__all__ = ["HashEngine", "PlainEngine", "climb", "into"]
-
 
 class HashEngine(Protocol):
     """An engine that hashes whole levels of a tree. Arrays are uint8, C-contiguous, [n, width].

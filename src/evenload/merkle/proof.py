@@ -14,8 +14,6 @@ from evenload._bounded_json import parse_json
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
 from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, written_name, zero_node
 
-__all__ = ["FORMAT", "ConsistencyProof", "InclusionProof", "proof_from_json"]
-
 FORMAT = "evenload-merkle-1"
 MAX_SIZE = 1 << MAX_DEPTH
 MAX_PROOF_BYTES = 1 << 20

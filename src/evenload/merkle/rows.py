@@ -8,8 +8,6 @@ import numpy as np
 from evenload.errors import ConfigError
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
-__all__ = ["as_rows", "new_nodes"]
-
 
 def as_rows(leaves: Any, scheme: Scheme, width: int | None = None) -> np.ndarray:
     """``leaves`` as rows of equal width; ``width``: what it has to be.

@@ -14,8 +14,6 @@ import numpy as np
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.gpu.hashing import blake2s
 
-__all__ = ["DIGEST_BYTES", "SCHEMES", "Scheme", "as_scheme"]
-
 DIGEST_BYTES = 32
 MAX_DEPTH = 63
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from evenload.merkle.scheme import Scheme, zero_node
 
-__all__ = ["Edge", "has_twins", "peaks"]
-
 
 def peaks(size: int) -> list[tuple[int, int]]:
     """(height, index) of the largest complete nodes of a tree of ``size`` leaves, from left to right."""

@@ -8,8 +8,6 @@ from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.proof import FORMAT, _check_path, node_list, read_object
 from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme
 
-__all__ = ["MultiProof", "SortedProof", "sorted_proof_from_json"]
-
 SCHEME = Scheme("openzeppelin")
 MAX_NODES = 1 << 20
 

@@ -17,8 +17,6 @@ from evenload.merkle.rows import as_rows
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
 from evenload.merkle.shape import Edge, has_twins
 
-__all__ = ["RootStream", "read_rows", "root_of_file", "subtree_roots"]
-
 CHUNK_HEIGHT = 14
 CHUNK = 1 << CHUNK_HEIGHT
 READ_BYTES = 8 << 20

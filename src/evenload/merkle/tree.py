@@ -13,8 +13,6 @@ from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
 from evenload.merkle.shape import Edge, has_twins
 
-__all__ = ["MerkleTree"]
-
 
 class MerkleTree:
     """A Merkle tree that can grow.

@@ -12,8 +12,6 @@ from evenload.merkle.plain_engine import PlainEngine, climb, into
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
-__all__ = ["WgslEngine"]
-
 WORDS = DIGEST_BYTES // 4
 MAX_CHUNK_HEIGHT = 20
 

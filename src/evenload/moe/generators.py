@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe.trace import Trace
 
-__all__ = ["Popularity", "fit", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Popularity:

@@ -16,19 +16,6 @@ from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe.placement.rebalance import rebalance_experts
 
-__all__ = [
-    "TOPOLOGIES",
-    "check_mapping",
-    "circulant",
-    "create_redundant_mapping",
-    "cube",
-    "fully_connected",
-    "hypercube",
-    "lay_out",
-    "ring",
-    "torus",
-]
-
 TOPOLOGIES = ("circulant", "cube", "full", "hypercube", "ring", "torus")
 
 

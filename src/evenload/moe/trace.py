@@ -18,8 +18,6 @@ from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted, reason_of
 
-__all__ = ["Trace", "count_ids", "read_trace"]
-
 Kind = Literal["ids", "counts"]
 ID_KEYS = ("experts", "topk_ids", "ids")  # [layers, tokens, top-k]
 TOKEN_KEYS = ("routed_experts",)  # [tokens, layers, top-k]

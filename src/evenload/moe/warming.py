@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["warm"]
-
 
 def warm() -> None:
     """Route, plan and place a little, in each way that calls kernels with other types of arguments."""

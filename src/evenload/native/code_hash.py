@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["hash_of_files", "hash_of_function"]
-
 # Fields that say nothing about what the code does, or that not every version of Python has.
 _UNSAID = {"type_comment", "type_params", "kind", "type_ignores", "ctx", "annotation", "returns"}
 

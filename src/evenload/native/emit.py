@@ -16,8 +16,6 @@ from evenload.native import machine
 from evenload.native.piece import Piece
 from evenload.native.signature import FAILED, REFUSED, Leaf, Named, leaves
 
-__all__ = ["emit", "set_processor"]
-
 numba: Any = typed_numba  # its own types are few, and not all right
 
 I64, I32, I8, POINTER, DOUBLE = (

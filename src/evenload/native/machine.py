@@ -11,11 +11,6 @@ from evenload._optional import is_installed, require
 from evenload.errors import UnknownName
 from evenload.native.elf_image import image_of
 
-__all__ = [
-    "BASELINES", "baselines_here", "binding", "compile_ir", "features_of", "host_features", "host_machine",
-    "initialize_all_targets", "loaded", "machine_for", "processor",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Baseline:

@@ -15,8 +15,6 @@ from typing import Any
 from evenload._terminal import log_of
 from evenload.native import machine, store
 
-__all__ = ["FOLDER", "Origin", "obtained", "origins", "packed", "read_shipped", "shipped_file"]
-
 FOLDER = Path(__file__).parent / "objects"
 log = log_of(__name__)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload._optional import require
 
-__all__ = ["Piece", "inlined", "piece"]
-
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A piece of kernels, compiled into them and never called from Python."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FAILED", "REFUSED", "Leaf", "Named", "Unsupported", "flat", "leaves", "signature_of", "text_of"]
-
 REFUSED, FAILED = -(1 << 63), -(1 << 63) + 1  # what an entry returns instead of a result
 
 

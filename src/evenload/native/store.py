@@ -15,8 +15,6 @@ from evenload._terminal import log_of
 from evenload._user_folders import user_folder
 from evenload.errors import ConfigError
 
-__all__ = ["alone", "cache_directory", "kept", "remembered", "sealed", "unsealed"]
-
 WHAT = "machine code"
 MOST_BYTES = 1 << 28
 MOST_REMEMBERED, MOST_REMEMBERED_BYTES = 1000, 1 << 16

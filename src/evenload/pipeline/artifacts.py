@@ -15,20 +15,6 @@ from evenload._private_files import plain_file
 from evenload.errors import EvenloadError, FormatError, reason_of
 from evenload.pipeline.file_types import is_file_type, picture_of, suffix_of, with_plain_alpha
 
-__all__ = [
-    "digest_of",
-    "file_name",
-    "is_unwritable",
-    "open_picture",
-    "output_path",
-    "part_id",
-    "plain_picture",
-    "read_picture",
-    "read_tensors",
-    "write_atomically",
-    "write_output",
-]
-
 UNWRITABLE = "no results can be written"  # to a folder, whatever the item
 _LONGEST_NAME = 150
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EIO)

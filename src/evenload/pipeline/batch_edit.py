@@ -24,8 +24,6 @@ from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
-__all__ = ["MultiDeviceImageEdit"]
-
 
 class MultiDeviceImageEdit(Closing):
     """An editor of pictures: a QwenImageEdit or QwenImageEditPlus checkpoint over all devices.

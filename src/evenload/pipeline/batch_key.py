@@ -7,8 +7,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["batch_key_text"]
-
 MOST_LETTERS = 200  # a longer key is told by its digest
 MOST_DEPTH = 8
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from evenload._waiting import waiting
 
-__all__ = ["EventLoop", "LoopShare"]
-
 Result = TypeVar("Result")
 CLOSE_S = 5.0  # for what still runs to end, once it is cancelled
 

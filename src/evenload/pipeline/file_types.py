@@ -14,15 +14,6 @@ from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, quoted, reason_of
 
-__all__ = [
-    "SavedFile",
-    "encode_artifact",
-    "is_file_type",
-    "picture_of",
-    "suffix_of",
-    "with_plain_alpha",
-]
-
 _MODES_TO_CONVERT = ("1", "P", "PA", "LA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")  # of PIL
 _OVERSHOOT = 0.1  # how far floats may be beyond their range without a question: models' outputs are
 _MOST_CLIPPED = 0.2  # share of the values that are farther off, as after more contrast or noise

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["MOST_LETTERS", "PLAIN", "is_json", "is_plain", "json_value"]
-
 MOST_LETTERS = 1 << 18  # of a value in JSON; larger ones belong into files
 PLAIN = (str, int, float, bool, type(None))
 _MOST_DEPTH = 50

@@ -11,8 +11,6 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.executor.task.prepare import pickle_callable
 
-__all__ = ["IN_PROGRAM", "LiveCode"]
-
 IN_PROGRAM = "<python>"  # in the place of a module
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["MOST_PARTS", "is_key", "part_keys"]
-
 MOST_PARTS = 10_000  # of one item; a list that goes on for ever must not fill the memory
 _OWN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from evenload._plain_text import seconds_text
 
-__all__ = ["CandidateResult", "DeviceMemory", "Fit", "Phase", "Plan", "TimelineSlice", "Unit"]
-
 SCHEMA = 1
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from evenload.errors import ConfigError
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-__all__ = ["LOSSY", "PlanDevice", "PlanStage", "Problem", "Weights"]
-
 LOSSY = ("fp8", "nf4")  # ways to hold a model that change its results
 _DEFAULT_FITS = ("whole", "layer_split", "resident_stream")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from evenload.pipeline.store.kept_results import ReuseSettings
     from evenload.pipeline.store.run_folder import RunFolder
 
-__all__ = ["ResidentJob"]
-
 
 class ResidentJob(Pipeline):
     """A job whose models stay in the workers from one run to the next.

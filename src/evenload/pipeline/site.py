@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from evenload._private_files import plain_file
 from evenload.pipeline.artifacts import digest_of
 
-__all__ = ["GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of", "values_in"]
-
 MARK_BYTES = 64 * 1024
 
 

@@ -22,8 +22,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.target import CodeTarget
 
-__all__ = ["Item", "ModelFolder", "Stage", "StageContext", "StageOutput", "StageSetup"]
-
 WHOLE = Fit()
 
 

@@ -4,8 +4,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["StageGraph", "chain"]
-
 
 @dataclass(frozen=True)
 class StageGraph:

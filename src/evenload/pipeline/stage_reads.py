@@ -25,8 +25,6 @@ from typing import Any, Self
 
 from evenload.pipeline.stage import Item, StageContext
 
-__all__ = ["UNSETTLED", "SeenInputs", "see_context", "see_item"]
-
 UNSETTLED = "unsettled"
 _ITEM_FIELDS = frozenset(field.name for field in fields(Item))
 

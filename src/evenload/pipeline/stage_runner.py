@@ -26,8 +26,6 @@ from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, Stag
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
 from evenload.pipeline.target import has_sources, load_target
 
-__all__ = ["StageRunner", "is_final", "pause_s", "save"]
-
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
 

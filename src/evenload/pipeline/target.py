@@ -23,18 +23,6 @@ from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.live_code import IN_PROGRAM, LiveCode
 from evenload.same_code.module_reach import is_installed
 
-__all__ = [
-    "CodeTarget",
-    "ReturnedNames",
-    "check_arguments",
-    "find_returned_names",
-    "has_sources",
-    "lacks_method",
-    "load_target",
-    "locate_target",
-    "target_of",
-]
-
 MAIN = ("__main__", "__mp_main__")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef

@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["amount_of", "cost_of", "cost_text"]
-
 
 def cost_of(told: Any, seconds: float, answers: float = 0.0) -> dict[str, Any]:
     """Return currency, total, devices, energy and answers, and the kWh; {} where nothing was told.

@@ -9,8 +9,6 @@ from evenload.balance.metrics import imbalance
 from evenload.report.items import ItemSet
 from evenload.report.summary import DeviceSummary, StageSummary
 
-__all__ = ["DeviceCount", "StageCount", "groups", "summed"]
-
 
 @dataclass(slots=True)
 class DeviceCount:

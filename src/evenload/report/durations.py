@@ -4,8 +4,6 @@ import math
 
 from evenload.events import Event, Span
 
-__all__ = ["Durations"]
-
 PER_DECADE = 10
 LOWEST_S = 1e-9
 

@@ -8,8 +8,6 @@ from typing import Any
 from evenload.balance.factors import unknown_seconds, waited_seconds
 from evenload.events import DeviceSample, Event, RunStarted, Span
 
-__all__ = ["IdleSamples", "InsideItems"]
-
 MOST = 4096
 IDLE = 0.02  # of the time before a sample
 WIDEST_GAP = 1 / 3  # of the stretch that is asked for: fewer samples say too little of it

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from evenload.events import Event, ItemFailed, ItemFinished, Restored, Span, WorkerExited
 
-__all__ = ["NEXT_STATES", "LifeStep", "broken_steps", "life_of"]
-
 NEXT_STATES = {
     "waiting": {"running", "done", "failed"},  # at once: restored from a journal, or given up
     "running": {"running", "waiting", "done", "failed"},  # a copy runs beside the first attempt

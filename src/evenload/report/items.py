@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from evenload.balance.run_claim import runs_of
 from evenload.events import Event, Restored, RunStarted, Span, StageFinished, StageStarted
 
-__all__ = ["ItemSet", "NeededItems", "items_key"]
-
 _DONE, _FAILED = 1, 2
 # Above this many items the bytes are no longer kept and chunks are simply added up.
 _LARGEST = 1 << 25

@@ -20,8 +20,6 @@ from evenload.events import (
 )
 from evenload.report.page.planned import is_sound
 
-__all__ = ["DevicePace", "Pace", "clock_text", "eta_text", "pace_line"]
-
 # Load and rate forget what is older than about this.
 MEMORY_S = 10.0
 

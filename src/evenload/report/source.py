@@ -15,8 +15,6 @@ from evenload._private_files import open_plain
 from evenload.errors import ConfigError, quoted
 from evenload.events import Event, RunStarted, decode
 
-__all__ = ["RunClock", "RunEvents", "Sieve", "is_sane", "one_clock", "open_run", "read_config"]
-
 _NUMBERS = (int, float)
 _LARGEST = 1e15
 MOST_NAMES = 100

@@ -37,8 +37,6 @@ from evenload.report.losses.advice import Advice
 from evenload.report.summary import DeviceSummary, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 
-__all__ = ["Tally", "summarise"]
-
 N_SLOWEST = 10
 N_FAILURES = 200
 TRACEBACK_CHARS = 20_000

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from evenload.events import Event, Span, WorkerExited, WorkerStarted
 
-__all__ = ["WorkerTracks"]
-
 
 @dataclass(slots=True)
 class WorkerTracks:

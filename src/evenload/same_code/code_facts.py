@@ -14,8 +14,6 @@ from evenload.same_code.module_reach import ModuleReach
 from evenload.same_code.package_versions import versions_of
 from evenload.same_code.source_file import first_other_line
 
-__all__ = ["CodeFacts", "ItemFingerprints", "change_in_words", "facts_of_reach"]
-
 _MOST_SAID = 3
 
 

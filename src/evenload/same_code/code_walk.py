@@ -16,8 +16,6 @@ from evenload.same_code.content import ContentWalk, cells_of, digest_of
 from evenload.same_code.module_reach import is_installed
 from evenload.same_code.source_file import Import, imports_in
 
-__all__ = ["MAIN", "CodeWalk", "file_of", "is_own"]
-
 MOST_DEPTH = 120  # of objects inside each other in code; below that they count by their type
 MAIN = ("__main__", "__mp_main__")
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or a call

@@ -18,8 +18,6 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["ContentWalk", "cells_of", "digest_of"]
-
 FLOAT = Struct("<d")
 MOST_BYTES = 64  # longer encodings are hashed
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from evenload.same_code.source_file import Import, SourceFile, read_source
 
-__all__ = ["ModuleReach", "is_installed"]
-
 _PACKAGES = ("site-packages", "dist-packages")  # names of folders of installed packages
 _MOST_FILES = 2000  # of a folder that is taken whole
 _MOST_FOLDERS = 500

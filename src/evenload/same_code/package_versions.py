@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["MODEL_PACKAGES", "environment_of", "versions_of"]
-
 # Who uses one of these may use any of them: models are loaded by names in their config files.
 MODEL_PACKAGES = frozenset(
     [

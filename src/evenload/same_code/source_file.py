@@ -12,8 +12,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Import", "SourceFile", "first_other_line", "imports_in", "read_source"]
-
 # A string, which is kept | a comment with the space before it, or a line without anything, which is not.
 _LAYOUT = re.compile(
     r'''("""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')'''

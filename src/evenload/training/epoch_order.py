@@ -10,8 +10,6 @@ from typing import Any
 from evenload._arguments import flag, length, whole
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["EpochOrder", "digest"]
-
 MOST_SEED = 2**62
 INSTEAD = "give a map-style data set, or a sampler with __len__"
 

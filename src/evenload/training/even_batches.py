@@ -35,8 +35,6 @@ from evenload.training.record import TrainingRecord
 from evenload.training.shares import Cost, Shares, cost_of
 from evenload.training.step_record import Step
 
-__all__ = ["EvenBatches"]
-
 LOG = logging.getLogger("evenload.training")
 IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-__all__ = ["EvenLoader"]
-
 
 class EvenLoader(DataLoader):  # type: ignore[type-arg]
     """A ``DataLoader`` of the batches of an ``EvenBatches``, prepared in the eyes of accelerate.

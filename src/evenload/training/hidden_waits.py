@@ -6,8 +6,6 @@ equal. The processor tells them apart: it computes for the slow rank all the whi
 
 from collections.abc import Sequence
 
-__all__ = ["HiddenWaits"]
-
 N_STEPS = 6  # in a row
 ALIKE = 0.1  # seconds of all ranks differ by no more than this share
 BUSY, LAZY = 0.8, 0.6  # of its seconds the slow rank computes at least, the one that waits at most

@@ -6,8 +6,6 @@ from typing import Any
 from evenload._arguments import whole
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Position"]
-
 VERSION = 1
 MOST_EPOCH = 2**40
 

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
 
-__all__ = ["RankGroup", "agree", "late", "same_order"]
-
 FACT_BYTES = 8192  # a fault of two sentences, each of its letters escaped
 MOST_STALL_S = 1e6
 ANSWER_S = 10.0  # to hear from all who are still there, once an exchange has failed

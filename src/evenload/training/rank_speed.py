@@ -14,8 +14,6 @@ from statistics import median
 
 from evenload.training.shares import LEAST_S, MOST_S, Cost
 
-__all__ = ["RankSpeed"]
-
 WINDOW = 7  # steps that are remembered
 N_ODD = 2
 ALIKE = 0.2  # odd steps differ by no more than this share, if they agree

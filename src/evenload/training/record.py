@@ -29,8 +29,6 @@ from evenload.events import (
 from evenload.report.html import write_report
 from evenload.report.summary import Summary
 
-__all__ = ["TrainingRecord"]
-
 MOST_STEPS = 100_000  # with four ranks half a million events, a file of a hundred megabytes
 MOST_TEXT = 2000
 MOVED = 0.1  # of a share is worth a note

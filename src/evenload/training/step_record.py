@@ -6,8 +6,6 @@ from typing import Any
 from evenload.balance.bound import bound_of_spans
 from evenload.balance.run_claim import StageChunks, Stretch, claim_run
 
-__all__ = ["Step"]
-
 STAGE = "step"
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 else:
     Trainer = object
 
-__all__ = ["EvenTrainerMixin"]
-
 OPTIONS = (
     "collate_fn", "num_workers", "pin_memory", "persistent_workers", "multiprocessing_context",
     "prefetch_factor", "worker_init_fn",

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from evenload.executor import Executor, Results
     from evenload.zk.worker import ProvedStatement, ProveRequest
 
-__all__ = ["TimedRequest", "prove_batch", "prove_requests", "prover_task"]
-
 
 def prover_task(
     zkey: Any, level: str | None = None, devices: Sequence[ProvingDevice] = (), keep: bool = False

@@ -22,8 +22,6 @@ from evenload.zk.cpu import msm
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import COEFFICIENT, MAX_DOMAIN, ZKey, point_rows
 
-__all__ = ["WARNING", "dev_setup"]
-
 WARNING = "INSECURE dev set-up: one party knew the trapdoor and can forge proofs"
 R = FR.modulus
 _BLOCK = 1 << 15  # scalars whose multiples are made at once

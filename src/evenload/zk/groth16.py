@@ -9,8 +9,6 @@ from evenload._bounded_json import parse_json
 from evenload.errors import FormatError, printable, quoted
 from evenload.gpu.field import FQ, FR
 
-__all__ = ["Proof", "VerificationKey", "decimal", "public_from_json", "public_to_json"]
-
 G1Point = tuple[int, int] | None
 G2Point = tuple[tuple[int, int], tuple[int, int]] | None
 

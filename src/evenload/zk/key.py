@@ -18,8 +18,6 @@ from evenload.zk.cpu.ntt import Domain
 from evenload.zk.formats.zkey import ZKey, point_rows
 from evenload.zk.verifier import Verifier
 
-__all__ = ["CpuKey", "ParallelMap", "ProvingKey", "checked_bases", "facts_of", "find_outside_subgroup"]
-
 _SUBGROUP_ROUNDS, _WEIGHT_BITS = 2, 14
 SECTIONS = {"A": 1, "B1": 1, "B2": 2, "C": 1, "H": 1}
 ParallelMap = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]

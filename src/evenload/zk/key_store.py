@@ -18,8 +18,6 @@ from evenload.zk.worker import ProofWorker
 if TYPE_CHECKING:
     from evenload.zk.wgsl_device import WgslDevice
 
-__all__ = ["KeyStore"]
-
 
 class KeyStore:
     """A proving key, loaded once for each device of this process, and shared by the workers on it.

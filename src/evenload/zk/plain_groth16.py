@@ -13,8 +13,6 @@ from evenload.zk.bn254.plain_pairing import has_order_r, is_one_product
 if TYPE_CHECKING:
     from evenload.zk.groth16 import Proof, VerificationKey
 
-__all__ = ["verify"]
-
 R = FR.modulus
 
 

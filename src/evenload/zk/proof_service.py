@@ -25,8 +25,6 @@ from evenload.zk.key_store import KeyStore
 from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level, split_level
 from evenload.zk.worker import ProofWorker, ProvedStatement
 
-__all__ = ["Busy", "DoneProof", "ProofService", "ServedKey"]
-
 MOST_WORKER_DEATHS = 10
 LIMIT_S = 600.0
 FIRST_GUESS_S, MOST_RETRY_S = 1.0, 60

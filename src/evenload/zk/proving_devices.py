@@ -9,16 +9,6 @@ from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = [
-    "BACKENDS",
-    "CPU",
-    "ProvingDevice",
-    "find_pool",
-    "proving_devices",
-    "refuse_unused_level",
-    "split_level",
-]
-
 BACKENDS = ("cpu", "wgsl")
 CPU_LEVELS = ("ifma52", "fma52x8", "fma52x4", "word64", "fma52x2")
 WGSL_VARIANTS = ("u64", "limb13")

@@ -14,8 +14,6 @@ from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 if TYPE_CHECKING:
     from evenload.zk.worker import ProofWorker, ProvedStatement, ProveRequest
 
-__all__ = ["ProofJob", "ProverQueue", "n_processors"]
-
 
 class SpawnsWorkers(Protocol):
     """A source of the workers of a queue, e.g. a ``Prover``."""

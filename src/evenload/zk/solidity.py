@@ -9,8 +9,6 @@ from evenload.gpu.field import FQ, FR
 from evenload.zk.groth16 import VerificationKey
 from evenload.zk.verifier import Verifier
 
-__all__ = ["verifier_contract"]
-
 _CONTRACT = Template("""\
 // SPDX-License-Identifier: CC0-1.0
 // Made by evenload from a Groth16 verification key over BN254.

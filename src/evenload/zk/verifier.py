@@ -17,8 +17,6 @@ from evenload.zk.bn254 import plain_pairing
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import Proof, VerificationKey, decimal
 
-__all__ = ["Verdict", "Verifier", "verify", "verify_many"]
-
 Read = TypeVar("Read")
 AT_ONCE = 256  # their lines take 3 MB
 HOW_TO_WRITE = "write an int, or a decimal string as snarkjs does"

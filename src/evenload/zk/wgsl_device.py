@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from evenload.gpu.wgsl.field import Variant
     from evenload.gpu.wgsl.queue import Queue
 
-__all__ = ["WgslDevice"]
-
 T = TypeVar("T")
 
 

@@ -23,19 +23,6 @@ from evenload.zk.formats.witness import check_witness, read_witness, witness_fro
 from evenload.zk.groth16 import Proof
 from evenload.zk.key import CpuKey, ParallelMap, ProvingKey
 
-__all__ = [
-    "InvalidProof",
-    "ProofWorker",
-    "ProveRequest",
-    "ProvedStatement",
-    "ProverStats",
-    "StageTimer",
-    "Witness",
-    "check_length",
-    "load_witness",
-    "prove_unverified",
-]
-
 R = FR.modulus
 Witness = Any  # a path or bytes of .wtns, [n, 4] uint64, or integers
 

@@ -24,8 +24,6 @@ from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import MOST_DEVICES, MOST_NAME, Collectives, HostSpans, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
-__all__ = ["MOST_NAMES", "MOST_ROWS", "read_chrome"]
-
 MOST_NAMES = 100_000  # distinct ones; the others are "other names"
 MOST_ROWS = 50_000
 MOST_SPANS = 200_000_000

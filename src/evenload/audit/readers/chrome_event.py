@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.audit.readers.json_elements import Shape
 
-__all__ = ["ChromeEvent", "event_shape", "number_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class EventArguments:

@@ -22,8 +22,6 @@ from evenload.audit.collective_names import operation_of
 from evenload.audit.recording import EXCHANGE, WORK
 from evenload.errors import FormatError, quoted
 
-__all__ = ["GPU_KINDS", "OPERATORS", "Labels", "RowRule", "is_window", "rule_of"]
-
 Row = tuple[Any, Any, str]  # process, thread, category
 
 LAUNCH_GAP_NS = 100_000

@@ -17,8 +17,6 @@ from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import EXCHANGE, MOST_DEVICES, REPEAT, WORK, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
-__all__ = ["read_dask"]
-
 GAP_NS = 10_000_000
 MOST_NAMES = 100_000
 

@@ -18,8 +18,6 @@ from evenload._optional import is_installed
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.errors import FormatError, quoted
 
-__all__ = ["BLOCK_BYTES", "JsonElements", "Shape"]
-
 BLOCK_BYTES = 4 << 20
 MOST_ELEMENT = 32 << 20  # bytes of one element
 MOST_HEAD = 32 << 20  # bytes before the array

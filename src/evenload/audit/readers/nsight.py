@@ -22,8 +22,6 @@ from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import EXCHANGE, MOST_DEVICES, MOST_NAME, WORK, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
-__all__ = ["read_nsight"]
-
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": WORK,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": WORK,  # whole CUDA graphs: their kernels are not listed

@@ -3,8 +3,6 @@
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-__all__ = ["Numbering"]
-
 
 class Numbering(dict[Any, int]):
     """A dict that numbers the keys it is asked for: ``known`` lists them, in order.

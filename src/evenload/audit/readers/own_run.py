@@ -10,8 +10,6 @@ from evenload.errors import FormatError
 from evenload.events import RunFinished, RunStarted, Span, WorkerStarted
 from evenload.report.source import open_run
 
-__all__ = ["read_own_run"]
-
 GAP_NS = 10_000_000
 MOST_NAMES = 10_000
 N_ROWS = 10_000

@@ -21,8 +21,6 @@ from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import HOLE, MOST_DEVICES, PARTLY, WORK, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
-__all__ = ["is_bare", "is_samples", "read_samples"]
-
 TIMES = ("timestamp", "time", "unix_time", "ts")
 DEVICES = ("index", "gpu", "gpu_id", "gpu index", "entity", "pci.bus_id", "uuid", "gpu_uuid")
 PERCENTS = ("utilization.gpu", "dcgm_fi_dev_gpu_util", "gpu_util", "gputl")

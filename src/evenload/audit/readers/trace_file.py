@@ -17,8 +17,6 @@ from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted
 
-__all__ = ["MOST_BYTES", "TraceFile"]
-
 MOST_BYTES = 64 << 30  # after decompression
 MOST_EXPANSION = 200  # traces compress ten- to thirtyfold
 FREE_BYTES = 64 << 20  # expansion does not count before

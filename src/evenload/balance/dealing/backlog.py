@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from math import inf
 
-__all__ = ["Backlog", "QueuedItem"]
-
 
 @dataclass(frozen=True, slots=True)
 class QueuedItem:

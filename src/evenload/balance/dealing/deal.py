@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Counters", "Deal", "Decision", "Wait"]
-
 
 @dataclass(frozen=True, slots=True)
 class Deal:

@@ -7,8 +7,6 @@ from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.estimate import Cost, CostEstimate
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["DeviceStates"]
-
 
 class DeviceStates:
     """The state of each device by name, in the order that decides ties. Arguments as in ``Dealer``."""

@@ -6,8 +6,6 @@ from evenload.balance.dealing.backlog import Backlog, QueuedItem
 from evenload.balance.dealing.queues import DeviceQueues
 from evenload.balance.policy.in_flight import Indices
 
-__all__ = ["ItemPool"]
-
 Here = Callable[[], Collection[str]]  # the devices that may take items now
 
 

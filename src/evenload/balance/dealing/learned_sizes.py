@@ -9,8 +9,6 @@ from evenload.balance.policy.in_flight import ChunkInFlight, ChunksInFlight, Ind
 from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.balance.sizes.size_model import Features, SizeModel
 
-__all__ = ["LearnedSizes"]
-
 BLOCK = 1024  # items of the input are put in order among themselves, so that none waits for ever
 MOST_ITEMS = 32  # in a chunk from which anything is learned
 MOST_RESTATED = 64  # measured chunks of a device by which its speed is stated again

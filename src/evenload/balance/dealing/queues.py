@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from evenload.balance.dealing.backlog import Backlog
 from evenload.balance.partition import proportional
 
-__all__ = ["DeviceQueues"]
-
 
 class DeviceQueues:
     """One ``Backlog`` per device, filled in the proportions of a partition.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from evenload.balance.flow.graph import ReplicaGraph
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["eliminate", "springs"]
-
 FEWEST_GPUS = 48
 # Edges for each GPU that has any. With fewer a graph has hardly a cycle, and trees do as well; with more, no
 # two GPUs are far apart, and the springs' matrix is no longer sparse.

@@ -13,8 +13,6 @@ from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.in_flight import ChunkInFlight
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Ask", "Copy", "Hold", "Policy", "Take", "checked"]
-
 
 @dataclass(slots=True)
 class Ask:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from evenload.balance.policy.estimate import CostEstimate
 from evenload.balance.policy.in_flight import ChunkInFlight
 
-__all__ = ["OVERDUE", "DeviceState"]
-
 OVERDUE = 3.0
 """A chunk that has run for this many times its expected seconds cannot be counted on."""
 

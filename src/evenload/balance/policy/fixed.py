@@ -7,8 +7,6 @@ from evenload.balance.partition import STRATEGIES
 from evenload.balance.policy.base import Ask, Hold, Take
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["Factoring", "Guided", "Pull", "Static"]
-
 NO_ITEMS = Hold("no item is ready")
 
 

@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["ChunkInFlight", "ChunksInFlight", "Indices"]
-
 Indices = range | tuple[int, ...]
 
 

@@ -10,8 +10,6 @@ from evenload.balance.policy.estimate import Cost
 from evenload.balance.policy.in_flight import ChunkInFlight
 from evenload.errors import ConfigError
 
-__all__ = ["Measured"]
-
 NO_ITEMS = "no item is ready"
 REFUSE, REFUSE_WITH_COPIES = 1.5, 3.0
 """An item is refused if it would take this many times as long as the others need for all that is left."""

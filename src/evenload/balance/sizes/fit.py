@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from evenload.balance.sizes.size_model import MOST_EXPONENT, MOST_FEATURES, Features, Sample, SizeModel, level
 
-__all__ = ["Samples", "fit"]
-
 Array = NDArray[np.float64]
 
 LEAST_GAIN = 0.15  # a further feature must take away this share of the squared error

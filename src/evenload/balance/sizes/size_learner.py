@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from evenload.balance.sizes.size_model import Features, Sample, SizeModel
 
-__all__ = ["SizeLearner"]
-
 MOST_SAMPLES = 256
 LEAST_FREE = 4  # samples beyond one for each device, before anything is believed
 LEAST_GAIN, CHANCE_GAIN = 0.3, 2.4

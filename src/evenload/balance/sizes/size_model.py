@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import copysign, exp, log1p
 
-__all__ = ["MOST_FEATURES", "Features", "Sample", "SizeModel", "level"]
-
 Features = Mapping[str, float]
 MOST_EXPONENT = 30.0
 MOST_FEATURES = 3  # in one law

@@ -23,8 +23,6 @@ from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
-__all__ = ["TRIALS", "bench", "package_versions"]
-
 HEADS = {
     "work_s": "work s",
     "in_all_s": "in all s",

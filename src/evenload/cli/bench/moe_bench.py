@@ -7,8 +7,6 @@ import click
 from evenload.cli.options import json_option
 from evenload.cli.terminal.table import format_table
 
-__all__ = ["moe_bench"]
-
 
 @click.command()
 @click.option("--experts", default=256, show_default=True, help="Logical experts.")

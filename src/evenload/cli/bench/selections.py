@@ -15,8 +15,6 @@ from evenload.errors import ConfigError
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["merkle_bench", "prove_bench"]
-
 devices_option = click.option(
     "--devices",
     "specs",

@@ -13,8 +13,6 @@ from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import UnknownName
 
-__all__ = ["clients"]
-
 
 @click.group()
 def clients() -> None:

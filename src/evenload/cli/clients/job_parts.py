@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JobParts", "load_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobParts:

@@ -18,8 +18,6 @@ from evenload.events import json_text
 if TYPE_CHECKING:
     from evenload.clients import FederatedResult
 
-__all__ = ["run"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from evenload.executor import Executor, Results, Summary
     from evenload.settings import Settings
 
-__all__ = ["map_items"]
-
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:

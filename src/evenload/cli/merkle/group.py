@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from evenload.merkle import Scheme
     from evenload.merkle.partition import ParallelRoot
 
-__all__ = ["merkle"]
-
 
 @click.group()
 def merkle() -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from evenload.merkle import Scheme
 
-__all__ = ["LeafInput", "TreeKind", "leaf_options", "scheme_options"]
-
 MOST_BYTES = 1 << 30  # of values, which are held in memory
 MOST_LINE_BYTES = 64 << 20
 Command = Callable[..., Any]

@@ -13,8 +13,6 @@ from evenload.errors import ConfigError, EvenloadError, FormatError, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["log"]
-
 MOST_TEXT_BYTES = 2_000_000
 key_option = click.option(
     "--key", "keys", multiple=True, required=True, help="The log's verifier key, as keygen printed it."

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from evenload._private_files import open_plain
 
-__all__ = ["BalanceLine", "LogFollower", "balance_of"]
-
 PIECE_BYTES = 1 << 22  # that one look reads
 MOST_LINE = 1 << 16
 NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,12})?)"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["moe"]
-
 
 @click.group()
 def moe() -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.search.plan import PlacementPlan
 
-__all__ = ["place"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlaceRequest:

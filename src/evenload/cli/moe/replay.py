@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.replay.replayer import RoutingReplay, StrategyReplay
 
-__all__ = ["replay"]
 LONGEST = 512  # tokens of a batch
 N_BATCHES = 4  # that a short trace is divided into
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["RoutingTrace", "fleet_options", "search_options", "trace_options"]
-
 Command = Callable[..., Any]
 
 

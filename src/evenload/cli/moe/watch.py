@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["watch"]
-
 InUse = Callable[[tuple[int, ...]], Any]  # of the layers and experts: the placement in use, and its fleet
 LOGS = (".log", ".out", ".err", ".txt")
 MOST_BYTES = 1 << 30  # of a trace, which is read whole

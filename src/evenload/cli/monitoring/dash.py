@@ -15,8 +15,6 @@ from evenload.cli.monitoring.monitoring import Monitors, reporting
 from evenload.cli.options import PATH, passed_as
 from evenload.errors import ConfigError, FormatError
 
-__all__ = ["dash"]
-
 MOST_REPLAY_BYTES = 1 << 28
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
 
-__all__ = ["Monitors", "monitor_options", "recorded", "reporting", "sampled", "watched"]
-
 OPTIONS = (
     click.option("--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."),
     click.option(

@@ -8,8 +8,6 @@ from typing import Self
 
 from evenload.events import EventLog, ItemFinished, RunFinished, RunStarted, Span, StageFinished, StageStarted
 
-__all__ = ["Steps"]
-
 
 class Steps:
     """The record of a run made of steps: its start, each finished step with its figures, its end.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from evenload.cli.monitoring.top_jobs import JobRow
     from evenload.devices import DevicePool
 
-__all__ = ["top"]
-
 N_HISTORY = 120
 FIRST_READING_S = 0.1
 COLUMNS = (

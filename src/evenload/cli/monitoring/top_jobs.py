@@ -14,8 +14,6 @@ from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
 from evenload.report.tally import Tally
 
-__all__ = ["FollowedJobs", "JobRow"]
-
 # Read at most so many pieces of a job's events at one look: a long history takes several looks.
 MOST_PIECES = 8
 

@@ -9,8 +9,6 @@ from evenload._optional import require
 from evenload.cli.options import FOLDER
 from evenload.errors import ConfigError
 
-__all__ = ["init"]
-
 
 @click.command()
 @click.argument("folder", type=FOLDER, default=Path())

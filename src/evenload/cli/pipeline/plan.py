@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from evenload.pipeline.planning.modelled_fleet import FleetDevice
     from evenload.pipeline.problem import Problem
 
-__all__ = ["plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:

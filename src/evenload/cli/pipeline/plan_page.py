@@ -11,9 +11,6 @@ from evenload.pipeline.plan import Phase, Plan, TimelineSlice
 from evenload.pipeline.planning.job_plan import best_of_each_mode
 from evenload.report.costs import cost_text
 
-__all__ = ["page", "stage_gantt"]
-
-
 MOST_NOTES = 5
 
 

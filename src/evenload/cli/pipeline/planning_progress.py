@@ -10,8 +10,6 @@ from evenload._plain_text import seconds_text
 if TYPE_CHECKING:
     from evenload.pipeline.planning.search.plan_search import SearchState
 
-__all__ = ["PlanningProgress"]
-
 QUIET_S = 2.0  # before anything is shown
 
 

@@ -10,8 +10,6 @@ from evenload.events import json_text
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
 
-__all__ = ["echo_result"]
-
 MOST_SHOWN = 10
 
 

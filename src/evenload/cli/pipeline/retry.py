@@ -16,8 +16,6 @@ from evenload.cli.options import (
 )
 from evenload.cli.pipeline.result_text import echo_result
 
-__all__ = ["retry"]
-
 
 @dataclass(frozen=True, slots=True)
 class RetryRequest:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
     from evenload.pipeline.pipeline import Pipeline
 
-__all__ = ["run"]
-
 _ALL = "\0"  # what stands for --fresh without a stage
 
 

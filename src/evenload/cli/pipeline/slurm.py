@@ -12,8 +12,6 @@ from evenload.cli.options import passed_as
 from evenload.cli.pipeline.slurm_script import SlurmOptions, slurm_script
 from evenload.errors import ConfigError, EvenloadError, quoted, reason_of
 
-__all__ = ["slurm_options", "submit"]
-
 SUBMIT_S = 120.0  # for sbatch to answer
 
 _OPTIONS = (

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["SlurmOptions", "slurm_script"]
-
 _TIME = re.compile(
     r"\d{1,9}(:\d{1,2}){0,2}|\d{1,5}-\d{1,2}(:\d{1,2}){0,2}|infinite|unlimited", re.ASCII | re.IGNORECASE
 )

@@ -16,8 +16,6 @@ from evenload.events import Event, ItemFailed, ItemFinished
 if TYPE_CHECKING:
     from evenload.report.summary import Summary
 
-__all__ = ["StageCounts", "count_stages", "status"]
-
 
 @click.command()
 @click.argument("run", type=PATH)

@@ -7,8 +7,6 @@ import click
 
 from evenload.cli.options import PATH, json_option
 
-__all__ = ["stop"]
-
 
 @click.command()
 @click.argument("run", type=PATH)

@@ -10,8 +10,6 @@ import click
 from evenload.cli.options import PATH, json_option, no_progress_option, quiet_option
 from evenload.events import json_text
 
-__all__ = ["UploadProgress", "upload"]
-
 
 @click.command()
 @click.argument("run", type=PATH)

@@ -35,8 +35,6 @@ from evenload.zk.groth16 import public_from_json
 from evenload.zk.proof_service import Busy, ProofService
 from evenload.zk.worker import InvalidProof
 
-__all__ = ["ProofMetrics", "Rules", "make_app"]
-
 MOST_PATH_BYTES = 10_000_000  # of a request that names a file, and may list public inputs
 
 

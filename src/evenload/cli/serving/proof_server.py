@@ -17,8 +17,6 @@ from evenload._optional import require
 from evenload.dashboard.guard import is_loopback
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ServeRequest", "serve_proofs"]
-
 BURST = 256  # connections beyond those that wait, each of which gets its 503
 
 

@@ -18,8 +18,6 @@ from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["simulate_fleet"]
-
 BALANCED = "static+balancer"
 MOST_BYTES = 32 * MOST_ITEMS  # a line each
 ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two

@@ -15,8 +15,6 @@ from evenload.cli.terminal.gantt import gantt_lines
 from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import has_blocks
 
-__all__ = ["PolicyResult", "to_json", "to_lines"]
-
 
 @dataclass(frozen=True)
 class PolicyResult:

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from evenload._plain_text import seconds_text
 
-__all__ = ["gantt_lines"]
-
 BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "start": "░", "wait": "·"}
 ASCII = {"work": "#=", "copy": "c", "lost": "x", "start": "s", "wait": "."}
 

@@ -16,8 +16,6 @@ from evenload._plain_text import escaped_json
 from evenload._private_files import lines_within
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
-__all__ = ["FORMATS", "RowWriter", "count_items", "row_json", "row_of", "stream_items"]
-
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
 MOST_LINE_BYTES = 256 << 20
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}

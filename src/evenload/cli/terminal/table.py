@@ -5,8 +5,6 @@ from unicodedata import east_asian_width
 
 from evenload._plain_text import plain
 
-__all__ = ["format_bytes", "format_table", "one_line"]
-
 
 def format_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()

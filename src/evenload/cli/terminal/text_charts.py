@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-__all__ = ["bar", "has_blocks", "histogram_lines", "short_seconds", "sparkline"]
-
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
 

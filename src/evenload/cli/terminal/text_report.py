@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from evenload.report.source import RunEvents
     from evenload.report.summary import Summary
 
-__all__ = ["text_report"]
-
 MAX_ROWS = 64
 MAX_SLICES = 4_000
 MAX_FAILURES = 5

@@ -8,8 +8,6 @@ import numpy as np
 from evenload.clients.values.keys import SAMPLE, keys, orders
 from evenload.errors import ConfigError
 
-__all__ = ["Cohort"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cohort:

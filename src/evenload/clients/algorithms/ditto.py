@@ -9,8 +9,6 @@ from evenload.clients.algorithms.base import Orders, Server
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["Ditto"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ditto:

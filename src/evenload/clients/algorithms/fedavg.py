@@ -8,8 +8,6 @@ from evenload.clients.algorithms.base import Orders, Server
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["FedAvg"]
-
 
 @dataclass(frozen=True, slots=True)
 class FedAvg:

@@ -15,8 +15,6 @@ from evenload.clients.algorithms.base import Orders, Server, minus
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
-
 
 @dataclass(frozen=True, slots=True)
 class FedAvgM:

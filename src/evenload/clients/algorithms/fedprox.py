@@ -10,8 +10,6 @@ from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["FedProx"]
-
 
 @dataclass(frozen=True, slots=True)
 class FedProx:

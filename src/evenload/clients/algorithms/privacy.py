@@ -15,8 +15,6 @@ from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
 
-__all__ = ["PrivateFedAvg"]
-
 
 @dataclass(frozen=True, slots=True)
 class PrivateFedAvg:

@@ -15,8 +15,6 @@ from torch import Tensor
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Mean", "Reducer", "as_dtype", "make_reducer"]
-
 
 class Reducer(Protocol):
     """An aggregation of clients as they end."""

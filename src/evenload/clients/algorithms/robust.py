@@ -16,8 +16,6 @@ from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
 
-__all__ = ["Krum", "Median", "TrimmedMean"]
-
 
 class _KeptStates:
     """Mixed into algorithms without memory that need every client's state at once."""

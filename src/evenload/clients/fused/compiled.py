@@ -20,8 +20,6 @@ from evenload.clients.fused.speedups import CompilerOptions, Finish, Speedups, S
 from evenload.clients.step.fuse import StackedClients, StepFn, StepInputs, StepOutput, Tensors
 from evenload.clients.values.data import Batch, leaves_of
 
-__all__ = ["CompiledStep", "compile_step", "run_steps"]
-
 # The compiler of torch 2.13 fails on some graphs when it fuses loops widely (a KeyError of its own about a
 # buffer); narrower fusion compiles them.
 COMPILER_OPTIONS: tuple[CompilerOptions, ...] = (None, {"max_fusion_size": 4})

@@ -23,8 +23,6 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["CompiledSteps", "FusedEngine", "longest_first", "settle_allocator"]
-
 SETTLING_BYTES = (32 << 20) - (64 << 10)  # the largest block that changes what glibc's malloc gives back
 
 

@@ -15,8 +15,6 @@ from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import leaves_of
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["bytes_per_client", "most_clients"]
-
 SHARE = 0.5  # of the free memory
 SLACK = 2.0  # grouped convolutions keep copies, kernels need work space: 1.6 was the most measured
 

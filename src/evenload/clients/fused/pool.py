@@ -13,8 +13,6 @@ from torch import Tensor
 from evenload.clients.values.data import Batch, leaves_of, unflattened
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["RowPool", "make_pool"]
-
 
 class RowPool(Protocol):
     """Tensors that hold the examples of all clients in the slots."""

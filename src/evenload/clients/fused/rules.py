@@ -19,8 +19,6 @@ from evenload.clients.step.convolution import CONVOLUTIONS, autocast, is_plain
 from evenload.clients.step.pooling import PoolingRule
 from evenload.clients.step.replace_modules import replace_modules
 
-__all__ = ["RecurrentRule", "has_own_gradients", "has_rules", "with_rules"]
-
 
 def with_rules(model: nn.Module) -> nn.Module:
     """A copy of ``model`` with hand-written rules wherever there is one; the copy has the same state dict."""

@@ -24,8 +24,6 @@ from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.clients.values.schedule import Constant
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["SlotRun"]
-
 GATHER_BYTES = 2 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
 SIDE_BY_SIDE_BYTES = 1 << 20  # states up to this size are copied faster as one tensor than one by one
 FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list

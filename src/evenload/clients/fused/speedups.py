@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = ["PLAIN", "Speedups", "StepReplay", "find_speedups"]
-
 CompilerOptions = dict[str, Any] | None
 Finish = Callable[[list[Tensor], list[Tensor]], None]
 

@@ -24,8 +24,6 @@ from evenload.clients.values.data import Batch, Rows, cast_rows, leaves_of, unfl
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ReadRows", "as_rows", "drawn_rows", "is_lazy", "read_for", "refuse_loader", "size_of"]
-
 AT_ONCE = 64  # examples that a dataset is asked for at a time, at most; so many are read twice
 TWICE = 16  # examples that are read beside workers
 

@@ -24,15 +24,6 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError, quoted
 
-__all__ = [
-    "ClientInputs",
-    "DatasetReader",
-    "LoadedClients",
-    "load_tasks",
-    "recipes_for",
-    "states_for",
-]
-
 ReadDataset = tuple[Any, ReadRows, Exception | None]
 FEW = 4  # rows that show whether a model draws numbers
 ROWS = 256  # rows whose outputs the model is asked for at once

@@ -18,8 +18,6 @@ from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
-__all__ = ["train_merged"]
-
 
 def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientResult]:
     """Every client gets the one state; losses are those of the merged batch.

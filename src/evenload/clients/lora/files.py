@@ -9,8 +9,6 @@ from evenload._optional import require
 from evenload.clients.lora.training import Adapter
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["save_adapter"]
-
 PREFIX = "base_model.model."
 
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from evenload.clients.step.module_state import copy_model
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["LoRA", "adapted_layers", "start_of", "with_adapters"]
-
 A, B = "lora_A", "lora_B"
 
 

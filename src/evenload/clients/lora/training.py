@@ -18,8 +18,6 @@ from evenload.clients.values.result import ClientResult, StateRow, TrainResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, TaskError, quoted
 
-__all__ = ["Adapter", "AdaptersResult", "adapters"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:

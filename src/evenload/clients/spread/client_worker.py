@@ -20,8 +20,6 @@ from evenload.clients.values.strategy import Strategy
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
-__all__ = ["ClientWorker", "intra_op"]
-
 
 class ClientWorker:
     """A copy of the model on one device with the fused engines made for it; for one thread at a time.

@@ -34,8 +34,6 @@ from evenload.errors import TaskError, WorkerLost
 if TYPE_CHECKING:  # processes alone need it, and it takes half as long to load as all the rest
     from evenload.executor import Executor
 
-__all__ = ["ClientDispatcher"]
-
 GROUPS_PER_WORKER = 2  # how finely clients are dealt to processes: more balance, fewer rows per step
 
 

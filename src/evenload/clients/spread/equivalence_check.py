@@ -14,8 +14,6 @@ from evenload.clients.values.batches import Batches
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["CheckResult", "check_engine", "clients_to_check", "difference"]
-
 # Largest share of the way a client has gone that rounding may account for, by kind of number.
 ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 # What torch says when vmap cannot do something, and what it means for the model.

@@ -24,9 +24,6 @@ from evenload.clients.values.task import ClientTask
 from evenload.devices import CurrentDevice
 from evenload.executor.task.prepare import pickle_callable
 
-__all__ = ["RemoteClientWorker", "SentModel", "received", "sent_recipe", "sent_task"]
-
-
 HOOKS = "_hooks_on_gradients"  # an attribute of a model on its way
 
 

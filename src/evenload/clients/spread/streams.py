@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Streams", "free_bytes", "gpu_of", "n_gpus", "why_no_streams"]
-
 
 def why_no_streams() -> str | None:
     """Why there are no CUDA streams here, or None."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from evenload.clients.step.image_speedups import convolve
 from evenload.clients.step.vmap_rules import FirstDerivative
 
-__all__ = ["CONVOLUTIONS", "autocast", "is_plain"]
-
 
 def is_plain(conv: nn.Module) -> bool:
     """Is it a convolution with zeros for padding, equally many on both sides?"""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from evenload.clients.step.image_speedups import kept
 from evenload.clients.step.replace_modules import replace_modules
 
-__all__ = ["KEY", "KeyedDropout", "kept_of", "keyed_layers", "uniform_of", "with_keyed_dropout"]
-
 KEY = "draw_key"
 _GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

@@ -16,8 +16,6 @@ from evenload.clients.step.dropout import uniform_of
 from evenload.clients.values.data import Batch
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["Both", "Draws", "augmented", "has_bfloat16_lstm", "precision_of"]
-
 OWN = 1 << 40  # keeps these draws apart from those of dropout
 
 

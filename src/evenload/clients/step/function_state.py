@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["FunctionState", "SharedByClients", "generator_states"]
-
 METHODS = ("__getitem__", "__getitems__", "__call__")
 NAMES = ("loss", "objective", "augment", "step")
 DEPTH = 6  # of objects within objects

@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 from evenload.clients.step.dropout import kept_of, uniform_of
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
-__all__ = ["ReplacedFunctions"]
-
 OWN = 1 << 41  # keeps these draws apart from those of layers and augmentations
 _SELU = 1.7580993408473766  # minus what alpha dropout puts in a dropped place
 

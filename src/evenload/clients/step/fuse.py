@@ -26,8 +26,6 @@ from evenload.clients.values.losses import metrics_of
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["StackedClients", "StackedStep", "StepForm", "StepInputs", "StepOutput", "Tensors"]
-
 Tensors = Mapping[str, Tensor]
 
 

@@ -19,8 +19,6 @@ from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.task import ClientTask
 from evenload.errors import quoted
 
-__all__ = ["ModelTraits", "ask", "class_count", "find_traits", "form_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelTraits:

@@ -23,8 +23,6 @@ from evenload.clients.step.dropout import KEY
 from evenload.clients.step.function_state import SharedByClients, generator_states
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ModuleState", "ParameterHook", "copy_model", "hooks_of", "refuse_unreadable", "set_hooks"]
-
 _REGISTRIES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
 _HOOKS = {  # attribute of a parameter that holds hooks on its gradient -> the method that adds one
     "_backward_hooks": "register_hook",

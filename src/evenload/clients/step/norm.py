@@ -11,8 +11,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenload.clients.step.replace_modules import replace_modules
 
-__all__ = ["ROW_WEIGHT", "MaskedBatchNorm", "with_masked_norm"]
-
 ROW_WEIGHT = "row_weight"
 
 

@@ -14,8 +14,6 @@ from evenload.clients.values.losses import loss_of, mean_loss_of, shares_of
 from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["BatchLoss", "draws_numbers", "outputs_of"]
-
 
 class BatchLoss:
     """The loss of a batch by one recipe, in one number; not for two threads at once.

@@ -23,8 +23,6 @@ from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["PaddingProbe", "PaddingVerdict"]
-
 SCALES = (1.0, 1e3, 30.0, 3.0)  # of noise; two that give finite numbers are needed
 SHIFT = 0.05  # of parameters: zeros at the start would hide what is multiplied by them
 ALLOWED = {torch.float64: 1e-9}  # share of a tensor's largest number that rounding may account for

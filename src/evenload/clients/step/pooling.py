@@ -17,8 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from evenload.clients.step.image_speedups import max_pool
 
-__all__ = ["MaxPoolByViews", "PoolingRule"]
-
 
 class PoolingRule(TorchFunctionMode):
     """A context in which ``max_pool2d`` over windows that do not overlap is faster; others are as before."""

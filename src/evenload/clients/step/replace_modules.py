@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from torch import nn
 
-__all__ = ["replace_modules"]
-
 
 def replace_modules(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
     """Replace every submodule that ``make`` returns another one for; returns ``model`` itself.

@@ -19,8 +19,6 @@ from evenload.clients.values.losses import ignored_by, metrics_of, n_counted
 from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["failed", "train_one", "untouched"]
-
 BLOCK, BLOCK_BYTES = 64, 1 << 18  # steps whose rows are gathered at once: these are read while in the cache
 
 

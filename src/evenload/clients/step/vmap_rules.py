@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["FirstDerivative", "clients_first"]
-
 
 class FirstDerivative(torch.autograd.Function):
     """A gradient as an operation, which is not differentiated again."""

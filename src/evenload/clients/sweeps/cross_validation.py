@@ -23,9 +23,6 @@ from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, UnknownName, printable, quoted
 
-__all__ = ["CrossValidation", "cross_validate"]
-
-
 Folds = list[tuple[np.ndarray, np.ndarray]]
 
 

@@ -21,8 +21,6 @@ from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Ensemble", "ensemble"]
-
 BATCH = 1024
 
 

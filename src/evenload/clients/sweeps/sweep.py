@@ -24,8 +24,6 @@ from evenload.clients.values.result import ClientResult, TrainResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.errors import ConfigError, TaskError, quoted
 
-__all__ = ["SweepResult", "TrialResult", "sweep"]
-
 Score = str | Callable[[nn.Module], float]
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from evenload.clients.values.recipe import PER_CLIENT, Recipe
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Trial", "groups_of", "make_trials"]
-
 _RECIPE = tuple(f.name for f in dataclasses.fields(Recipe))
 
 

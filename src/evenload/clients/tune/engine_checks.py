@@ -24,8 +24,6 @@ from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import quoted
 
-__all__ = ["EngineChecks", "short_batches", "typical_task", "why_not_compiled"]
-
 EXAMPLES, CLIENTS = 16, 8  # of so many clients, whose numbers show what padding may be
 UNQUOTED = re.compile(r"[\s'\"\\]")  # what a folder's name must be quoted for in a command
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from evenload.clients.tune.step_work import StepWork
 from evenload.clients.values.strategy import Strategy
 
-__all__ = ["FEW", "SHARE", "Expectation", "WorkSize", "even_chunk", "expect"]
-
 SHARE = 0.016  # of the job's seconds, that samples may take: less than the choice is off without them
 FEW = 3  # steps in the shortest sample, and samples of a strategy in turns: the least with one in the middle
 OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5  # seconds for starting an operation: of one client, of many under vmap

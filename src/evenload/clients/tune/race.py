@@ -28,8 +28,6 @@ from evenload.clients.values.batches import Batches
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["DOUBT", "FAR", "TIE", "WORTH_S", "Probe", "Race"]
-
 WORTH_S = 0.05  # seconds that may be spent on samples however short the job is
 DOUBT = 0.6  # of its cost, that a strategy may cost more which was sampled by itself; turns divide it
 TIE = 1.03  # within this factor of the best, the one that was sampled first is taken: it needs less

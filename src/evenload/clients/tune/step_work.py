@@ -13,8 +13,6 @@ from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["StepWork", "count_work"]
-
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # of two matrices, the last two tensors that they are given
 
 

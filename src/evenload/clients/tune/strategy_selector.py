@@ -20,8 +20,6 @@ from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
 from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["StrategySelector"]
-
 GROWN = 8  # times the steps that a plan was measured for: then it is measured anew
 
 LOADING_S = 1.0  # seconds for loading torch's compiler, which gradients inside of vmap need

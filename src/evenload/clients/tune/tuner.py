@@ -20,8 +20,6 @@ from evenload.clients.tune.race import DOUBT, FAR, TIE, WORTH_S, Probe, Race
 from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["Tuner"]
-
 START_S = 5.0  # seconds that starting processes that import torch takes, assumed
 
 

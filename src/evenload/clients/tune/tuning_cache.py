@@ -18,8 +18,6 @@ from evenload.clients.values.strategy import ClientPlan, Strategy
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
-__all__ = ["TuningCache", "kind_of_work"]
-
 MOST_BYTES = 1 << 26
 log = log_of(__name__)
 

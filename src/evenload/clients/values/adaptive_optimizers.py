@@ -15,8 +15,6 @@ from torch import Tensor
 from evenload.clients.values.optimizer import along, build_groups, check_numbers, values_of
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Adadelta", "Adagrad", "Adamax", "Elementwise", "NAdam", "RAdam", "RMSprop", "Rprop"]
-
 Numbers = Mapping[str, np.ndarray]
 
 

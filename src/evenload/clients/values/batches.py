@@ -10,8 +10,6 @@ import numpy as np
 from evenload.clients.values.keys import DROPOUT, SHUFFLE, bits_of, keys, orders
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["Batches", "plan_batches"]
-
 SMALL = 6  # bits of a client's number of rows: clients of up to so many are ordered together
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from evenload.errors import ConfigError
 
-__all__ = ["Batch", "Rows", "batch_of", "cast_rows", "dtype_of", "leaves_of", "map_batch", "unflattened"]
-
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]  # what a model is called with, rows along axis 0
 
 

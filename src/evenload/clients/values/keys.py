@@ -11,22 +11,6 @@ import numpy as np
 
 from evenload.errors import UnknownName
 
-__all__ = [
-    "DROPOUT",
-    "MODEL",
-    "NOISE",
-    "READ",
-    "SAMPLE",
-    "SHUFFLE",
-    "bits_of",
-    "client_seed",
-    "client_seeds",
-    "key",
-    "keys",
-    "mix",
-    "orders",
-]
-
 SHUFFLE, DROPOUT, SAMPLE, MODEL, NOISE, READ = 1, 2, 3, 4, 5, 6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _WORD = 2**64 - 1

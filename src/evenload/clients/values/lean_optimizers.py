@@ -13,8 +13,6 @@ import torch
 from torch.autograd import _profiler_enabled
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-__all__ = ["lean"]
-
 WRAPPED = ("add_param_group", "zero_grad")  # methods of Optimizer that torch keeps its compiler out of
 
 

@@ -10,19 +10,6 @@ from torch import Tensor
 from evenload.clients.values.recipe import CrossEntropy, Recipe
 from evenload.errors import ConfigError, quoted
 
-__all__ = [
-    "IGNORED",
-    "PerRow",
-    "ignored_by",
-    "loss_of",
-    "mean_loss_of",
-    "metrics_named",
-    "metrics_of",
-    "n_counted",
-    "refuse_labels",
-    "shares_of",
-]
-
 IGNORED = -100  # the label that torch's cross entropy leaves out
 PerRow = Callable[[Tensor, Tensor], Tensor]
 

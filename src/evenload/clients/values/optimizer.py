@@ -16,8 +16,6 @@ from evenload.errors import ConfigError, quoted
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "along", "build_groups", "check_numbers", "values_of"]
-
 Tensors = Mapping[str, "Tensor"]
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["State", "TrainOptions"]
-
 State = Mapping[str, Tensor]
 
 

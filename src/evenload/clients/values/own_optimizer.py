@@ -11,8 +11,6 @@ from torch import Tensor
 from evenload.clients.values.optimizer import along, check_numbers
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["OwnOptimizer", "TorchOptimizer"]
-
 State = dict[str, Tensor]
 
 

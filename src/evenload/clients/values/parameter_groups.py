@@ -11,8 +11,6 @@ import numpy as np
 from evenload.clients.values.optimizer import build_groups, values_of
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["ParameterGroups"]
-
 Tensors = Mapping[str, Any]
 
 

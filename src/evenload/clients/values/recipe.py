@@ -11,8 +11,6 @@ from evenload.clients.values.optimizer import SGD, Optimizer
 from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "CrossEntropy", "EarlyStop", "Recipe", "check_together"]
-
 LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
 METRICS = ("accuracy",)
 MOST = (1 << 31) - 1  # rows of a step, epochs, steps

@@ -11,8 +11,6 @@ from torch import Tensor
 from evenload.clients.values.strategy import ClientPlan
 from evenload.errors import TaskError
 
-__all__ = ["ClientResult", "FlatStates", "StateRow", "TrainResult"]
-
 
 class FlatStates:
     """Stacked tensors of one dtype as columns of one tensor, so that one operation serves them all.

@@ -8,15 +8,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = [
-    "Constant",
-    "Cosine",
-    "Exponential",
-    "ScheduleFunction",
-    "StepDecay",
-    "TorchSchedule",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Constant:

@@ -8,8 +8,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["INNER", "OUTER", "ClientPlan", "Strategy", "halves", "n_workers"]
-
 OUTER = {
     "inline": "in this thread",
     "threads": "in threads of this process",

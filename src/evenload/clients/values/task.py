@@ -7,8 +7,6 @@ from evenload.clients.values.data import Rows
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["ClientTask"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientTask:

@@ -17,8 +17,6 @@ from evenload._private_files import read_own, write_own
 from evenload._user_folders import user_folder
 from evenload.devices.interpreter_flags import isolation_flags
 
-__all__ = ["ChildFailed", "ask_child", "cache_folder"]
-
 MAX_AGE_S = 24 * 3600
 TIMEOUT_S = 60
 MOST_BYTES = 1 << 20

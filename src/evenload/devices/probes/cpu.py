@@ -10,8 +10,6 @@ from evenload.devices.cgroup import CgroupLimits, cgroup_limits
 from evenload.devices.device import Device
 from evenload.devices.probe import ProbeReport, Reading
 
-__all__ = ["open_sampler", "probe", "usable_cores"]
-
 
 def probe() -> ProbeReport:
     import psutil

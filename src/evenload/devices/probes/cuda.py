@@ -18,8 +18,6 @@ from evenload.devices.probes.cuda_mask import visible
 from evenload.devices.probes.torch_build import torch_build
 from evenload.errors import quoted
 
-__all__ = ["open_sampler", "probe"]
-
 # Any of these is a sign of NVIDIA's driver; the last is that of Linux inside Windows.
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 INSTALL = "pip install 'evenload[nvidia]'"

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["visible"]
-
 
 def visible(gpus: Sequence[Sequence[str]], mask: str | None) -> list[str]:
     """Return the UUIDs that ``mask`` shows, in its order.

@@ -10,8 +10,6 @@ from evenload._optional import is_installed
 from evenload.devices.device import Device
 from evenload.devices.probe import ProbeReport
 
-__all__ = ["ask", "probe"]
-
 
 def ask(*command: str) -> str:
     """Return what ``command`` prints, stripped; "" if it fails."""

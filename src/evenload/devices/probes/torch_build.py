@@ -5,8 +5,6 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["TorchBuild", "torch_build"]
-
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:

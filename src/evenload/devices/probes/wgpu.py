@@ -13,8 +13,6 @@ from evenload.devices.probe import ProbeReport
 from evenload.devices.probes.child import ask_child
 from evenload.errors import quoted
 
-__all__ = ["adapters_here", "open_adapter", "probe"]
-
 BACKENDS = {"Metal": "metal", "Vulkan": "vulkan", "D3D12": "d3d12", "OpenGL": "opengl", "OpenGLES": "opengl"}
 BEST_FIRST = ("metal", "vulkan", "d3d12", "opengl")
 KINDS: dict[str, Kind] = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "cpu"}

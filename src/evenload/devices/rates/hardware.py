@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from evenload.errors import UnknownName
 
-__all__ = ["HARDWARE", "Hardware", "find_hardware", "hardware_named", "peak_rates"]
-
 _PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
 _NO_OTHER = r"(?!\w| (ti|super|d|laptop|mobile|max-?q)\b)"  # not followed by what makes it another one
 

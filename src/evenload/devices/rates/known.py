@@ -17,8 +17,6 @@ from evenload.devices.device import Device
 from evenload.devices.probes.child import cache_folder
 from evenload.devices.rates.hardware import peak_rates
 
-__all__ = ["RATES", "keep_rates", "rates_of"]
-
 RATES = ("flop_per_s", "bytes_per_s")
 MOST_BYTES = 1 << 20
 MOST_DEVICES = 200

@@ -7,8 +7,6 @@ from typing import Any
 
 from evenload._optional import require
 
-__all__ = ["measure"]
-
 LEAST_S = 0.2  # of products, and of copies, that are timed
 SIDE = 1024  # of the matrices on a CPU, and four times that on an accelerator
 COPIED = 1 << 26  # bytes, beyond the caches of a core

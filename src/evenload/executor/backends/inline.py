@@ -20,8 +20,6 @@ from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spo
 from evenload.executor.task.task import PreparedTask, Runner
 from evenload.executor.transport.progress_cell import NOT_BEGUN, ProgressCell
 
-__all__ = ["InlineBackend"]
-
 MOST_SLEEP_S = 0.01
 
 

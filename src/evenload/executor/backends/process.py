@@ -40,8 +40,6 @@ from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
 from evenload.settings import resolve
 
-__all__ = ["ProcessBackend"]
-
 MOST_SERVERS = 3
 FREE_S = 5.0  # for a worker that has nothing to do, to free what its tasks hold
 MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a limit

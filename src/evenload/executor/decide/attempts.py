@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
-__all__ = ["Losses", "MemoryNeeds", "RetryQueue"]
-
 BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before a second try; doubles with each
 MOST_ACCIDENTS = 4  # machines lost with one item; then it may be what ends machines
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-__all__ = ["Block", "Delivery"]
-
 WAIT_S = 10.0  # for results, before whoever asked is asked whether they can come
 HAND_OVER_S = 0.001  # least time between two wakings of the receiver, which cost more than a tiny task
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from evenload.executor.decide.instruction import Instruction, Leave, Renew
 
-__all__ = ["DeviceTrust", "DeviceVerdicts"]
-
 MOST_ELSEWHERE = 2  # items that fail on a device and succeed on another
 MOST_UNPROVED = 2  # renewals because of items that none of them has succeeded after: it may be the items
 

@@ -3,29 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "Accept",
-    "ChunkAnswered",
-    "ChunkUnreadable",
-    "ChunkWithdrawn",
-    "DeviceFree",
-    "DeviceJoined",
-    "DeviceLeft",
-    "Event",
-    "Fail",
-    "Indices",
-    "InputEnded",
-    "Instruction",
-    "ItemsRead",
-    "ItemsRestored",
-    "Leave",
-    "Renew",
-    "Rest",
-    "Send",
-    "WorkerDied",
-    "WorkerStuck",
-]
-
 Indices = range | tuple[int, ...]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from evenload.balance.run_claim import StageChunks, Stretch, claim_run, runs_of, settle
 from evenload.errors import ConfigError
 
-__all__ = ["KeptChunks"]
-
 MOST_CHUNKS = 200_000
 MOST_NUMBERS = 2_000_000  # of items that do not follow one another
 NS = 10**9

@@ -22,8 +22,6 @@ from evenload.events import (
     WorkerStarted,
 )
 
-__all__ = ["Record"]
-
 SHORTEST_IDLE_S = 0.001  # a shorter rest is not worth an event
 LOUD = ("warning", "error")
 

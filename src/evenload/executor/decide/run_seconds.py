@@ -22,8 +22,6 @@ from evenload.balance.factors import (
     unknown_seconds,
 )
 
-__all__ = ["RunSeconds"]
-
 STAGE = "run"  # the only one
 
 

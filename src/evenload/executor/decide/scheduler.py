@@ -22,8 +22,6 @@ from evenload.executor.decide.instruction import Indices
 from evenload.executor.decide.spans import Spans
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
-__all__ = ["Scheduler"]
-
 
 class HeldChunk(NamedTuple):
     """A chunk that a device holds."""

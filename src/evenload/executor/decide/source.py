@@ -9,17 +9,6 @@ from typing import Any
 from evenload._arguments import iterated
 from evenload.errors import ConfigError, quoted
 
-__all__ = [
-    "IteratorSource",
-    "ListSource",
-    "Source",
-    "ThreadedSource",
-    "array_bytes",
-    "known_length",
-    "make_source",
-    "rough_bytes",
-]
-
 Cost = Callable[[Any], float] | Sequence[float] | None
 Indices = range | tuple[int, ...]
 

@@ -1,7 +1,5 @@
 """A set of indices as ranges, for which items are settled."""
 
-__all__ = ["Spans"]
-
 
 class Spans:
     """A set of non-negative integers that grows mostly in order; ranges that touch are merged."""

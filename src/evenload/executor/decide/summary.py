@@ -6,9 +6,6 @@ from typing import Any
 from evenload._plain_text import seconds_text
 from evenload.balance.factors import Factors
 
-__all__ = ["DeviceShare", "Summary"]
-
-
 LEAST_S = 1.0  # a shorter run says little about shares
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from evenload.errors import GangError
 from evenload.executor.task.failure import Failure
 
-__all__ = ["RankFault", "is_waiting", "is_whole", "main_stack", "root_cause"]
-
 # In torch.distributed's errors on a rank whose peer is gone or late.
 SECOND_HAND = (
     "connection closed by peer",

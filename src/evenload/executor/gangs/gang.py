@@ -31,8 +31,6 @@ from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.worker.fork_server import imports_of
 
-__all__ = ["Gang", "GangCall", "gang", "gang_beside"]
-
 SETTLE_S = 2.0  # at most, to hear of more faults: the cause of the others may be reported last
 ANSWER_S = 5.0  # at most, for late ranks to print their stacks: beside other work that takes a while
 EXTRA_S = 60.0  # torch's time limit is later, as this one reports more

@@ -11,8 +11,6 @@ from evenload.balance import partition
 from evenload.devices import CurrentDevice, current
 from evenload.executor.gangs.store import tell_return
 
-__all__ = ["Rank", "Rendezvous", "call_function", "join", "run_rank"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rank:

@@ -5,8 +5,6 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["LOCAL", "loopback_name", "open_store", "returned", "tell_return"]
-
 LOCAL = "127.0.0.1"
 
 

@@ -31,8 +31,6 @@ from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, fo
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments
 
-__all__ = ["ON_CHANGE", "Journal"]
-
 FORMAT = "1"
 MOST_FACTS_BYTES = 1 << 28
 WHAT = "results that are unpickled"

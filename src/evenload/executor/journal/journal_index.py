@@ -13,8 +13,6 @@ from pathlib import Path
 
 from evenload.executor.journal.segments import Entry
 
-__all__ = ["Index"]
-
 TABLES = (
     "CREATE TABLE entry (key TEXT PRIMARY KEY, segment INTEGER NOT NULL, start INTEGER NOT NULL, "
     "stop INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from evenload._private_files import OwnFolder, sync
 
-__all__ = ["MOST_KEY_BYTES", "Entry", "Segments"]
-
 MAGIC = b"\xe5EVJ"
 HEADER = Struct("<4sIQ16s")  # magic, bytes of key, bytes of payload, checksum of all that and of both
 MOST_KEY_BYTES = 4096

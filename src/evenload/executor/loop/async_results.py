@@ -7,8 +7,6 @@ from typing import Any
 
 from evenload.executor.decide.delivery import Delivery
 
-__all__ = ["stream"]
-
 N_AT_ONCE = 1024  # results after which others on the event loop get their turn
 
 

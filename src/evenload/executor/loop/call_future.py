@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from evenload.errors import not_sendable
 from evenload.executor.loop.results import refuse_to_wait
 
-__all__ = ["CallFuture"]
-
 T = TypeVar("T")
 
 

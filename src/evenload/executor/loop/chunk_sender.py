@@ -16,8 +16,6 @@ from evenload.executor.task.failure import Failure
 from evenload.executor.task.seeds import with_seeds
 from evenload.executor.task.task import PreparedTask
 
-__all__ = ["ChunkSender"]
-
 MOST_TASKS = 32  # that stay built in a worker without being used
 
 

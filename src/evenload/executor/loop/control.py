@@ -21,8 +21,6 @@ from typing import Any, Protocol, runtime_checkable
 from evenload._private_files import own_folder, read_own, refuse_unless_own, write_own
 from evenload.errors import ConfigError, EvenloadError, printable, quoted
 
-__all__ = ["Control", "ask", "exchange"]
-
 LOOK_S = 0.25
 WAIT_S = 20.0
 LOOKS_PER_CHECK = 10  # for an answer, before it is checked again that somebody listens

@@ -29,8 +29,6 @@ from evenload.devices import Device
 from evenload.errors import printable, reason_of
 from evenload.executor.decide.source import array_bytes
 
-__all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
-
 FORMAT = 1
 MOST_ENTRIES = 1000
 MOST_BYTES = 4 * 1024 * 1024  # a longer file is not ours

@@ -14,8 +14,6 @@ from evenload.executor.run.run import Run
 from evenload.executor.task.task import PreparedTask
 from evenload.settings import resolve
 
-__all__ = ["CostHistory"]
-
 WORTH_TELLING_S = 0.1  # a device that was busy for less has not shown what it can do
 
 

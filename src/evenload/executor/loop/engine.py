@@ -28,8 +28,6 @@ from evenload.executor.task.messages import Answered, Gone, Spoilt
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
-__all__ = ["RunEngine", "serve"]
-
 TICK_S = 0.05  # how often a load balancer may look at its queues
 TELL_S = 0.5  # at least so long from one word on what waits to the next
 

@@ -10,8 +10,6 @@ from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run
 from evenload.executor.supervisor.reading_watch import LOOK_S
 
-__all__ = ["EngineThread"]
-
 GRACE_S = 1.0  # for workers to end what they are at
 KEEP_S = 30.0  # for a journal to keep what is finished
 

@@ -12,8 +12,6 @@ from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.messages import Gone
 
-__all__ = ["Membership", "helpers"]
-
 
 @dataclass(slots=True, eq=False)
 class DeviceSlot:

@@ -10,8 +10,6 @@ from evenload.errors import ConfigError, not_sendable
 from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.summary import Summary
 
-__all__ = ["Results", "refuse_to_wait"]
-
 R = TypeVar("R")
 
 

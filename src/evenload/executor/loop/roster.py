@@ -12,8 +12,6 @@ from evenload.executor.backends import Backend, Machines
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.engine import RunEngine
 
-__all__ = ["Roster", "check_follow", "pool_of"]
-
 
 class Roster:
     """A list of the devices that take part, for any thread: what changes it tells ``engine``.

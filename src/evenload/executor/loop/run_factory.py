@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from evenload.executor.run.calls import CallSource
     from evenload.executor.run.journal_sink import JournalSink
 
-__all__ = ["RunFactory"]
-
 MOST_CALLS = 1_000_000  # submitted, and not done
 
 

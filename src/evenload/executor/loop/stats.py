@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from evenload.executor.decide.summary import Summary
 
-__all__ = ["Stats"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stats:

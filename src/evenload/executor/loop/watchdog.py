@@ -9,8 +9,6 @@ from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 
-__all__ = ["Watchdog"]
-
 LOOK_S = 1.0  # how often to look, if no time limit asks for more
 STUCK_S = 1.0  # an item that runs so long, and much longer than all before, shall not hold up its chunk
 STUCK_TIMES = 20.0

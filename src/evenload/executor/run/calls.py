@@ -16,8 +16,6 @@ from evenload.executor.decide.source import Source
 from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
 from evenload.executor.task.item_context import CallerContext
 
-__all__ = ["AfterInitializer", "Call", "CallSource", "FutureSink", "run_call"]
-
 Indices = range | tuple[int, ...]
 
 

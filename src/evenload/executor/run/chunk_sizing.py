@@ -4,8 +4,6 @@ import math
 
 from evenload.executor.decide.source import Source, rough_bytes
 
-__all__ = ["CHUNK_BYTES", "ChunkSizing"]
-
 TINY_S = 0.0005  # of work at most is sent together
 MOST_TOGETHER = 32
 WORTH_ORDERING_S = 0.001  # to look at an item takes microseconds

@@ -10,8 +10,6 @@ from evenload.errors import ConfigError
 from evenload.executor.decide.source import known_length
 from evenload.executor.run.map_options import MapOptions
 
-__all__ = ["as_items", "spread"]
-
 MOST_AT_ONCE = 1_000_000  # items of lists and ranges that are put together beforehand
 
 

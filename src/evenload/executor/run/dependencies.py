@@ -10,8 +10,6 @@ from typing import Any
 
 from evenload.errors import ArgumentFailed, printable
 
-__all__ = ["error_of_argument", "futures_in", "with_results"]
-
 
 def futures_in(arguments: Any) -> list[Future]:
     """The futures in ``arguments``, each once."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from evenload._private_files import plain_file
 
-__all__ = ["file_features", "looks_like_path"]
-
 MOST_PATH = 1024
 MOST_HEADER = 64 * 1024  # of a JPEG, whose size stands behind what cameras write
 

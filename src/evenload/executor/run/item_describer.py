@@ -11,8 +11,6 @@ from evenload.executor.decide.source import Source
 from evenload.executor.run.item_features import features_of, names_a_file
 from evenload.executor.run.sink import Sink
 
-__all__ = ["ItemDescriber"]
-
 Indices = range | tuple[int, ...]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from evenload.executor.run.file_features import file_features, looks_like_path
 
-__all__ = ["features_of", "names_a_file"]
-
 MOST_FIELDS = 16  # of an item are looked at
 MOST_PARTS = 4  # of a tuple or list
 MOST_NAME = 64

@@ -22,8 +22,6 @@ from evenload.executor.journal.journal import Journal
 from evenload.executor.task.failure import Failure
 from evenload.same_code import CodeFacts, ItemFingerprints
 
-__all__ = ["JournalSink", "open_journal"]
-
 FORM = "1"  # of the payloads
 N_DIGEST = 16
 EARLIER = "it is of an earlier version of evenload, which did not see all code that a function reaches"

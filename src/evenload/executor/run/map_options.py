@@ -12,8 +12,6 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["MapOptions"]
-
 MOST_SEED = 2**63 - 1
 
 

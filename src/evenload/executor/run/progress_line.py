@@ -8,8 +8,6 @@ from typing import TextIO
 from evenload.devices import current_device
 from evenload.settings import resolve
 
-__all__ = ["ProgressLine", "progress_line"]
-
 FIRST_S = 1.0  # a shorter map shows nothing
 EVERY_S = 0.1
 

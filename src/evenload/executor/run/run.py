@@ -37,8 +37,6 @@ from evenload.executor.transport.progress_cell import QUEUED
 if TYPE_CHECKING:
     from evenload.executor.run.journal_sink import JournalSink
 
-__all__ = ["Run", "Sent"]
-
 LOOK_AHEAD = 100_000
 LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 

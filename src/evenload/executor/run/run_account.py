@@ -17,8 +17,6 @@ from evenload.executor.decide.summary import DeviceShare, Summary
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
 
-__all__ = ["RunAccount"]
-
 
 @dataclass(slots=True)
 class _Share:

@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 from evenload.executor.decide.instruction import Send
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 
-__all__ = ["SentChunk"]
-
 R = TypeVar("R")
 
 

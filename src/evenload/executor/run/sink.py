@@ -4,8 +4,6 @@ from typing import Protocol
 
 from evenload.executor.decide.delivery import Block
 
-__all__ = ["Sink"]
-
 
 class Sink(Protocol):
     """A place where results go; see ``delivery.Delivery``."""

@@ -3,8 +3,6 @@
 from collections import deque
 from itertools import takewhile
 
-__all__ = ["AwakeClock"]
-
 LONGEST_TURN_S = 2.0  # between two looks of a loop that waits for nobody else
 MOST_PAUSES = 1000  # are remembered
 

@@ -3,8 +3,6 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-__all__ = ["BackOff", "saying"]
-
 MOST_EARLY_DEATHS = 3
 FIRST_PAUSE_S = 0.2  # before the second attempt to start a worker; doubles
 

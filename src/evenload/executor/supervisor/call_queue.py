@@ -4,8 +4,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["CallQueue"]
-
 
 class CallQueue:
     """Functions that wait to be called by the thread of a loop. ``call`` and ``wake`` are for any thread.

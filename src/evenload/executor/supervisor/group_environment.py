@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.devices import DevicePool, worker_environment
 
-__all__ = ["group_environment"]
-
 
 def group_environment(
     pool: DevicePool, devices: Iterable[str], inherited: Mapping[str, str] = os.environ

@@ -12,8 +12,6 @@ from types import FrameType
 from evenload.executor.decide.record import Record
 from evenload.executor.worker.replies import message_of
 
-__all__ = ["LOOK_S", "ReadingWatch"]
-
 LOOK_S = 20.0  # what is read for so long is told; to be looked at as often
 
 

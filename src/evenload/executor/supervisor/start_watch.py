@@ -13,8 +13,6 @@ from typing import NamedTuple
 from evenload.executor.supervisor.awake_clock import AwakeClock
 from evenload.executor.supervisor.worker import Worker
 
-__all__ = ["LateStart", "StartLimits", "StartWatch"]
-
 TURN_S = 0.5  # from one look at the clock to the next
 LOOK_S = 5.0  # from one look at a worker to the next
 SIGN = 0.25  # of activity since the last sign of life; threads that only wait do less in ten minutes

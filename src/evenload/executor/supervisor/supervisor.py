@@ -37,8 +37,6 @@ from evenload.executor.task.messages import (
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 
-__all__ = ["Driver", "Supervisor"]
-
 STACK_LINE = re.compile(r"(Current thread|Thread) 0x|  (File \"|Binary file |\.\.\.|<)|$")  # by faulthandler
 MOST_STACK_LINES = 2000
 ALWAYS_HEARD = (Gone, Said, Warned)

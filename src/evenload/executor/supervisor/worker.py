@@ -8,8 +8,6 @@ from typing import Any
 from evenload.devices import Device
 from evenload.executor.task.task import PreparedTask
 
-__all__ = ["Worker"]
-
 
 @dataclass(slots=True, eq=False)
 class Worker:

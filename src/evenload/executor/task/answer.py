@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.executor.task.failure import Failure
 
-__all__ = ["Answer", "checked_waits"]
-
 MOST_S = 1e8  # of a chunk, three years
 MOST_CEILING = 1 << 40  # items in one call
 

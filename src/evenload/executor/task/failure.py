@@ -7,8 +7,6 @@ from typing import Any
 from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
 from evenload.executor.transport.pickling import pack
 
-__all__ = ["Failure", "is_memory_error"]
-
 NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED")
 KINDS = ("raised", "memory", "result", "input")
 MOST_TEXT = 20_000  # characters of a traceback that are sent, from its end

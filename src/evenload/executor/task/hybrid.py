@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Implementation", "Implementations", "Task"]
-
 
 class Task:
     """A task with an implementation per kind of device: ``Task(cpu=on_cpu, gpu=OnGpu)``.

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
-__all__ = ["CallerContext", "ItemContexts"]
-
 USUAL_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 

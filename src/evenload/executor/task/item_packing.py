@@ -12,8 +12,6 @@ from typing import Any
 from evenload.executor.task.failure import Failure
 from evenload.executor.transport.pickling import pack
 
-__all__ = ["pack_apart", "unpack_apart"]
-
 Packed = tuple[bytes, list] | Failure
 
 

@@ -6,20 +6,6 @@ from typing import NamedTuple
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 
-__all__ = [
-    "OVER_MEMORY",
-    "Answered",
-    "Gone",
-    "Loaded",
-    "Message",
-    "Said",
-    "Spoilt",
-    "TaskRefused",
-    "Untrue",
-    "Up",
-    "Warned",
-]
-
 OVER_MEMORY = "was killed as it used"
 """How the ``cause`` of a worker's end begins that went over its limit of memory."""
 

@@ -19,8 +19,6 @@ from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.pickling import pack
 
-__all__ = ["Tasks", "implementation", "is_stateful", "name_of", "named", "pickle_callable"]
-
 MOST_TASKS = 256  # that are kept
 _BY_VALUE_LOCK = threading.RLock()  # cloudpickle's list of modules is one for all threads
 

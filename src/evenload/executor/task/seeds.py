@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any, NamedTuple
 
-__all__ = ["Seeding", "item_seed", "with_seeds"]
-
 
 def item_seed(seed: int, item: str, sample: int = 0) -> int:
     """Return a seed in 0 .. 2**63 - 1 that depends on nothing but its arguments.

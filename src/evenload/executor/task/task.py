@@ -22,8 +22,6 @@ from evenload.executor.task.item_context import CallerContext, ItemContexts
 from evenload.executor.task.seeds import Seeding
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
-__all__ = ["PreparedTask", "Runner", "State", "dump", "load"]
-
 COMPARE_NS = 2_000_000  # after so long, all that items may have changed is compared before the next one
 N_GOOD = 20  # batches after which a slightly larger one is tried
 

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from evenload.errors import ConfigError
 
-__all__ = ["import_file"]
-
 
 def import_file(file: Path, name: str) -> ModuleType:
     """Import ``file`` as the module ``name``.

@@ -22,18 +22,6 @@ from evenload.executor.transport.free_list import FreeList
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = [
-    "ArenaPiece",
-    "Borrower",
-    "Lender",
-    "MemoryBudget",
-    "make_arena_file",
-    "make_shared_file",
-    "open_copy",
-    "read_only",
-    "usable_memory",
-]
-
 PAGE = 4096
 HEADER_BYTES = 64 * 1024
 FIRST_SLOT = 8  # the header: how many pieces were given back, then one byte per slot that is lent

@@ -2,8 +2,6 @@
 
 from bisect import bisect_left
 
-__all__ = ["FreeList"]
-
 
 class FreeList:
     """A set of free ranges; ``n_bytes`` is their sum. Ranges that touch are merged."""

@@ -16,8 +16,6 @@ from typing import Any
 
 from evenload.errors import quoted
 
-__all__ = ["MemoryMaps"]
-
 GONE = " (deleted)"
 COPY = "send a copy, numpy.array(...), or keep the file where all workers see it"
 

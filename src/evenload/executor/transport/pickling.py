@@ -14,8 +14,6 @@ from typing import Any
 from evenload.executor.transport.memory_maps import MemoryMaps
 from evenload.executor.transport.tensors import reducers
 
-__all__ = ["OUT_OF_BAND_BYTES", "mark_large", "pack"]
-
 OUT_OF_BAND_BYTES = 64 * 1024
 MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
 MOST_MARKED = 256  # values in a message that are checked one by one

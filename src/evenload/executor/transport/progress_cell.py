@@ -11,16 +11,6 @@ import time
 
 from evenload.executor.transport.arena import make_shared_file
 
-__all__ = [
-    "NOT_BEGUN",
-    "PACKING",
-    "QUEUED",
-    "UNPACKING",
-    "ProgressCell",
-    "make_progress_file",
-    "seal_progress_file",
-]
-
 UNPACKING = -1  # the chunk's items are being unpickled
 PACKING = -2  # all items have run, the results are being pickled
 NOT_BEGUN = -3  # the worker has not begun this chunk

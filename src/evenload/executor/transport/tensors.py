@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["reducers"]
-
 LEAST_SHARE = 0.5  # of its storage that a view must cover for all of it to be sent
 
 

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any
 from evenload.executor.transport.arena import ArenaPiece, Borrower, Lender, open_copy
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 
-__all__ = ["COMMON", "Frame", "Inbox", "Outbox", "ProtocolViolation", "unpack"]
-
 READ_BYTES = 256 * 1024
 MOST_PIECES = 64  # buffers per system call; IOV_MAX is at least 1024 on Linux, 16 by POSIX
 MOST_TABLE_BYTES = READ_BYTES // 2

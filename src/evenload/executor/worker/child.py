@@ -17,8 +17,6 @@ from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
 from evenload.executor.worker.replies import message_of
 
-__all__ = ["Child"]
-
 MB = 10**6
 LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less

@@ -17,8 +17,6 @@ from evenload.devices.interpreter_flags import interpreter_flags
 from evenload.executor.worker import worker
 from evenload.executor.worker.threads import set_threads
 
-__all__ = ["STATUS", "boot_command", "serve", "worker_command"]
-
 STATUS = Struct("<q")  # a worker's number, and later its exit code
 MOST_BYTES = 4 * 1024 * 1024
 MOST_FDS = 32

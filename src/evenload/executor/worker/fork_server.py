@@ -26,8 +26,6 @@ from typing import Any
 from evenload.executor.worker.fork_main import STATUS, boot_command, worker_command
 from evenload.executor.worker.program_settings import ProgramSettings
 
-__all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
-
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
 MAKES = {"torch.nn.parallel.distributed": "torch._dynamo"}  # a module, and what its classes import when made
 ANSWER_S = 60.0  # for the server to fork or reap, perhaps after an import; else it hangs, or is stopped

@@ -21,8 +21,6 @@ from evenload.executor.transport.arena import (
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 from evenload.executor.transport.wire import COMMON
 
-__all__ = ["SharedMemory", "WorkerArenas", "limit_from", "memory_limit_from"]
-
 UNITS = {
     "": 1,
     "b": 1,

@@ -21,8 +21,6 @@ from typing import Any
 
 from evenload.executor.worker.threads import default_count, thread_counters
 
-__all__ = ["ProcessState", "open_stream"]
-
 STANDARD = (0, 1, 2)
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})

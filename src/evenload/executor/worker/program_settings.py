@@ -22,8 +22,6 @@ from typing import Any
 
 from evenload.devices.interpreter_flags import interpreter_flags
 
-__all__ = ["Filter", "ProgramSettings", "filter_warnings", "take_over"]
-
 CATEGORIES = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_MESSAGES")
 OWN_SIGNALS = {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT}  # Ctrl-C reaches all; the executor decides
 Filter = tuple[str, str | None, str, str | None, int]  # of warnings; the category as "module:name"

@@ -2,23 +2,6 @@
 
 import signal
 
-__all__ = [
-    "CHUNKS",
-    "CHUNK_ENDS",
-    "DONE",
-    "DONE_SINGLY",
-    "LOAD",
-    "LOADED",
-    "REFUSED",
-    "RUN",
-    "SINGLY",
-    "SPOILT",
-    "STACK_SIGNAL",
-    "STOP",
-    "UNLOAD",
-    "UP",
-]
-
 # To the worker. SINGLY is RUN with items that are pickled and called one by one.
 LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
 CHUNKS = frozenset((RUN, SINGLY))

@@ -11,8 +11,6 @@ from evenload.executor.task.messages import Answered, Loaded, Message, Spoilt, T
 from evenload.executor.transport.wire import Frame, ProtocolViolation, unpack
 from evenload.executor.worker import protocol
 
-__all__ = ["message_of"]
-
 
 def message_of(worker: int, pid: int | None, frame: Frame) -> Message:
     """Read ``frame`` as a message. Results that cannot be unpickled make the chunk Spoilt.

@@ -8,8 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["ONE_THREAD", "default_count", "set_threads", "thread_counters"]
-
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(VARIABLES, "1")
 SETTERS = {  # in a library whose file has this in its name: functions that take the number of threads

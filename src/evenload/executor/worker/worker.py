@@ -31,8 +31,6 @@ from evenload.executor.worker import protocol
 from evenload.executor.worker.process_state import ProcessState, open_stream
 from evenload.executor.worker.program_settings import Filter, filter_warnings, take_over
 
-__all__ = ["main"]
-
 F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl module
 PARENT_CHECK_MS = 500
 

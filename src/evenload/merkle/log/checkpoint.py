@@ -9,8 +9,6 @@ from evenload.merkle.log.keys import base64_of, from_base64
 from evenload.merkle.log.note import Keys, signers
 from evenload.merkle.scheme import DIGEST_BYTES
 
-__all__ = ["MOST_SIZE", "Checkpoint", "is_origin", "number_in", "read_checkpoint", "verify_checkpoint"]
-
 MOST_SIZE = (1 << 62) - 1
 
 

@@ -12,8 +12,6 @@ from evenload._optional import require
 from evenload._private_files import read_own, write_own
 from evenload.errors import ConfigError, printable, quoted
 
-__all__ = ["SigningKey", "VerifierKey", "base64_of", "from_base64", "is_key_name"]
-
 ED25519 = b"\x01"
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64

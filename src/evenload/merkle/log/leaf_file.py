@@ -26,8 +26,6 @@ from evenload.errors import ConfigError, EvenloadError, FormatError, printable, 
 from evenload.merkle.log.keys import is_key_name
 from evenload.merkle.log.tiles import MOST_ENTRY_BYTES
 
-__all__ = ["LeafFile"]
-
 FORMAT = b"evenload-log-1"
 MOST_HEAD_BYTES = 8192
 HEADER = Struct("<8sIQ32s32s")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.log.keys import SigningKey, VerifierKey, base64_of, from_base64, is_key_name
 
-__all__ = ["MOST_NOTE_BYTES", "Keys", "Signature", "as_keys", "signed", "signers", "split_note"]
-
 MOST_NOTE_BYTES = 1_000_000
 MOST_SIGNATURES = 128
 DASH = "\u2014 "

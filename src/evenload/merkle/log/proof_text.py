@@ -12,15 +12,6 @@ from evenload.merkle.log.note import MOST_NOTE_BYTES, Keys
 from evenload.merkle.proof import ConsistencyProof, InclusionProof
 from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme
 
-__all__ = [
-    "growth_text",
-    "inclusion_text",
-    "read_growth",
-    "read_inclusion",
-    "verify_growth",
-    "verify_inclusion",
-]
-
 HEAD = "c2sp.org/tlog-proof@v1"
 RFC6962 = Scheme("rfc6962")
 

@@ -12,8 +12,6 @@ from evenload.merkle.log.tiles import MOST_BUNDLE_BYTES, WIDTH, Tile, bundled, t
 from evenload.merkle.scheme import DIGEST_BYTES
 from evenload.merkle.tree import MerkleTree
 
-__all__ = ["check_published"]
-
 
 def check_published(
     folder: str | Path, keys: Keys, *, origin: str | None = None, threads: int | None = None

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from evenload.errors import FormatError
 
-__all__ = ["MOST_BUNDLE_BYTES", "MOST_ENTRY_BYTES", "WIDTH", "Tile", "bundle", "bundled", "tiles_of"]
-
 WIDTH = 256
 MOST_ENTRY_BYTES = (1 << 16) - 1
 MOST_BUNDLE_BYTES = WIDTH * (2 + MOST_ENTRY_BYTES)

@@ -8,8 +8,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["after_import"]
-
 Act = Callable[[ModuleType], object]
 
 

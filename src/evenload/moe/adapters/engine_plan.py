@@ -22,8 +22,6 @@ from evenload.moe.search.move_rule import MoveRule, MoveState, Window
 from evenload.moe.search.plan import imbalance_of, place
 from evenload.moe.search.transfers import keep_slots
 
-__all__ = ["EnginePlanner", "fault_of"]
-
 Map = NDArray[np.int64]  # [layers, slots]
 MOST_STREAMS = 8  # of models, and of maps that their engines did not take
 _STREAMS: dict[bytes, MoveState] = {}  # by the map in use, which is all that an engine tells of its model

@@ -24,8 +24,6 @@ else:
     torch = require("torch", extra="torch", why="MoELayer")
     nn = torch.nn
 
-__all__ = ["MoELayer"]
-
 
 class _SharedGradient(torch.autograd.Function):
     """The identity of weights [slots, ...]; backwards, the sum of the gradients of each expert's copies.

@@ -13,8 +13,6 @@ from evenload._optional import require
 from evenload.moe.routing.planner import Planner as ExactPlanner
 from evenload.moe.topology import check_mapping
 
-__all__ = ["Planner"]
-
 
 class Planner(ExactPlanner):
     """An ``evenload.moe.Planner`` over a topology [ranks, columns], with LPLB's single steps."""

@@ -12,8 +12,6 @@ from evenload._arguments import number
 from evenload.errors import ConfigError, quoted
 from evenload.settings import resolve
 
-__all__ = ["TESTED", "load_into_sglang", "load_into_vllm"]
-
 TESTED = {"vllm": ("0.31", "0.32", "0.33"), "sglang": ("0.5.21", "0.5.22", "0.5.23")}
 log = logging.getLogger("evenload.moe")
 

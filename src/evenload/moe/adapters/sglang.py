@@ -22,11 +22,6 @@ from evenload.moe.adapters.engine_plan import EnginePlanner
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
-__all__ = [
-    "ALGORITHMS", "MANAGER_PLANS", "LPLBSolver", "by_one_or_all", "hook_registry", "install",
-    "rebalance_experts", "register",
-]  # fmt: skip
-
 ALGORITHMS = "sglang.srt.eplb.eplb_algorithms"
 MANAGER_PLANS = "sglang.srt.eplb.eplb_manager.EPLBManager._compute_expert_location_metadata"
 _all_plan = ContextVar("all_plan", default=False)

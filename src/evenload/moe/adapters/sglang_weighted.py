@@ -20,8 +20,6 @@ from evenload.moe.adapters.sglang import (
 from evenload.moe.routing.weighted_choice import choose_slots
 from evenload.moe.routing.weighted_copies import WeightedCopies
 
-__all__ = ["choose", "describe", "register", "update"]
-
 EPLB = "sglang.srt.eplb"
 REPLACED = ("static", "dynamic")  # ways to choose a copy; "lp" and "fake" stay what they are
 _planned: list[tuple[Any, Any]] = []  # (phy2log, loads [layers, experts]) of the last plan

@@ -18,8 +18,6 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import check_division
 from evenload.moe.search.move_costs import FETCH_TOKENS
 
-__all__ = ["EplbPolicy", "SearchPolicy", "install", "use_policy"]
-
 
 class EplbPolicy:
     """The default policy of vLLM, compiled: the same ids, without twins where that is as even."""

@@ -15,8 +15,6 @@ from evenload.moe.adapters.vllm import SearchPolicy, use_policy
 from evenload.moe.routing.weighted_choice import LayerWeights, choose_slots
 from evenload.moe.routing.weighted_copies import WeightedCopies
 
-__all__ = ["WeightedPolicy", "hook_router", "hook_state", "install_when_imported"]
-
 EPLB = "vllm.distributed.eplb"
 ROUTER = "vllm.model_executor.layers.fused_moe.router.base_router"
 

@@ -13,8 +13,6 @@ from evenload.moe.cloning.fetch_costs import FetchCosts
 from evenload.moe.cloning.load_certificate import CloneLayer, LoadCertificate, load_certificate
 from evenload.moe.routing.dispatch import SlotDispatch
 
-__all__ = ["CloneDispatch", "ClonePlan"]
-
 
 class CloneDispatch(SlotDispatch):
     """The slots of a clone plan, how many tokens each takes, and what sends ids there.

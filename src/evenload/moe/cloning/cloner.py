@@ -14,8 +14,6 @@ from evenload.moe.cloning.clone_plan import ClonePlan
 from evenload.moe.cloning.fetch_costs import FetchCosts
 from evenload.moe.cloning.load_certificate import CloneLayer
 
-__all__ = ["Cloner", "clone_experts", "layer_of"]
-
 MOST_RANKS = 1 << 12
 MOST_COUNT = 1 << 38  # as the kernel's
 

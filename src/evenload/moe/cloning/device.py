@@ -12,8 +12,6 @@ from evenload.moe.cloning.clone_plan import ClonePlan
 from evenload.moe.cloning.cloner import layer_of
 from evenload.moe.routing.weighted_copies import usable_device
 
-__all__ = ["DeviceCloner"]
-
 
 class DeviceCloner:
     """A planner of clones that is a Triton kernel, one program for each layer; fit for a CUDA graph.

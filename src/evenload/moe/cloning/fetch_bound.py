@@ -20,8 +20,6 @@ from evenload.moe.cloning.fetch_costs import FetchCosts
 from evenload.moe.cloning.load_certificate import CloneLayer, needed_clones
 from evenload.native.kernel import compiled
 
-__all__ = ["MOST_EXACT", "least_fetches", "least_seconds", "most_groups", "most_groups_bound"]
-
 NEVER = 1 << 61
 MOST_TABLE = 1 << 18  # sums of two pairs and a rank that are looked at
 MOST_PAIRED = 512  # ranks whose pairs are looked at

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from evenload._arguments import number, places, whole
 from evenload.errors import ConfigError
 
-__all__ = ["FetchCosts"]
-
 
 @dataclass(frozen=True, slots=True)
 class FetchCosts:

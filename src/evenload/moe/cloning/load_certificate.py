@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._arguments import instance_of
 from evenload.moe.routing.dispatch import whole_counts
 
-__all__ = ["CloneLayer", "LoadCertificate", "load_certificate", "needed_clones"]
-
 
 class CloneLayer:
     """The homes of one layer's experts, the slots for clones beside them, and what a plan may do with them.

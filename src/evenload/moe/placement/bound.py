@@ -3,14 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "equal_split_imbalance",
-    "equal_split_loads",
-    "equal_split_tokens",
-    "placement_bound",
-    "whole_bound",
-]
-
 
 def equal_split_imbalance(phy2log: NDArray[np.int64], weight: NDArray, n_gpus: int) -> NDArray[np.float64]:
     """[layers] busiest GPU over the mean; arguments as in ``equal_split_loads``."""

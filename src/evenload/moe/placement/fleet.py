@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Fleet"]
-
 MOST_GPUS = 1 << 20
 
 

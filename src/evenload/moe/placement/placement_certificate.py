@@ -13,8 +13,6 @@ from evenload.errors import ConfigError
 from evenload.moe.placement.bound import placement_bound
 from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["fleet_certificate", "placement_certificate"]
-
 MOST_ROUNDING = 40  # halvings of the last digits of a bound until it is proved
 
 

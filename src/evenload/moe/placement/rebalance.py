@@ -15,8 +15,6 @@ from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
 from evenload.moe.placement.kernels.eplb import plan_layers, write_maps
 from evenload.moe.placement.kernels.part_twins import part_layers
 
-__all__ = ["Placement", "logical_maps", "rebalance_experts"]
-
 
 class Placement(tuple):
     """The three maps of a placement, with its imbalance. Unpacks as ``phy2log, log2phy, logcnt``.

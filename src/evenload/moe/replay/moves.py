@@ -16,8 +16,6 @@ from evenload.moe.placement.placement_certificate import fleet_certificate
 from evenload.moe.search.move_costs import MoveCosts
 from evenload.moe.search.move_rule import Map, MoveRule, Window
 
-__all__ = ["MoveReplay", "best_in_hindsight", "replay_moves"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveReplay:

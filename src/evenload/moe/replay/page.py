@@ -9,8 +9,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.moe.replay.replayer import RoutingReplay
 from evenload.report.html import as_script_text, fill, report_script, write_whole
 
-__all__ = ["page", "page_of", "write_replay"]
-
 SHARED_SCRIPTS = ("dom", "format", "theme")  # of the report, before the page's own
 
 

@@ -20,8 +20,6 @@ from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
 from evenload.moe.search.transfers import BYTES_PER_S, schedule_transfers
 
-__all__ = ["STRATEGIES", "PlacementChange", "RoutingReplay", "StrategyReplay", "imbalances", "replay"]
-
 LoadsOf = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 STRATEGIES = {

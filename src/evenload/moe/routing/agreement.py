@@ -11,8 +11,6 @@ from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
 from evenload.moe.routing.exchange import attempt, device_of
 
-__all__ = ["agree_on"]
-
 
 def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
     """One placement for all ranks of ``group``, a ``torch.distributed`` one: rank 0's, where any differs.

@@ -12,8 +12,6 @@ from evenload.moe.routing.dispatch import Dispatcher
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.padding import without_padding
 
-__all__ = ["DevicePlanner", "DeviceRouter"]
-
 BLOCK_IDS = 128  # ids for each program of the count and map kernels
 
 

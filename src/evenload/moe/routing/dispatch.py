@@ -13,8 +13,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.moe.routing.dispatch_kernels import count_ids, map_ids, share_dithered, share_exactly
 from evenload.moe.routing.padding import without_padding
 
-__all__ = ["Dispatcher", "SlotDispatch", "bad_id", "flat_ids", "like", "whole_counts"]
-
 MOST_IDS = 1 << 40  # so that sums over ranks and experts stay in 64 bits
 
 

@@ -4,8 +4,6 @@ import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["TOO_FEW", "count_ids", "map_ids", "share_dithered", "share_exactly"]
-
 IGNORED = -1  # an id that stands for no expert
 TOO_FEW = -1  # map_ids: more ids of an expert than its shares add up to
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError, PeerLost, quoted
 
-__all__ = ["Exchange", "attempt", "device_of", "fact_of"]
-
 CALLS = (
     "run",
     "update_redundancy_mapping",

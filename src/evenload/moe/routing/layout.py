@@ -10,8 +10,6 @@ from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 from evenload.moe.topology import check_mapping, lay_out
 
-__all__ = ["Layout"]
-
 
 class Layout:
     """A pattern of copies over slots, which stays while experts change places in it.

@@ -8,8 +8,6 @@ from evenload._arguments import array_of
 from evenload._optional import require
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["without_padding"]
-
 
 def without_padding(ids: Any, mask: Any) -> Any:
     """``ids`` with -1 wherever ``mask`` is False; as they are without a mask.

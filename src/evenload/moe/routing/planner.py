@@ -17,8 +17,6 @@ from evenload.moe.routing.layout import Layout
 from evenload.moe.routing.padding import without_padding
 from evenload.moe.topology import create_redundant_mapping
 
-__all__ = ["BatchPlan", "Planner"]
-
 MOST_SLOTS = 1 << 24
 MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ONE", "RELIEF_ONE", "LayerWeights", "choose_slots"]
-
 ONE = 1 << 16  # a whole token, a whole share
 RELIEF_ONE = 1 << 14  # a token moved for a token too many
 MOST_TOKENS = 1 << 22  # of an expert; counts are divided down to it, so that products stay in 64 bits

@@ -12,8 +12,6 @@ from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, quoted
 from evenload.moe.routing.weighted_choice import ONE, RELIEF_ONE, LayerWeights, choose_slots
 
-__all__ = ["WeightedCopies", "layer_arrays", "usable_device"]
-
 MOST_LOAD = 1 << 38  # as the router takes them
 FRACTIONS = 20  # bits that loads with fractions are scaled up to
 

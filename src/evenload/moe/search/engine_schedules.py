@@ -12,8 +12,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
 
-__all__ = ["MigrationFlow", "layer_chunks", "migration_batches", "renumber"]
-
 
 @dataclass(frozen=True, slots=True)
 class MigrationFlow:

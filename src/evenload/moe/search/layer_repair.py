@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from evenload.moe.search.layer_search import PERFECT, Effort, LayerPlacement, LayerSearch
 
-__all__ = ["repair"]
-
 Way = tuple[NDArray[np.int64], float]  # slots, and their mean cost
 LEAST_PAY, LEAST_PAY_SPLIT = 1e-4, 1e-5  # of imbalance, for each expert fetched; a split gains in small steps
 STEP, STEP_SPLIT = 0.9, 0.97  # from goal to goal: how much of the imbalance is left

@@ -14,8 +14,6 @@ from evenload.moe.placement.kernels.state import LayerProblem, LayerState, Scrat
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.topology import spread_strides
 
-__all__ = ["Effort", "LayerPlacement", "LayerSearch", "LivingFleet", "as_demand", "stress"]
-
 PERFECT = 1.0 + 1e-6
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 WORST = 8  # one window of so many is among the worst

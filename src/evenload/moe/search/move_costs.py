@@ -12,8 +12,6 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.search.plan import PlacementPlan, imbalance_of
 from evenload.moe.search.transfers import schedule_transfers
 
-__all__ = ["FETCH_TOKENS", "MoveCosts"]
-
 # 400e12 FLOP/s over 50e9 bytes/s. An expert of P parameters takes 2 P FLOP a token, and in bfloat16 a link
 # carries 2 P bytes; in 8 bits half of them, at twice the FLOP/s. So the number does not depend on the expert.
 FETCH_TOKENS = 8000.0

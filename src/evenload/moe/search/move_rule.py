@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from evenload._arguments import number
 from evenload.moe.search.move_costs import MoveCosts
 
-__all__ = ["MoveRule", "MoveState", "Window"]
-
 Map = NDArray[np.int64]  # [layers, slots]
 PerLayer = NDArray[np.float64]
 

@@ -18,8 +18,6 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
 from evenload.moe.search.transfers import Schedule, schedule_transfers
 
-__all__ = ["EFFORTS", "PlacementPlan", "imbalance_of", "place"]
-
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
 EFFORTS: dict[str, dict[str, int]] = {

@@ -14,8 +14,6 @@ from evenload.errors import ConfigError, FormatError, MissingExtra, quoted, reas
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
-__all__ = ["read_plan", "write_plan"]
-
 FLEET = "# evenload: "  # a comment in TensorRT-LLM's file
 _MOST_BYTES = 1 << 28
 

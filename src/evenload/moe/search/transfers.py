@@ -23,7 +23,6 @@ from evenload._arguments import array_of, instance_of, number, whole
 from evenload.errors import ConfigError
 from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["BYTES_PER_S", "Schedule", "Transfer", "keep_slots", "schedule_transfers"]
 MOST_BYTES = 1 << 50  # of an expert
 BYTES_PER_S = 50e9  # of a GPU's link, 400 Gbit/s
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 
-__all__ = ["Action", "LoadStage", "RunTasks", "StartWorker", "StopWorker"]
-
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:

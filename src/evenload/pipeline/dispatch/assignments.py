@@ -7,8 +7,6 @@ from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph
 
-__all__ = ["add_help", "keep_unplanned", "streaming_stages"]
-
 
 def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: int) -> None:
     """Let groups of one device help with stages planned on others of one device, if the model fits.

@@ -8,8 +8,6 @@ from evenload.executor.supervisor.back_off import BackOff
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 
-__all__ = ["Assignment", "DeviceGroup", "HeldTasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Assignment:

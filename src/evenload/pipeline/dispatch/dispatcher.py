@@ -25,8 +25,6 @@ from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
 
-__all__ = ["GroupScheduler"]
-
 
 class GroupScheduler:
     """The dealer of tasks to the groups of devices that ``phases`` make.

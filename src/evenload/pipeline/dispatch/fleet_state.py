@@ -12,8 +12,6 @@ from evenload.pipeline.dispatch.queues.waiting import Waiting
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-__all__ = ["DispatchView", "FleetState"]
-
 
 @dataclass(frozen=True, slots=True)
 class DispatchView:

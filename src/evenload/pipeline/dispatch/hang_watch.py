@@ -14,8 +14,6 @@ from evenload.executor.supervisor.awake_clock import AwakeClock
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask, TimeLimit
 
-__all__ = ["EndWorker", "HangWatch", "SlowWork", "Verdict"]
-
 SLOW_S = 30.0  # what goes on for so long, and much longer than all before, is told
 SLOW_TIMES = 20.0
 SLOW_LOAD_S = 120.0  # a model of 60 GB takes a minute to read

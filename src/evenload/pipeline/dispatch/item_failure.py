@@ -4,8 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ItemFailure"]
-
 _PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 _OURS = ("<", str(Path(__file__).parents[2]), str(Path(re.__file__).parents[1]))  # and Python's own
 _CELL = "<ipython-input"

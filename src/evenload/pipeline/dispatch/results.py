@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from evenload.pipeline.stage import Item
     from evenload.report.summary import Summary
 
-__all__ = ["ItemResult", "PipelineResult", "count_ends", "row_of"]
-
 SCHEMA = 1
 BEST_FIRST = ("done", "filtered", "failed", "open", "not chosen", "skipped")
 SAMPLE_ENDS = ("done", "not_chosen", "filtered", "failed", "unfinished")

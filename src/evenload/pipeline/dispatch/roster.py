@@ -4,8 +4,6 @@ from collections.abc import Collection, Mapping
 
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 
-__all__ = ["GroupRoster"]
-
 
 class GroupRoster:
     """The devices of a run by what became of them; it makes their groups, and changes those.

@@ -3,8 +3,6 @@
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.fleet_state import FleetState
 
-__all__ = ["WorkChooser"]
-
 
 class WorkChooser:
     """The rules by which a group chooses among its assignments; changes nothing.

@@ -10,23 +10,6 @@ from evenload.pipeline.plan import Fit
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.stage import Item, StageSetup
 
-__all__ = [
-    "ADOPT",
-    "GIVE",
-    "KEYS",
-    "LOAD",
-    "LOOK",
-    "RUN",
-    "WAIT",
-    "FilePiece",
-    "HostSpec",
-    "Order",
-    "OrderOutcome",
-    "TaskInputs",
-    "is_task",
-    "is_whole",
-]
-
 LOAD, RUN, KEYS, WAIT, ADOPT, LOOK, GIVE = "load", "run", "keys", "wait", "adopt", "look", "give"
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.errors import UnknownName
 
-__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage"]
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltinStage:

@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from evenload.errors import quoted
 
-__all__ = ["ColumnType", "apply_types", "number_as_written", "type_columns"]
-
 ColumnType = Literal["text", "number", "boolean"]
 Rows = Sequence[tuple[int, dict[str, Any] | str]]
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -16,8 +16,6 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Condition", "parse_condition"]
-
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)"
     r"|(?P<text>\"[^\"\\]*\"|'[^'\\]*')"

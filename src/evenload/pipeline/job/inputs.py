@@ -28,8 +28,6 @@ from evenload.pipeline.stage import Item
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import InputsSection
 
-__all__ = ["Items", "find_items"]
-
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
 Faults = list[tuple[Place, str]]

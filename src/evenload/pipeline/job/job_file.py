@@ -22,20 +22,6 @@ from evenload.pipeline.job.section import one_line
 from evenload.pipeline.job.spec import Faults, JobSpec
 from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
 
-__all__ = [
-    "MOST_BYTES",
-    "apply_change",
-    "items_of",
-    "json_schema",
-    "load_job",
-    "load_spec",
-    "parse_job",
-    "parse_spec",
-    "spec_of",
-    "spec_text",
-]
-
-
 MOST_BYTES = 4_000_000
 _PLAIN_WORDS = (  # pydantic's words, and those of a job file
     (r"valid (tuple|list)", "list, such as [a, b]"),

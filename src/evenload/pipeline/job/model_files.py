@@ -17,8 +17,6 @@ from evenload.pipeline.model.safetensors_header import read_whole_header
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["check_models", "faults_of_model"]
-
 _INDEX = ".index.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _MOST_JSON_BYTES = 2 << 20  # configs; what is larger is a tokenizer's vocabulary

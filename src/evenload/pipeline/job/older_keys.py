@@ -9,8 +9,6 @@ from typing import Any
 
 from evenload.errors import quoted
 
-__all__ = ["convert_older_keys"]
-
 Place = tuple[str | int, ...]
 _SECTION = "diffusion_model"
 _MODES = ("single", "data_parallel", "model_parallel")

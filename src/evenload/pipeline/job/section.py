@@ -24,8 +24,6 @@ from evenload.pipeline.job.memory_sizes import parse_size, size_text
 from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.target import locate_target
 
-__all__ = ["Fault", "Faults", "Name", "Section", "Size", "job_folder", "located", "one_line"]
-
 Code = TypeVar("Code", bound=str | LiveCode)
 Fault = tuple[tuple[str | int, ...], str]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=40)]

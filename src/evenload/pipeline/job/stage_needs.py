@@ -11,8 +11,6 @@ from evenload.pipeline.stage_graph import StageGraph
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec_stage import StageSpec
 
-__all__ = ["find_need_faults", "graph_of"]
-
 Fault = tuple[tuple[str | int, ...], str]
 
 

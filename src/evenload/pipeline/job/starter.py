@@ -1,7 +1,5 @@
 """The files that ``evenload init`` writes: a small job that runs as it is, with every section explained."""
 
-__all__ = ["ITEMS", "JOB", "SCHEMA_LINE", "STAGES"]
-
 SCHEMA_LINE = "# yaml-language-server: $schema=job.schema.json\n"
 
 JOB = """\

@@ -15,8 +15,6 @@ from typing import Any
 from evenload._optional import require
 from evenload.errors import SpecError, quoted
 
-__all__ = ["Origins", "Place", "dotted", "dump_yaml", "parse_yaml"]
-
 Place = tuple[str | int, ...]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.pipeline.model.parameter_counts import ParameterCount, with_blocks
 
-__all__ = ["count_module", "count_on_meta", "largest_block_list"]
-
 
 def count_on_meta(config: Mapping[str, Any], class_name: str) -> ParameterCount:
     """Count the class ``class_name`` with this config.

@@ -23,8 +23,6 @@ from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, wit
 from evenload.pipeline.model.safetensors_header import main_dtype, read_header
 from evenload.pipeline.problem import Weights
 
-__all__ = ["ComponentSize", "ModelSize", "find_model", "is_hub_name", "measure_model"]
-
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "fp8": 1}
 _BLOCK = re.compile(r"^(.*?)\.?(?:^|\.)([A-Za-z_]*(?:blocks|layers|block|layer|h))\.(\d+)\.")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["COUNTS", "ParameterCount", "with_blocks"]
-
 Config = Mapping[str, Any]
 
 

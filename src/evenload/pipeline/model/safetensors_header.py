@@ -9,8 +9,6 @@ from typing import Any
 from evenload._private_files import plain_file
 from evenload.errors import FormatError, reason_of
 
-__all__ = ["main_dtype", "read_header", "read_whole_header"]
-
 _LARGEST_HEADER = 100_000_000  # bytes; the limit of the format itself
 _TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 

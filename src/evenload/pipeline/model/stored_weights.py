@@ -7,8 +7,6 @@ from typing import Any
 
 from evenload.pipeline.model.safetensors_header import read_header
 
-__all__ = ["weight_bytes"]
-
 _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
          "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}  # fmt: skip
 

@@ -11,8 +11,6 @@ from evenload.pipeline.planning.shares.fill_devices import fill_devices
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["Candidate", "generate_candidates"]
-
 MOST_LAYOUT_CHOICES = 8
 _STEPS = (
     0.0,

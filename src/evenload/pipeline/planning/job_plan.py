@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["PlannedJob", "free_host_bytes", "plan_job", "pool_devices"]
-
 
 class PlannedJob(NamedTuple):
     """A plan and the problem that it solves, which is solved again while the job runs."""

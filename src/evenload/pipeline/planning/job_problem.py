@@ -25,8 +25,6 @@ from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["JobProblem", "StageFacts", "build_job_problem", "stage_weight_bytes", "tasks_an_item"]
-
 CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before any weight
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
 EFFICIENCY = 0.55  # of the data sheet's rate: 548 of 989 TFLOP/s on an H200 (vllm-omni #3684)

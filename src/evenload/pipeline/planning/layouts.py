@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
 from evenload.pipeline.problem import LOSSY, PlanDevice, PlanStage, Problem
 
-__all__ = ["Layout", "best_layouts", "best_single"]
-
 Layout = tuple[PlacementOption, ...]
 MOST_LAYOUTS = 3
 MANY_DEVICES = 32

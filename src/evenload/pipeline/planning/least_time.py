@@ -28,8 +28,6 @@ from evenload.pipeline.planning.placement_options import ALIKE, device_options
 from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["least_time", "task_prices", "task_rates"]
-
 _ROUNDING = 1e-9
 _EARLIEST_S = 1e-12
 _MANY = 100  # tasks for each device: whether they are whole makes no difference

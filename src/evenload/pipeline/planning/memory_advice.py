@@ -6,8 +6,6 @@ from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, needed_bytes
 from evenload.pipeline.problem import PlanStage, Problem
 
-__all__ = ["remedies_for", "shortfall_error"]
-
 
 def shortfall_error(problem: Problem) -> ConfigError | None:
     """Return an error that names each stage which no device or group of devices can hold; None if all fit."""

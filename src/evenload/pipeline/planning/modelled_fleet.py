@@ -13,8 +13,6 @@ from evenload.devices.rates.hardware import HARDWARE, Hardware, hardware_named
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.memory_sizes import parse_size
 
-__all__ = ["FleetDevice", "is_modelled", "parse_host_bytes", "parse_modelled"]
-
 MOST_DEVICES = 64
 _GROUP = re.compile(r"(\d{1,4})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")
 _HOST = re.compile(r"\s*host=(.*)")

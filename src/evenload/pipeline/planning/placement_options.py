@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["ALIKE", "PlacementOption", "bytes_together", "device_options", "group_option", "needed_bytes"]
-
 ALIKE = 1.02  # speeds, or times for an item, that differ by less count as one
 STREAM_BUFFERS = 2  # blocks being copied while another one computes
 

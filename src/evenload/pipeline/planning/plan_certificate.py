@@ -21,8 +21,6 @@ from evenload.pipeline.planning.simulate_plan import SimulatedPlan, simulate_pha
 from evenload.pipeline.planning.simulation.workers import CandidateUnit
 from evenload.pipeline.problem import Problem
 
-__all__ = ["plan_certificate"]
-
 MOST_TASKS = 150_000
 NS = 10**9
 

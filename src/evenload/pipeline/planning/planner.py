@@ -12,8 +12,6 @@ from evenload.pipeline.planning.search.plan_search import Tried, Watch, search_p
 from evenload.pipeline.planning.simulate_plan import CandidatePhase
 from evenload.pipeline.problem import Problem
 
-__all__ = ["MODES", "make_plan"]
-
 MODES = ("single", "data_parallel", "model_parallel", "stage_parallel", "swap")
 
 

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PlannedDevice", "PlannedStage", "Preview", "count_groups"]
-
 SCHEMA = 1
 
 

@@ -15,8 +15,6 @@ from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit, simulate_phases
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["ReplanDecision", "RunState", "replan"]
-
 LEAST_SAVED = 0.03  # a new plan must save this share of what is left ...
 LEAST_SAVED_S = 0.25  # ... and so many seconds: planning takes time as well
 EFFORT = 0.3  # of the planner: measured times are not worth a long search

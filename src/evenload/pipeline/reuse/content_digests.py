@@ -18,8 +18,6 @@ from pathlib import Path
 from evenload._private_files import plain_file, refuse_unless_own
 from evenload.errors import ConfigError
 
-__all__ = ["ContentDigests"]
-
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, facts TEXT NOT NULL, digest TEXT NOT NULL)"
 )

@@ -7,8 +7,6 @@ from typing import Any
 
 from evenload.pipeline.reuse.stage_identity import change_of
 
-__all__ = ["StageReuse", "reuse_text", "why_not_kept"]
-
 _SHOWN_REASONS = 2
 
 

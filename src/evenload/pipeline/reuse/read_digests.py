@@ -11,8 +11,6 @@ from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.stage import Item
 from evenload.pipeline.stage_reads import UNSETTLED
 
-__all__ = ["ALL_READS", "JobFacts", "TaskValues", "digest_reads", "result_key"]
-
 ALL_READS = ("item:group", "item:id", "item:index", "item:seed", "job:seed", "names", "values")
 """What a stage may have read that ended without saying."""
 

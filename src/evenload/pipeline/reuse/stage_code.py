@@ -12,8 +12,6 @@ from evenload.pipeline.target import CodeTarget
 from evenload.same_code.code_facts import CodeFacts, facts_of_reach
 from evenload.same_code.module_reach import ModuleReach
 
-__all__ = ["StageCode", "read_code"]
-
 # Parts of evenload that decide what a stage's result is.
 _OUR_OWN = ("evenload.pipeline.stages", "evenload.pipeline.artifacts", "evenload.pipeline.file_types")
 

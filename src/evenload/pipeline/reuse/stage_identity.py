@@ -25,8 +25,6 @@ from evenload.same_code.package_versions import MODEL_PACKAGES, environment_of, 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["StageIdentity", "change_of", "identify_stage", "identify_stages"]
-
 _PLAIN_PACKAGES = {"numpy", "PIL"}
 _ENCODER = "evenload.pipeline.file_types:encode_artifact"
 _MOST_PLACES = 10_000  # of params that are looked at for names of files

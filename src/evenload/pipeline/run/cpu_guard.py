@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["may_use_cpu", "refuse_cpu"]
-
 
 def may_use_cpu(use: Any) -> bool:
     """Did somebody name the CPU, or give the devices one by one?"""

@@ -14,8 +14,6 @@ from evenload.executor.supervisor.call_queue import CallQueue
 from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.run.stage_driver import StageDriver
 
-__all__ = ["DeviceChanges"]
-
 WAIT_S = 15.0
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["Interrupts"]
-
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 

@@ -31,8 +31,6 @@ from evenload.pipeline.part_keys import MOST_PARTS, is_key
 from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup
 
-__all__ = ["OutcomeCheck", "bound_times"]
-
 OF_LOADS = ("loaded", "refused", "memory")
 ENDS = ("done", "failed", "memory", "again", "lacks")
 HOW_LOADED = ("", "read", "unparked", "kept")

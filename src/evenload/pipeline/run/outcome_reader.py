@@ -17,8 +17,6 @@ from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.outcome_check import bound_times
 
-__all__ = ["EndedTask", "OutcomeReader"]
-
 LONG_S = 1.0  # in which an item of a stage that waits does not
 
 

@@ -22,8 +22,6 @@ from evenload.pipeline.planning.replan import ReplanDecision, RunState, replan
 from evenload.pipeline.problem import PlanDevice, Problem
 from evenload.pipeline.run.snapshot import as_expanded, state_of_run, timings_of
 
-__all__ = ["Replanner"]
-
 PLANNING_SHARE = 0.2  # of the time since the last plan, at most
 LEAST_WAIT_S = 0.2
 DRIFT = 0.2  # what is off by less is not worth a search

@@ -27,8 +27,6 @@ from evenload.pipeline.store.kept_results import KeptResults
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 from evenload.pipeline.store.run_folder import RunFolder
 
-__all__ = ["ResultRecorder"]
-
 
 class ResultRecorder:
     """The keeper of a run's results: in its ledger, in its items' courses and in its events.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from evenload.pipeline.job.spec_stage import StageSpec
     from evenload.pipeline.plan import Plan
 
-__all__ = ["ItemCounts", "QueueLengths", "declared_work", "planned_event"]
-
 MOST_SLICES = 2000  # of a plan in one line of events.jsonl; more are drawn together
 EVERY_S = 1.0  # from one word on the queues, or the items, to the next
 COUNTING_SHARE = 0.01  # of the time, at most, is spent on counting items

@@ -13,8 +13,6 @@ from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_parts import RunContext, RunParts
 from evenload.pipeline.store.group_commit import StageResult
 
-__all__ = ["RunLoop"]
-
 
 class RunLoop:
     """The loop of one run.

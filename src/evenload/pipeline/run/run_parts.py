@@ -36,8 +36,6 @@ from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 from evenload.pipeline.store.uploads import Uploads
 from evenload.pipeline.worker.parking import parking_budget
 
-__all__ = ["RunContext", "RunParts", "build_parts"]
-
 LEFT = "was lost with its machine, which has left the cluster"
 
 

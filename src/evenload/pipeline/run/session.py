@@ -34,8 +34,6 @@ from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.store.uploads import Uploads
 
-__all__ = ["JobSession"]
-
 
 class JobSession:
     """One run of a job in its folder: ``go``, ``finish``, then ``rows`` and the rest say what came of it.

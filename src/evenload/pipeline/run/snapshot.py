@@ -10,8 +10,6 @@ from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedE
 from evenload.pipeline.planning.replan import RunState
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["as_expanded", "described", "state_of_run", "tasks_done", "tasks_left", "timings_of"]
-
 
 def state_of_run(
     problem: Problem, view: DispatchView, flow: ItemFlow, seen: SpeedEstimate, now: float

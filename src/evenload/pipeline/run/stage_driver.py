@@ -53,8 +53,6 @@ from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.stage_host import StageHost
 
-__all__ = ["StageDriver"]
-
 GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
 START_LIMITS = StartLimits(up_s=LONGEST_START_S, build_s=LONGEST_START_S, most_s=LONGEST_START_S)

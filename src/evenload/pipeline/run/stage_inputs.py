@@ -16,8 +16,6 @@ from evenload.pipeline.stage import ModelFolder, StageSetup
 from evenload.pipeline.target import locate_target
 from evenload.pipeline.worker.stage_host import run_folder_path
 
-__all__ = ["StageInputs", "stage_setups"]
-
 
 class StageInputs:
     """Makes of a task what its stage is given, and tells when a stage begins."""

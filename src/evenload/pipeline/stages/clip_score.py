@@ -8,8 +8,6 @@ from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import load_model
 
-__all__ = ["ClipScore"]
-
 
 class ClipScore:
     """A stage that compares embeddings of CLIP or SigLIP. Outputs ``similarity``, their cosine in -1..1.

@@ -15,8 +15,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.pipeline.file_types import SavedFile
 from evenload.pipeline.stage import Item, StageContext
 
-__all__ = ["Command"]
-
 MOST_TEXT = 2000
 
 

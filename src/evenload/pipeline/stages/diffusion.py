@@ -8,8 +8,6 @@ from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import PipelineStage, load_pipeline
 
-__all__ = ["ImageToImage", "TextToImage"]
-
 
 class TextToImage(PipelineStage):
     """A stage that draws a picture from a text. Outputs ``picture``.

@@ -8,8 +8,6 @@ from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.target import load_target, locate_target
 
-__all__ = ["Function"]
-
 
 class Function:
     """A stage that calls ``function(inputs, item, **call)``: a dict of outputs, or one value for ``output``.

@@ -17,8 +17,6 @@ from evenload.pipeline.artifacts import open_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import PipelineStage, load_pipeline, settings_of
 
-__all__ = ["Decode", "Denoise", "Encode", "ImageEdit"]
-
 _AREA = threading.local()
 
 

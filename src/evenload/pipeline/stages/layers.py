@@ -14,8 +14,6 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.pipeline.model.meta_model import largest_block_list
 
-__all__ = ["blocks_of", "cut_evenly", "n_bytes_of", "place_layers", "stream_layers"]
-
 
 def blocks_of(module: Any) -> Any:
     """Return the list of blocks that holds most of the weights. Raises ConfigError if there is none."""

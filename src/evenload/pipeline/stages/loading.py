@@ -22,8 +22,6 @@ from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_he
 from evenload.pipeline.stage import StageContext
 from evenload.pipeline.stages.layers import n_bytes_of, place_layers, stream_layers
 
-__all__ = ["PipelineStage", "load_model", "load_pipeline", "settings_of", "torch_dtype", "torch_on"]
-
 WHY = "stages of diffusers and transformers"
 _WEIGHTS = ("*.safetensors", "*.bin")
 

@@ -24,8 +24,6 @@ from urllib.parse import unquote, urlsplit
 from evenload.errors import ConfigError, EvenloadError, FormatError, quoted, reason_of
 from evenload.pipeline.stages.server_pace import ServerPace, pause_s, seconds_of
 
-__all__ = ["BUSY", "ModelServers", "Reply", "checked_url"]
-
 BUSY = (408, 409, 425, 429)
 TOO_MANY = (429, 503)  # the server is too busy for others, too
 MOST_ANSWER_BYTES = 64 << 20

@@ -16,8 +16,6 @@ from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.model_servers import MOST_ANSWER_BYTES, ModelServers, checked_url
 from evenload.pipeline.stages.vlm_score import fill_question
 
-__all__ = ["FACTS", "AnswerCut", "OpenAI", "facts_named"]
-
 FACTS = ("finish_reason", "tokens_in", "tokens_out", "latency_s", "cost")
 CUT = {"length": "at the limit of its tokens", "content_filter": "by the server's filter of contents"}
 MOST_PICTURE_BYTES = 256 << 20

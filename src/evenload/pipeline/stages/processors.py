@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload._optional import is_installed
 
-__all__ = ["load_processor", "pil_processor_class"]
-
 
 @functools.cache
 def pil_processor_class() -> type:

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-__all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "ServerPace", "pause_s", "seconds_of"]
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MINUTE_S = 60.0
 _STATE = Struct("<6dq")

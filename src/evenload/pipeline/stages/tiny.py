@@ -12,8 +12,6 @@ from typing import Any
 
 from evenload._optional import require
 
-__all__ = ["AREA", "build", "picture"]
-
 AREA = 64 * 64  # pixels that the edit pipeline works on, instead of its own 1024 x 1024
 
 _MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",

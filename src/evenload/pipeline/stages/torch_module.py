@@ -10,8 +10,6 @@ from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import torch_on
 from evenload.pipeline.target import load_target, locate_target
 
-__all__ = ["TorchModule"]
-
 
 class TorchModule:
     """A stage that calls a module and outputs what it returns under the name ``output``.

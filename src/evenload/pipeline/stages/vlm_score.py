@@ -12,8 +12,6 @@ from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import load_model
 from evenload.pipeline.stages.processors import load_processor
 
-__all__ = ["QUESTION", "VlmScore", "expected_score"]
-
 QUESTION = (
     "The first picture was edited by the instruction: {instruction}\nThe second picture is the result. "
     "How well does it follow the instruction and keep everything else? Answer with one digit from 0 to 9."

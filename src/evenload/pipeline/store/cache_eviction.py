@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DRAFT", "CachedSize", "evict", "to_evict"]
-
 DRAFT = ".tmp"  # how the name of a file ends that is not whole yet
 
 _GOAL = 0.9  # of the limit, so that the next result does not evict again

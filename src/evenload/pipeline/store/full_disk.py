@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from evenload.errors import EvenloadError, reason_of
 from evenload.pipeline.artifacts import UNWRITABLE
 
-__all__ = ["HINT", "FinalWrites", "says_full"]
-
 HINT = "make room there, or get leave to write, and run again: what is done is not done again"
 _FULL = (*(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)), UNWRITABLE)
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from evenload.pipeline.dispatch.item_flow import StageTask, Strand
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 
-__all__ = ["GroupCommit", "StageResult"]
-
 
 class StageResult(NamedTuple):
     """A result of one stage for one item, on its way to disk."""

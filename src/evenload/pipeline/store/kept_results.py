@@ -17,8 +17,6 @@ from evenload.pipeline.store.result_cache import ResultCache, link_file
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["FoundResult", "KeptResults", "ReuseSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReuseSettings:

@@ -27,8 +27,6 @@ from evenload.pipeline.dispatch.item_failure import ItemFailure
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import Strand
 
-__all__ = ["Ledger", "LedgerEntry"]
-
 FOLDER = "journal"
 _FINGERPRINT = {"results": "2"}  # each entry says what made it
 _IDENTITY = "made-of:"

@@ -27,8 +27,6 @@ from evenload.pipeline.reuse.read_digests import result_key
 from evenload.pipeline.store.cache_eviction import DRAFT, evict
 from evenload.pipeline.store.ledger import LedgerEntry
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "ResultCache", "link_file"]
-
 DEFAULT_LIMIT_BYTES = 50 << 30
 _MOST_ENTRY_BYTES = 1 << 20
 _MOST_READ_SETS = 16  # of one stage, that are looked for

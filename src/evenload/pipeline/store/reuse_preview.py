@@ -17,8 +17,6 @@ from evenload.pipeline.store.ledger import Ledger
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["preview_reuse"]
-
 
 def preview_reuse(
     spec: "JobSpec",

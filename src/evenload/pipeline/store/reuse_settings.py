@@ -18,8 +18,6 @@ from evenload.settings import resolve
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["check_stages", "no_reuse", "reuse_settings"]
-
 _WORTH_SAYING_BYTES = 1 << 30
 
 

@@ -26,8 +26,6 @@ from evenload.errors import ConfigError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
 
-__all__ = ["RunFolder", "is_in_use"]
-
 _FILES = (
     "config.yaml",
     "items.jsonl",

@@ -11,8 +11,6 @@ from evenload._private_files import read_own, write_own
 from evenload.errors import ConfigError
 from evenload.events import json_text
 
-__all__ = ["NAME", "Destination", "UploadRecord", "last_destination"]
-
 NAME = "uploads.jsonl"
 _SCHEMA = 1
 _WHAT = "addresses that results are copied to"

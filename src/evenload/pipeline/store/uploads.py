@@ -27,8 +27,6 @@ from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
 
-__all__ = ["SendLimits", "Store", "UploadOutcome", "Uploads"]
-
 DIGESTS = "SHA256SUMS"
 RECORDS = (
     *("config.yaml", "plan.json", "events.jsonl"),

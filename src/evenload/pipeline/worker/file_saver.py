@@ -12,8 +12,6 @@ from pathlib import Path
 
 from evenload.pipeline.artifacts import write_output
 
-__all__ = ["FileSaver"]
-
 N_THREADS = 4
 MOST_WAITING_BYTES = 256 << 20  # with more, ``save`` waits
 

@@ -22,8 +22,6 @@ from evenload.pipeline.stage import Item, ModelFolder, StageOutput, StageSetup
 from evenload.pipeline.stage_runner import StageRunner, save
 from evenload.pipeline.target import CodeTarget
 
-__all__ = ["ForeignStageRunner", "serve"]
-
 BOOT = """
 import importlib.util, sys
 home = {home!r}

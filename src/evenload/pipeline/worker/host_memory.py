@@ -7,8 +7,6 @@ in host memory is kept once it is made: weights do not change, so that later onl
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["HostCopy", "modules_of"]
-
 
 class HostCopy:
     """A copy of a stage's weights in host memory, made when it is first needed."""

@@ -12,8 +12,6 @@ from traceback import format_exception
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.target import CodeTarget, load_target
 
-__all__ = ["import_faults", "serve"]
-
 MOST_S = 300.0
 _PROGRAM = "from evenload.pipeline.worker.import_check import serve; serve()"
 

@@ -25,8 +25,6 @@ from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
 from evenload.pipeline.worker.piece_sender import PieceSender
 
-__all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
-
 
 class LoadedStage:
     """A loaded model. Each lane has its own scheduler state and thread; an async stage has one event loop.

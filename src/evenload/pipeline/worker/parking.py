@@ -7,8 +7,6 @@ it fits into the budget of host memory. The model that is needed next comes firs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ParkableModel", "parking_budget", "stages_to_park", "unpark_s"]
-
 UPLOAD_BYTES_S = 10e9  # from pinned host memory to a device, at the least
 SHARE = 0.5  # of free host memory, for parked models
 PIN_BYTES_S = 2e9  # from a device into host memory that is pinned for it

@@ -10,8 +10,6 @@ import numpy as np
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece
 
-__all__ = ["PieceSender"]
-
 PIECE_BYTES = 8 << 20
 ANSWER_BYTES = 32 << 20  # that go with one answer,
 MOST_WAITING_BYTES = 256 << 20  # or all beyond these

@@ -16,8 +16,6 @@ from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport, is_same_file
 from evenload.pipeline.stage import StageSetup
 
-__all__ = ["ScratchFolder", "Site"]
-
 
 class Site:
     """The machine of a worker as a run's stages find it.

@@ -38,8 +38,6 @@ from evenload.pipeline.worker.parking import ParkableModel, stages_to_park, unpa
 from evenload.pipeline.worker.piece_sender import PieceSender
 from evenload.pipeline.worker.site import Site
 
-__all__ = ["StageHost", "run_folder_path"]
-
 WORTH_COLLECTING_BYTES = 2 << 30  # if stages took less, a collection costs more than what it frees
 LONGEST_WAIT_S = 0.25  # for an outcome, before the driver may send something new
 LOAD_RETRIES, MORE_PAUSE = 2, 2  # of a constructor, after longer pauses than those of an item

@@ -35,8 +35,6 @@ from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
-__all__ = ["Lengths", "LossAccount"]
-
 MOST_STEPS = 20_000  # of a replay: items times slots
 MOST_LOADS = 1000
 STANDS_OUT = 0.5  # of what the slot has that lost most

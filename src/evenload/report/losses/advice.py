@@ -6,8 +6,6 @@ from evenload._plain_text import seconds_text
 from evenload.balance.factors import FACTORS, Factors
 from evenload.report.losses.remedies import Cause, LostRun, Remedy, remedies, without
 
-__all__ = ["Advice", "advice_on"]
-
 LEAST_SHARE = 0.01  # a loss below this share of the run is nothing to act on
 MOST_CAUSES = 3
 LEAST_CAUSE = 0.1  # of the loss

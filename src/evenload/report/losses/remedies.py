@@ -15,8 +15,6 @@ from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.sources import INSIDE
 from evenload.report.losses.track_seconds import BETWEEN, BUILDING, STARTING, UNFETCHED
 
-__all__ = ["Cause", "LostRun", "Remedy", "remedies"]
-
 LOADING = "loading "
 CUT = 4
 TOGETHER = 8

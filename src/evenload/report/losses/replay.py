@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from evenload.report.losses.sources import INSIDE
 
-__all__ = ["ReplaySlot", "RunReplay"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplaySlot:

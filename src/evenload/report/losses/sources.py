@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["INSIDE", "OTHERS", "LossSources"]
-
 MOST_CAUSES = 64  # of one worker slot; more are put together
 OTHERS = "other reasons"
 INSIDE = "inside of items of "  # where they wait, or nobody knows what they do

@@ -14,9 +14,6 @@ from typing import Any
 from evenload.balance.factors import KINDS, RESULTS_WAIT, UNKNOWN, kind_of_idle
 from evenload.report.losses.sources import INSIDE, LossSources
 
-__all__ = ["BETWEEN", "BUILDING", "STARTING", "UNFETCHED", "RunTimes", "TrackSeconds"]
-
-
 MOST_GAPS = 512
 
 

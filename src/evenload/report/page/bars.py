@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Bar", "Bars"]
-
 T = TypeVar("T", int, float)
 N_BINS = 1024
 FIRST_WIDTH_S = 1e-3

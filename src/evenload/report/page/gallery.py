@@ -18,8 +18,6 @@ from evenload._optional import is_installed
 from evenload._private_files import plain_file, read_plain
 from evenload.events import Event, ItemFinished, RunStarted
 
-__all__ = ["Gallery", "make_thumbnail"]
-
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 MAX_ITEMS = 48
 MAX_KEPT = 20_000

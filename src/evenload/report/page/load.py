@@ -8,8 +8,6 @@ from typing import Any
 from evenload.events import DeviceSample, Event, Queued, RunStarted, Span
 from evenload.report.inside_items import InsideItems
 
-__all__ = ["LoadOverTime"]
-
 N_BINS = 240
 FIRST_WIDTH_S = 1e-3
 MAX_STAGES = 24  # whose queues are drawn

@@ -9,8 +9,6 @@ from typing import Any
 from evenload.events import Event, Idle, Planned, Replanned, Restored, Span
 from evenload.report.page.bars import N_BINS, Bar, Bars
 
-__all__ = ["LOADS", "PlanAndRun", "is_sound"]
-
 LOADS = "loads "
 MOST_ROWS = 64
 

@@ -17,8 +17,6 @@ from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, Wo
 from evenload.report.inside_items import InsideItems
 from evenload.report.worker_tracks import WorkerTracks
 
-__all__ = ["Timeline", "TimelineBar"]
-
 # What is no chunk has the name of the factor that it counts for.
 STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up", "balance")
 _WAITING, _STARTUP, _BALANCE = (STATUSES.index(one) for one in ("waiting", "start-up", "balance"))

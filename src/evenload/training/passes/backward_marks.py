@@ -10,8 +10,6 @@ queues itself comes after them. No model has to be wrapped or changed.
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["BackwardMarks"]
-
 
 class BackwardMarks:
     """A pair of marks in each backward pass: ``on_ready`` before the wait for others, ``on_done`` after."""

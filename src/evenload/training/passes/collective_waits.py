@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["WaitClock", "leave_out_waits"]
-
 EXCHANGES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
     "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["MicroBatch", "exact", "micro_batches", "steps", "synchroniser"]
-
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:

@@ -9,8 +9,6 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["check_graph", "watch"]
-
 BATCH_NORMS = ("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward")
 SYNC_NORM, FSDP2 = "SyncBatchNormBackward", "RegisterPostBackwardFunctionBackward"
 WHY_NOT = "takes statistics of each rank's own samples, so its results would change with the shares"

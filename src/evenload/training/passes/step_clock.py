@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MeasuredStep", "StepClock", "now_of_cpu"]
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:

@@ -8,8 +8,6 @@ from typing import Any
 
 from evenload.gpu import field
 
-__all__ = ["G1", "G2", "CurveGroup", "fq2_inverse", "fq2_multiply"]
-
 Q = field.FQ.modulus
 Fq2 = tuple[int, int]
 

@@ -11,22 +11,6 @@ from typing import Any
 from evenload.gpu.field import FQ, FR, X
 from evenload.zk.bn254.plain_curve import G2, Fq2, fq2_inverse, fq2_multiply
 
-__all__ = [
-    "ONE",
-    "SNARKJS_EXPONENT",
-    "XI",
-    "final_exponentiation",
-    "frobenius_point",
-    "has_order_r",
-    "is_one_product",
-    "miller_loop",
-    "multiply",
-    "pairing",
-    "power",
-    "power2",
-    "xi_powers",
-]
-
 Q, R = FQ.modulus, FR.modulus
 SNARKJS_EXPONENT = 2 * X * (6 * X * X + 3 * X + 1)
 """snarkjs's final exponentiation gives this power of the pairing (Fuentes-Castaneda and others, 2011); as r

@@ -8,8 +8,6 @@ from evenload._bounded_json import parse_json
 from evenload.errors import FormatError, printable, quoted
 from evenload.gpu.field import FR
 
-__all__ = ["parse_inputs", "signal_hash"]
-
 MOST_BYTES = 1 << 28
 MOST_DEPTH = 64
 EXACT = 1 << 53  # JavaScript rounds larger integers that are no text

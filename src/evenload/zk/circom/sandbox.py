@@ -11,8 +11,6 @@ from evenload._arguments import seconds
 from evenload._optional import require
 from evenload.errors import FormatError, printable, quoted
 
-__all__ = ["Limits", "Sandbox", "Stopped"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -15,8 +15,6 @@ from evenload.gpu.field import FR
 from evenload.zk.circom.input_values import signal_hash
 from evenload.zk.circom.sandbox import Limits, Sandbox, Stopped
 
-__all__ = ["InputsRefused", "calculate_witness"]
-
 N32 = 8  # words of 32 bits in an element
 AT_ONCE = 2048  # elements that are carried over in one call
 MOST_MESSAGE, MOST_LOGGED = 2000, 100

@@ -18,8 +18,6 @@ from evenload.gpu.field import FR
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import COEFFICIENT
 
-__all__ = ["CircuitBuilder", "Linear"]
-
 R = FR.modulus
 
 

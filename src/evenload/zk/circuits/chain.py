@@ -7,8 +7,6 @@ from evenload.gpu.field import FR
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import COEFFICIENT
 
-__all__ = ["squaring_chain"]
-
 
 def squaring_chain(n: int, start: int = 123456789123456789) -> tuple[R1cs, list[int]]:
     """A circuit of ``n`` constraints whose output is start^(2^n), and its witness. ``start`` is a private

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from evenload.gpu.poseidon import parameters, poseidon
 from evenload.zk.circuits.builder import CircuitBuilder, Linear
 
-__all__ = ["inclusion_inputs", "poseidon_gadget", "poseidon_inclusion"]
-
 
 def poseidon_gadget(circuit: CircuitBuilder, inputs: Sequence[Linear]) -> Linear:
     """The Poseidon hash of ``inputs``: three constraints for each x^5."""

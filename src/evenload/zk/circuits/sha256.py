@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from evenload.zk.circuits.builder import CircuitBuilder, Linear
 
-__all__ = ["sha256_inputs", "sha256_preimage"]
-
 _PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, math.isqrt(n) + 1))]
 Word = list[Linear]  # 32 bits, least significant first
 

@@ -13,16 +13,6 @@ from evenload.zk.bn254 import plain_pairing as oracle
 from evenload.zk.bn254.plain_curve import G2
 from evenload.zk.cpu import points
 
-__all__ = [
-    "Lines",
-    "final_exponentiation",
-    "g1_row",
-    "g2_row",
-    "has_order_r",
-    "is_one_product",
-    "miller_loop",
-]
-
 _F12_BYTES = 384
 _LINE_BYTES = 128
 

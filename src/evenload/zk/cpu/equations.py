@@ -12,8 +12,6 @@ from evenload.zk.bn254.plain_curve import G1
 from evenload.zk.cpu import points
 from evenload.zk.cpu.compiled_pairing import Lines, g1_row, is_one_product
 
-__all__ = ["Equations", "Statement"]
-
 EXPONENT_BITS = 128
 
 

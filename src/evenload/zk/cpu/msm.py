@@ -17,8 +17,6 @@ from evenload.errors import FormatError
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes, shared_inversion
 
-__all__ = ["Bases", "choose_width", "multiply", "sum_groups", "window_count"]
-
 _CHUNK_POINTS = 1 << 16
 """Points whose buckets are taken through all rounds at once, so that what lies between rounds stays in the
 cache."""

@@ -11,8 +11,6 @@ from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import LEVELS
 
-__all__ = ["MAX_LOG_SIZE", "Domain", "bit_reversal"]
-
 MAX_LOG_SIZE = 27
 """Fr has roots of order 2^28, and the odd coset of a domain of n needs one of order 2n."""
 TABLES = ("groups", "tiles", "twiddles", "roots", "coset")

@@ -8,8 +8,6 @@ import numpy as np
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
 
-__all__ = ["combine", "to_integers"]
-
 
 def combine(
     degree: int, points: np.ndarray, scalars: Sequence[int], n_bits: int = 254, are_public: bool = False

@@ -19,8 +19,6 @@ import numpy as np
 from evenload._private_files import plain_file
 from evenload.errors import FormatError, printable, quoted
 
-__all__ = ["Container", "open_container", "rows_not_below", "write_container"]
-
 _MAX_SECTIONS = 1000
 Source = str | os.PathLike | bytes | BinaryIO
 

@@ -4,8 +4,6 @@ import struct
 
 from evenload.errors import printable
 
-__all__ = ["contribution_names"]
-
 _CONTRIBUTION_BYTES = 64 * 3 + 128 + 64
 _MAX_LISTED = 1000
 

@@ -11,8 +11,6 @@ from evenload.gpu.field import FR
 from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
 from evenload.zk.formats.zkey import COEFFICIENT
 
-__all__ = ["R1cs", "read_r1cs", "write_r1cs"]
-
 TITLES = {1: "header", 2: "constraints", 3: "labels", 4: "custom gates", 5: "custom gate uses"}
 _HEADER_BYTES = 64
 

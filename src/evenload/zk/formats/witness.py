@@ -11,8 +11,6 @@ from evenload.errors import FormatError, quoted
 from evenload.gpu.field import FR
 from evenload.zk.formats.container import Source, open_container, rows_not_below, write_container
 
-__all__ = ["check_witness", "read_witness", "witness_from_integers", "write_witness"]
-
 TITLES = {1: "header", 2: "values"}
 
 

@@ -18,8 +18,6 @@ from evenload.zk.bn254.plain_pairing import has_order_r
 from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
 from evenload.zk.groth16 import VerificationKey
 
-__all__ = ["COEFFICIENT", "MAX_DOMAIN", "ZKey", "point_rows", "read_zkey", "write_zkey"]
-
 TITLES = {
     1: "protocol",
     2: "header",

@@ -17,8 +17,6 @@ import numpy as np
 
 from evenload._private_files import open_own, whole_file
 
-__all__ = ["map_arrays", "write_arrays"]
-
 _MAGIC = b"evenload arrays\n"
 _START = struct.Struct("<16sQ32s")
 _LINE = 64

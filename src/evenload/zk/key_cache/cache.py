@@ -18,8 +18,6 @@ from evenload.zk.key import CpuKey
 from evenload.zk.key_cache import entry
 from evenload.zk.key_cache.array_file import map_arrays, write_arrays
 
-__all__ = ["forget", "kept_key"]
-
 WHAT = "checked proving keys"
 log = log_of(__name__)
 

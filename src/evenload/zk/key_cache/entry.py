@@ -14,8 +14,6 @@ from evenload.zk.groth16 import VerificationKey
 from evenload.zk.key import SECTIONS, CpuKey
 from evenload.zk.verifier import Verifier
 
-__all__ = ["code_hash", "key_of", "parts_of"]
-
 _NAMES = ("sha256", "level", "n_vars", "n_public")
 
 

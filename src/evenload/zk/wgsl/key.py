@@ -19,8 +19,6 @@ from evenload.zk.key import ParallelMap, ProvingKey, checked_bases, facts_of
 from evenload.zk.wgsl.sums import WgslBases
 from evenload.zk.wgsl_device import WgslDevice
 
-__all__ = ["WgslDomain", "WgslKey"]
-
 
 class WgslKey(ProvingKey):  # pyrefly: ignore  # its own __slots__ are its own
     """A key for WGSL kernels. Transforms, and the additions of points of both groups, run on the device; the

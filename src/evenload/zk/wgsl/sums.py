@@ -18,8 +18,6 @@ from evenload.gpu.wgsl.sums import MAX_RUN, MAX_SEGMENT, collect_kernel, convert
 from evenload.zk.cpu import msm, points
 from evenload.zk.wgsl_device import WgslDevice
 
-__all__ = ["Runs", "WgslBases", "plan_runs"]
-
 MAX_ENTRIES = 1 << 23
 """Digits that are sorted and sent at once."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from evenload.native.kernel import inlined
 
-__all__ = ["spread"]
-
 
 @inlined
 def _solve_springs(graph, layer, rest):

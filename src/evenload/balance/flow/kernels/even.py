@@ -10,8 +10,6 @@ import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["even_out"]
-
 UNSEEN, ROOT = -2, -1
 
 

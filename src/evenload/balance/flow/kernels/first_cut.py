@@ -12,8 +12,6 @@ from evenload.balance.flow.kernels.status import (
 )
 from evenload.native.kernel import inlined
 
-__all__ = ["place_homes", "start"]
-
 FEW = 1 << 31  # factors below this multiply safely
 
 

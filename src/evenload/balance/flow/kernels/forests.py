@@ -3,8 +3,6 @@
 from evenload.balance.flow.kernels.level import raise_level
 from evenload.native.kernel import inlined
 
-__all__ = ["flow_along", "grow_forest", "move"]
-
 ROOT = -1  # in ``above``
 UNSEEN, MET = -1, 0  # in ``distance`` while a forest grows
 

@@ -4,8 +4,6 @@ import numpy as np
 
 from evenload.native.kernel import inlined
 
-__all__ = ["first_level", "raise_level", "set_limits"]
-
 
 @inlined
 def set_limits(graph, work, speeds, load):

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["SCRATCH_ROWS", "lay_out", "scratch_shape"]
-
 LINE = 8  # words of 8 bytes in a cache line: where each array begins
 SCRATCH_ROWS = 11  # per thread: 4 of int64, 3 of float64, and 4 for twice as many of int32
 

@@ -35,8 +35,6 @@ from evenload.balance.flow.kernels.walks import most_overloaded, walk_from_the_w
 from evenload.balance.flow.kernels.waves import wave_pass
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["TABLES", "route_layers"]
-
 N_TREES = 3  # as in spanning_forests.py
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
 

@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from evenload.balance.flow.graph import ReplicaGraph
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["spanning_forests"]
-
 N_TREES = 3  # spanning forests for each layer, from different roots
 
 

@@ -5,8 +5,6 @@ import numpy as np
 from evenload.balance.flow.kernels.level import raise_level
 from evenload.native.kernel import inlined
 
-__all__ = ["most_overloaded", "walk_from_the_worst"]
-
 ROOT = -1  # in ``above``
 MOST_WALKS = 64  # before forests
 MOST_WITH_ROOM = 8  # for it to pay to flag their neighbours

@@ -4,8 +4,6 @@ from evenload.balance.flow.kernels.forests import move
 from evenload.balance.flow.kernels.level import raise_level
 from evenload.native.kernel import inlined
 
-__all__ = ["wave_pass"]
-
 
 @inlined
 def _measure(graph, layer, capacity, flow, work):

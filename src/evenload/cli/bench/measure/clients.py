@@ -3,8 +3,6 @@
 from evenload.cli.bench.measure.timing import least_time
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["clients"]
-
 BATCH, STEPS, LR = 16, 5, 0.05
 
 

@@ -10,8 +10,6 @@ from evenload.cli.bench.measure.peers import PEERS, missing_peers
 from evenload.cli.bench.measure.timing import least_time
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["overhead", "transport"]
-
 MIB = 1 << 20
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from evenload.cli.bench.measure.timing import median_cpu_s
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["DecisionTimes", "experts", "made_up_batches", "time_decisions"]
-
 
 @dataclass(frozen=True, slots=True)
 class DecisionTimes:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from evenload.devices import DevicePool
 
-__all__ = ["RootTime", "leaf_blocks", "merkle", "plain_root", "time_roots", "write_leaves"]
-
 BLOCK_ROWS = 1 << 18
 Hash = Callable[[bytes], bytes]
 

@@ -9,17 +9,6 @@ from typing import Any
 
 from evenload._optional import is_installed
 
-__all__ = [
-    "PEERS",
-    "Evenload",
-    "Joblib",
-    "Loky",
-    "MultiprocessingPool",
-    "Peer",
-    "ProcessPool",
-    "missing_peers",
-]
-
 
 class Peer:
     """An executor with its workers, from ``start`` to ``close``.

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
 
-__all__ = ["pipeline"]
-
 STAGES = """
 import hashlib
 import numpy as np

@@ -18,8 +18,6 @@ from evenload.cli.bench.measure.trial_report import (
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["compare_batches", "make_circuit", "prove", "time_proofs"]
-
 
 def prove(options: BenchOptions) -> TrialReport:
     """A batch of proofs on each selection; each is verified."""

@@ -7,8 +7,6 @@ from evenload.balance.metrics import utilisation_deviation
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
 from evenload.executor import Executor
 
-__all__ = ["HashTask", "scaling"]
-
 
 class HashTask:
     """A task that computes and sends nothing: so many SHA-256 of 64 KiB; on a GPU, products of matrices."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["LeastTime", "least_in_turns", "least_time", "median_cpu_s"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from evenload.balance.metrics import amdahl, speed_up
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["BenchOptions", "Row", "TrialReport", "compare_selections", "compare_with_first", "device_row"]
-
 Row = dict[str, Any]
 
 

@@ -9,8 +9,6 @@ from evenload.balance.scenario import draw_costs
 from evenload.balance.simulate import simulate
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["unequal"]
-
 SPEEDS = (1.0, 2.0, 4.0, 8.0)
 POLICIES = ("measured", "guided", "factoring", "pull", "static:equal+balancer", "static:equal")
 

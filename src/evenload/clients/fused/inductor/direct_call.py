@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = ["DirectCall", "compile_directly"]
-
 
 class DirectCall:
     """The function inside, as the compiler made it: ``function`` takes a list, which it empties."""

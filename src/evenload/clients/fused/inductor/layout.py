@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["laid_out"]
-
 ALIGNMENT = 64  # bytes, of a line of the cache
 
 

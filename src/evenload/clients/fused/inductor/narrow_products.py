@@ -8,8 +8,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-__all__ = ["NARROW", "turn_narrow"]
-
 NARROW = 16  # columns: fewer do not fill a vector
 
 aten = torch.ops.aten

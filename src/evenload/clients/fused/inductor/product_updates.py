@@ -21,8 +21,6 @@ from torch.fx import GraphModule, Node
 from evenload.clients.fused.inductor.narrow_products import NARROW
 from evenload.clients.fused.inductor.small_products import add_product
 
-__all__ = ["ProductFactor", "ProductUpdates", "Update", "apply_updates", "take_out_updates"]
-
 aten = torch.ops.aten
 
 RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CallRecording", "KernelCall", "MemorySpan", "Product", "record"]
-
 KERNEL = "cpp_fused"  # torch 2.13, torch/_inductor/codegen/cpp.py: what names of kernels begin with
 MAKE, VIEW, LIBRARY, PRODUCT = "empty_strided_cpu", "reinterpret_tensor", "extern_kernels", "bmm"
 KNOWN = {MAKE, VIEW, LIBRARY, PRODUCT, "assert_size_stride", "assert_alignment", "clear", "torch"}

@@ -19,8 +19,6 @@ from evenload.clients.fused.inductor.product_updates import ProductFactor, Produ
 from evenload.clients.fused.inductor.recording import CallRecording, KernelCall, MemorySpan, Product
 from evenload.clients.fused.inductor.small_products import program_for
 
-__all__ = ["KernelReplay", "make_replay"]
-
 MESSAGE_BYTES = 1000
 MOST_OPERANDS = 128
 

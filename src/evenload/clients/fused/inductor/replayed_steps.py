@@ -12,8 +12,6 @@ from evenload.clients.fused.inductor.product_updates import ProductUpdates
 from evenload.clients.fused.inductor.recording import record
 from evenload.clients.fused.inductor.replay import KernelReplay, make_replay
 
-__all__ = ["replayed_steps"]
-
 STEPS = 2  # taken both ways: the second with what the first has written
 CLOSE = 1e-4  # of a tensor's largest number: products are summed in another order
 

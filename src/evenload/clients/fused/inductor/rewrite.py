@@ -6,8 +6,6 @@ from torch.fx import GraphModule
 from evenload.clients.fused.inductor.narrow_products import turn_narrow
 from evenload.clients.fused.inductor.product_updates import ProductUpdates, take_out_updates
 
-__all__ = ["rewrite"]
-
 
 def rewrite(graph: GraphModule, example: list[Tensor]) -> tuple[GraphModule, ProductUpdates | None]:
     """The faster graph, and the updates of weights that follow each of its runs; None if there are none.

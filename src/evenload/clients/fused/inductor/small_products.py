@@ -13,8 +13,6 @@ from evenload.errors import EvenloadError
 from evenload.gpu.llvm.products import ProductShape, panel_bytes, product_program
 from evenload.gpu.llvm.program import Program
 
-__all__ = ["add_product", "program_for"]
-
 MOST_BYTES = 256 << 10  # of the columns of a right factor that are read again for each tile of rows
 DTYPES = (torch.float32, torch.float64)
 ALL_ALIVE = 0

@@ -12,8 +12,6 @@ from typing import Any
 
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
-__all__ = ["unlocked_kernels"]
-
 # torch 2.13, torch/_inductor/codecache.py: what a kernel's binding does with its parsed arguments.
 KEEPS = "kernel({}); Py_RETURN_NONE;"
 # The arguments are parsed before the call, with the lock. A kernel may throw, and the handler needs the lock.

@@ -7,8 +7,6 @@ from evenload.clients.step.image_kernels import operations  # noqa: F401  (its o
 from evenload.clients.step.image_kernels.layout import KERNEL_DTYPES, geometry_of, laid_out, usable_layout
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
-__all__ = ["convolve"]
-
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor | None:
     """The convolution of stride and dilation 1; None if the kernels cannot do it, or not faster than torch.

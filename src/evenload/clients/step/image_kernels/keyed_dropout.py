@@ -9,8 +9,6 @@ from evenload.clients.step.image_kernels.layout import KERNEL_DTYPES, has_kernel
 from evenload.clients.step.vmap_rules import FirstDerivative
 from evenload.gpu.llvm.keyed_places import kept_program
 
-__all__ = ["kept"]
-
 
 def kept(key: Tensor, salt: int, n: int, p: float, dtype: torch.dtype) -> Tensor | None:
     """1 for each of ``n`` places that stays, 0 for one that is dropped; None without a kernel for it.

@@ -22,11 +22,6 @@ from evenload.gpu.llvm.conv.geometry import Geometry, channel_scratch_bytes, scr
 from evenload.gpu.llvm.conv.kernels import conv_program
 from evenload.gpu.llvm.conv.pooling import pool_program
 
-__all__ = [
-    "KERNEL_DTYPES", "Layout", "can_pool", "empty_images", "geometry_of", "has_kernels", "is_ready",
-    "laid_out", "lanes_of", "layout_for", "layout_of", "prepared", "usable_layout",
-]  # fmt: skip
-
 Layout = Literal["samples", "channels"]
 
 KERNEL_DTYPES = (torch.float32, torch.float64)

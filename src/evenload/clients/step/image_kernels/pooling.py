@@ -7,8 +7,6 @@ from evenload.clients.step.image_kernels import operations  # noqa: F401  (its o
 from evenload.clients.step.image_kernels.layout import KERNEL_DTYPES, can_pool, layout_of
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 
-__all__ = ["max_pool"]
-
 
 def max_pool(x: Tensor, size: int) -> Tensor | None:
     """The largest numbers of windows ``size`` x ``size`` without overlap; None if kernels cannot do it.

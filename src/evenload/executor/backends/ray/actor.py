@@ -31,8 +31,6 @@ from evenload.executor.transport.wire import Frame
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ActorCommand", "ExchangeReply", "RayFrame", "WorkerActor", "boot_id"]
-
 Piece = Union[bytes, "np.ndarray"]  # what Ray carries: large pieces as arrays, through its object store
 LARGE_BYTES = 64 * 1024
 

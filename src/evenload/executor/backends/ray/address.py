@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from evenload.errors import ConfigError, quoted, reason_of
 
-__all__ = ["ClusterAddress", "check_answers", "find_address"]
-
 # A gRPC server greets whoever begins HTTP/2 with a SETTINGS frame: RFC 9113, section 3.4.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 FRAME_HEAD_BYTES, TYPE_AT, SETTINGS = 9, 3, 4

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from evenload.errors import ConfigError
 from evenload.executor.backends.ray.address import ClusterAddress, check_answers
 
-__all__ = ["await_nodes", "main"]
-
 LOOK_S = 0.5
 
 

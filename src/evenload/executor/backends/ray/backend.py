@@ -34,8 +34,6 @@ from evenload.executor.worker import protocol
 from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 
-__all__ = ["Ray", "RayBackend"]
-
 START_S = 30.0  # for an actor to start; Ray waits for ever for resources that the cluster lacks
 PREPARE_S = 300.0  # in addition, if its machine has to fetch and install a runtime_env
 KILL_S = 5.0  # for an actor to kill its worker; then the actor is killed

@@ -9,8 +9,6 @@ from evenload.devices import Device
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, boot_id
 from evenload.executor.task.answer import Answer
 
-__all__ = ["ActorChannel", "Clock"]
-
 MOST_EXCHANGES = 4  # under way; each holds a thread of the actor until the next has come
 
 

@@ -19,8 +19,6 @@ from evenload.executor.backends.ray.actor import WorkerActor
 from evenload.executor.backends.ray.address import check_answers, find_address
 from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, machines_in, name_nodes
 
-__all__ = ["Cluster"]
-
 JOIN_S = 10.0  # for a cluster to answer at its address
 PROBE_S = 120.0  # for a machine to list its devices; its first process has to start
 CLAIM_S = 60.0  # for an actor to start on a GPU that Ray lists as free

@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable
 
-__all__ = ["NodeWatch"]
-
 LOOK_S = 1.0  # between two looks at Ray's list of machines: Ray itself tells nobody
 LEAVE_S = 5.0  # for the thread to end; it may wait for a cluster that does not answer
 

@@ -12,8 +12,6 @@ from evenload.devices import Device, DevicePool, ProbeReport
 from evenload.devices.selection import NATIVE, Spec
 from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName, quoted
 
-__all__ = ["Node", "NodeDevices", "choose_on", "list_devices", "name_nodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:

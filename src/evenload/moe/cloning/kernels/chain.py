@@ -9,8 +9,6 @@ largest expert of the busiest rank goes to the idlest.
 from evenload.moe.cloning.kernels.moves import EDGES, FILLING, OVER, STYLE, UNDER, fitting_expert, send, undo
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["settle"]
-
 RANK_BITS = 24  # a key is tokens << RANK_BITS | rank; keys are in ascending order
 LOW = (1 << RANK_BITS) - 1
 

@@ -25,8 +25,6 @@ from evenload.moe.cloning.kernels.moves import (
 from evenload.moe.cloning.kernels.pairs import BLOCK, match_block
 from evenload.native.kernel import compiled, inlined, piece
 
-__all__ = ["NEGATIVE", "OVERFLOW", "PLANNED", "clone_layer"]
-
 PLANNED, NEGATIVE, OVERFLOW = range(3)
 WHOLE, GROUPED, GREEDY = range(3)  # ways to plan for a target
 MOST_TOKENS = 1 << 38  # so that a sum of all slacks, with a rank or a subset below it, stays in 64 bits

@@ -11,8 +11,6 @@ allow the target, with one clone fewer than ranks. Ties go the same way.
 import triton
 import triton.language as tl
 
-__all__ = ["clone_kernel"]
-
 BITS = tl.constexpr(24)  # a key is tokens << BITS | rank or expert
 LOW = tl.constexpr((1 << 24) - 1)
 NEVER = tl.constexpr(1 << 62)

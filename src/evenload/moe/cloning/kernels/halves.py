@@ -14,8 +14,6 @@ from evenload.moe.cloning.kernels.sums import (
 )  # fmt: skip
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["HALF", "match_many"]
-
 HALF = 9
 USUAL = 6  # ranks of a group, for its part of the waste
 

@@ -9,8 +9,6 @@ from evenload.moe.cloning.kernels.sums import LISTS, MOST_SUMS, WORDS
 from evenload.moe.cloning.load_certificate import CloneLayer
 from evenload.native.kernel import inlined
 
-__all__ = ["block_words", "cut_best", "cut_layer", "cut_work", "most_clones"]
-
 # Words of int64: the layer, then the best plan so far, then work.
 HEAD = 4  # cap, least, millionths, domains
 FIXED = HEAD + BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8

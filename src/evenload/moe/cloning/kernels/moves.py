@@ -4,11 +4,6 @@ from collections import namedtuple
 
 from evenload.native.kernel import inlined, piece
 
-__all__ = [
-    "EDGES", "FILLING", "LARGEST_FIRST", "LIVE", "MANY", "OVER", "STYLE", "UNDER", "WASTE", "Layer", "Work",
-    "fitting_expert", "leave_small", "open_domain", "open_target", "send", "undo",
-]  # fmt: skip
-
 EDGES, OVER, UNDER, WASTE, LIVE, STYLE = range(6)  # places in Work.n
 FILLING, LARGEST_FIRST = range(2)  # styles: see chain.py
 MANY = 1 << 62

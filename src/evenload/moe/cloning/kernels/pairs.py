@@ -18,8 +18,6 @@ from evenload.moe.cloning.kernels.sums import (
 )  # fmt: skip
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["BLOCK", "match_block"]
-
 BLOCK = 64
 PLACE_BITS = TAG_BITS // 2
 PLACE = (1 << PLACE_BITS) - 1

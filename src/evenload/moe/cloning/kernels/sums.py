@@ -6,8 +6,6 @@ each of every 2048th value.
 
 from evenload.native.kernel import inlined
 
-__all__ = ["LISTS", "MOST_SUMS", "NEAR", "TAG_BITS", "WORDS", "add_sum", "is_likely", "open_sums", "visits"]
-
 WORDS = 1024
 LAST = 64 * WORDS - 1
 LISTS = 2048

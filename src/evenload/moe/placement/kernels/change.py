@@ -8,8 +8,6 @@ import numpy as np
 
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["apply", "may_exchange", "may_relabel", "n_more_fetches"]
-
 
 @inlined
 def _replace_host(state, expert, old, new):

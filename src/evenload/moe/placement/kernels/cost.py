@@ -7,8 +7,6 @@ import numpy as np
 
 from evenload.native.kernel import inlined, piece
 
-__all__ = ["displace", "keep_costs", "set_up", "split_cost", "try_costs"]
-
 EXACT = 1e-7  # loads closer than this, in units of the mean, are equal
 STEPS = 1000  # of routing at most; then the largest load / speed reached so far is taken as the cost
 

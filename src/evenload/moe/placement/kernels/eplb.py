@@ -8,8 +8,6 @@ import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["plan_layers", "write_maps"]
-
 RUN = 12  # length of the runs that the merge sort starts from
 HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 

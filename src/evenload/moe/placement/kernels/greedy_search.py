@@ -14,9 +14,6 @@ from evenload.moe.placement.kernels.change import apply, may_exchange, may_relab
 from evenload.moe.placement.kernels.cost import displace, keep_costs, set_up, split_cost
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["repair"]
-
-
 TOLL = 0.02  # of the mean load, for each GPU beyond the target
 LEAST_GAIN = 1e-7
 LEAST_PAY = 1e-4  # of burden, for each expert fetched and scenario

@@ -11,8 +11,6 @@ import numpy as np
 from evenload.moe.placement.kernels.start import fill_slots, heaviest_missing
 from evenload.native.kernel import compiled, inlined, piece
 
-__all__ = ["part_layers"]
-
 ATTEMPTS = 120  # at a node, of which nearly all end with the first
 ENOUGH = 1.0 + 1e-6  # loads are float32 sums: closer than this is equal
 

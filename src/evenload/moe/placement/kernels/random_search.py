@@ -11,8 +11,6 @@ from evenload.moe.placement.kernels.change import apply, may_exchange, may_relab
 from evenload.moe.placement.kernels.cost import keep_costs, set_up, try_costs
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["search"]
-
 
 @inlined
 def _n_copies_inside(problem, state, t, expert):

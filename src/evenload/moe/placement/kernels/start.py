@@ -4,8 +4,6 @@ import numpy as np
 
 from evenload.native.kernel import compiled, inlined
 
-__all__ = ["fill_slots", "heaviest_missing"]
-
 
 @inlined
 def _count_copies(weight, n_slots, n_gpus, count):

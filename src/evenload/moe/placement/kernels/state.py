@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LayerProblem", "LayerState", "Scratch"]
-
 
 class LayerProblem(NamedTuple):
     """One layer's scenarios and fleet, which a search never changes.

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["count_kernel", "map_kernel", "share_kernel"]
-
 
 @triton.jit
 def count_kernel(ids, n, E, counts, wrong, BLOCK: tl.constexpr):

@@ -12,8 +12,6 @@ warp that lags could otherwise read the new value into a result that all warps m
 import triton
 import triton.language as tl
 
-__all__ = ["route_kernel"]
-
 FAR = tl.constexpr(1 << 30)  # no label, no edge
 
 

@@ -7,8 +7,6 @@ from evenload.errors import ConfigError, quoted
 from evenload.pipeline.dispatch.course.strand import Strand
 from evenload.pipeline.part_keys import is_key
 
-__all__ = ["STOPPED", "GivenUp", "check_ids"]
-
 STOPPED = ("Stopped", "it was given up by `evenload stop`")
 
 

@@ -11,8 +11,6 @@ from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.part_keys import MOST_PARTS, is_key
 from evenload.pipeline.stage_graph import StageGraph
 
-__all__ = ["gathered", "refuse_lost", "split_parts"]
-
 
 def split_parts(made: Made, parts: str) -> tuple[Made, list[tuple[str, Made]]]:
     """Divide what an expanding stage gave: what is of the whole, with the number of parts, and of each part.

@@ -9,8 +9,6 @@ from evenload.errors import ConfigError, quoted
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import StageSpec
 
-__all__ = ["StageRule", "TimeLimit", "fault_of_choice", "rank_of"]
-
 
 class _Holds(Protocol):
     def holds(self, values: Mapping[str, Any]) -> bool: ...

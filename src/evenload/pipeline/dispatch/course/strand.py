@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.stage import Item
 
-__all__ = ["Made", "Refusal", "StageTask", "Strand"]
-
 
 class StageTask(NamedTuple):
     """One strand's run through one stage; both by number."""

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from evenload.pipeline.dispatch.course.strand import StageTask
 
-__all__ = ["BatchRule", "Entry", "Lead", "StageQueue"]
-
 AHEAD = 8  # batches of tasks whose key is known, before no more are asked for
 ASKED = 4  # batches of tasks that are asked for at once
 

@@ -6,8 +6,6 @@ from evenload.executor.decide.attempts import Losses
 from evenload.pipeline.dispatch.course.strand import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule, Lead, StageQueue
 
-__all__ = ["Suspects", "Waiting"]
-
 
 class Suspects:
     """The tasks of a run that are run alone, last or no more, because of what they did to a worker.

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 from evenload.errors import quoted
 from evenload.pipeline.problem import LOSSY
 
-__all__ = ["settings_without_effect"]
-
 
 def settings_without_effect(spec: "JobSpec") -> list[str]:
     """Return one sentence for each setting without effect."""

@@ -18,8 +18,6 @@ from evenload.pipeline.stage_graph import StageGraph
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["find_name_faults"]
-
 Place = tuple[str | int, ...]
 Fault = tuple[Place, str]
 ALWAYS_THERE = ("id", "group")  # in conditions

@@ -13,8 +13,6 @@ from evenload.pipeline.stage import Item
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["find_priority_faults", "priorities_of"]
-
 _PLACE = ("schedule", "priority")
 _MOST_NAMED = 12
 

@@ -11,8 +11,6 @@ from evenload.errors import EvenloadError, UnknownName, quoted
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["barred_stages"]
-
 _MOST_NAMED = 12
 
 

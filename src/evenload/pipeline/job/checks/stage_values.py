@@ -17,8 +17,6 @@ from evenload.pipeline.target import ReturnedNames, find_returned_names, lacks_m
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import StageSpec
 
-__all__ = ["Reference", "StageOutputs", "code_faults", "names_taken", "outputs_of"]
-
 Place = tuple[str | int, ...]
 _TEXTS_ONLY = "write {{ for a brace"
 

@@ -18,8 +18,6 @@ from evenload.errors import ConfigError, EvenloadError
 from evenload.pipeline.job.memory_sizes import size_text
 from evenload.pipeline.job.remote.stores import FETCHED, is_remote, open_store, shown, store_error
 
-__all__ = ["MOST_FILE_BYTES", "RemoteCopies"]
-
 MOST_FILE_BYTES = 16 << 30
 MOST_FILES = 1_000_000
 MOST_NOTE_BYTES = 10_000

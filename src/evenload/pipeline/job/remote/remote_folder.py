@@ -12,8 +12,6 @@ from typing import Any
 
 from evenload.pipeline.job.remote.stores import FETCHED, WRITTEN, open_store, store_error
 
-__all__ = ["RemoteFolder", "is_worth_another_try"]
-
 _MOST_LISTED = 5_000_000
 _BUSY = frozenset((408, 425, 429))
 

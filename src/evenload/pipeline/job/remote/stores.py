@@ -16,17 +16,6 @@ from urllib.parse import urlsplit
 from evenload._optional import require
 from evenload.errors import ConfigError, MissingExtra, quoted
 
-__all__ = [
-    "FETCHED",
-    "WRITTEN",
-    "fault_of_folder",
-    "is_remote",
-    "joined",
-    "open_store",
-    "shown",
-    "store_error",
-]
-
 _URL = re.compile(r"([a-z][a-z0-9]{1,15})://", re.ASCII)
 FETCHED = frozenset(
     (

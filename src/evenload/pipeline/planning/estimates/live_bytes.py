@@ -4,8 +4,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["peak_tensor_bytes"]
-
 
 def peak_tensor_bytes(run: Callable[[], Any], outside: Iterable[Any] = ()) -> int:
     """Return the most bytes of storages that ``run`` made and that lived at the same time.

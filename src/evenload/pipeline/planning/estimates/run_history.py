@@ -11,7 +11,6 @@ from evenload._private_files import read_plain
 from evenload.errors import ConfigError, reason_of
 
 MOST_BYTES = 1 << 28
-__all__ = ["StageHistory", "mean_load_s", "read_history"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from statistics import median_high, median_low
 
 from evenload.pipeline.problem import Problem
 
-__all__ = ["MeanTime", "SpeedEstimate", "estimate_speeds", "find_drift"]
-
 MOST_COUNTED = 20  # items of one device and stage; more say nothing new
 SPEED_WEIGHT = 2.0  # the planned speed of a device counts as so many measured items
 TIME_WEIGHT = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # the same for a stage's seconds, by source

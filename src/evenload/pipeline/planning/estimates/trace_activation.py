@@ -17,8 +17,6 @@ from evenload.pipeline.planning.estimates.work_estimate import (
     output_pixels,
 )
 
-__all__ = ["TRACED", "trace_activation_bytes"]
-
 TRACED = ("QwenImageTransformer2DModel", "AutoencoderKLQwenImage")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ItemWork", "estimate_work", "output_pixels"]
-
 AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
 TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
 PIXELS_PER_VISION_TOKEN = 28 * 28

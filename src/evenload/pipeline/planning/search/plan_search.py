@@ -17,8 +17,6 @@ from evenload.pipeline.planning.simulate_plan import (
 )
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["SearchState", "Tried", "Watch", "search_plan"]
-
 MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
 MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
 MOST_EXACT_TASKS = 1_000_000  # of a problem that is simulated as a whole

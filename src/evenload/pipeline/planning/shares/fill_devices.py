@@ -9,8 +9,6 @@ from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import Problem
 
-__all__ = ["fill_devices"]
-
 _Kind = tuple[int | None, ...]  # of each stage: the logarithm of the seconds for an item, None if it fits not
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Way", "WorkShares", "share_work"]
-
 _TINY = 1e-9  # smaller entries are no pivots
 _ROUNDING = 1e-12
 _MOST_PIVOTS = 2000

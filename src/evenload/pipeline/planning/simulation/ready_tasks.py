@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 
 from evenload.pipeline.problem import Problem
 
-__all__ = ["ReadyTasks", "TaskRange", "n_in"]
-
 TaskRange = tuple[int, int]  # first and one behind the last; items are numbered from the longest on
 
 

@@ -7,8 +7,6 @@ from evenload.pipeline.plan import TimelineSlice
 from evenload.pipeline.planning.simulation.workers import SimulatedWorker
 from evenload.pipeline.problem import Problem
 
-__all__ = ["PlanTimeline"]
-
 
 class PlanTimeline:
     """The slices of a simulated run. ``joins``: a slice that goes on where the last one of its device ended,

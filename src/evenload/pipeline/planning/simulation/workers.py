@@ -7,16 +7,6 @@ from dataclasses import dataclass, field
 from evenload.pipeline.planning.placement_options import PlacementOption
 from evenload.pipeline.problem import Problem
 
-__all__ = [
-    "SLACK",
-    "CandidatePhase",
-    "CandidateUnit",
-    "SimulatedWorker",
-    "WorkerKind",
-    "WorkerSet",
-    "list_workers",
-]
-
 SLACK = 1e-9
 
 

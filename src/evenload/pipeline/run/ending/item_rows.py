@@ -10,8 +10,6 @@ from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.dispatch.results import ItemResult, row_of
 from evenload.pipeline.target import load_target, locate_target
 
-__all__ = ["headline_of", "item_rows"]
-
 
 def item_rows(flow: ItemFlow, seed: int, job_folder: Path) -> list[ItemResult]:
     """One row for each item, in input order. Paths below ``job_folder`` are given relative to it."""

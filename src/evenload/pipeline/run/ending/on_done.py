@@ -25,8 +25,6 @@ from evenload.pipeline.job.spec_settings import OnDoneSection, fault_of_address
 from evenload.pipeline.stages.model_servers import BUSY
 from evenload.pipeline.stages.server_pace import pause_s
 
-__all__ = ["tell_done"]
-
 MOST_SENT_BYTES = 256 << 10
 MOST_SAID_BYTES = 2000
 _LARGE = ("failures", "summary", "headline", "counts")  # left out in this order where all is too much

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from evenload.report.source import RunEvents
     from evenload.report.summary import Summary
 
-__all__ = ["RunCounter", "read_run"]
-
 PLAIN = (Span, ItemFinished)  # what JSON gives back as it was
 
 

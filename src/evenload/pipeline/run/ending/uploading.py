@@ -22,8 +22,6 @@ from evenload.pipeline.store.uploads import SendLimits, UploadOutcome, Uploads
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec_settings import UploadSection
 
-__all__ = ["OpenedStore", "finish_uploads", "open_store_of", "upload_run"]
-
 WatchUpload = Callable[[int, int], None]
 
 

@@ -24,8 +24,6 @@ from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.job.memory_sizes import gib_text, size_text
 from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 
-__all__ = ["FetchedFiles"]
-
 N_THREADS = 4  # that wait for the disk
 
 Place = Callable[[StageTask, str], str | None]

@@ -20,8 +20,6 @@ from evenload.pipeline.target import locate_target
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import BackendSection, StageSpec
 
-__all__ = ["RunFleet", "backend_of", "imports_of"]
-
 STAGE_HOST = "evenload.pipeline.worker.stage_host"  # what every worker of a pipeline runs
 
 

@@ -15,8 +15,6 @@ from evenload.pipeline.run.machines.fetched_files import FetchedFiles
 from evenload.pipeline.run.machines.site_visits import SiteVisits
 from evenload.pipeline.stage import StageSetup
 
-__all__ = ["RemoteWorkers"]
-
 
 class RemoteWorkers:
     """The machines of a run's workers, and the files that go to and fro.

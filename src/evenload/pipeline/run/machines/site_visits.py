@@ -19,8 +19,6 @@ from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport, mark_of, values_in
 from evenload.pipeline.stage import StageSetup
 
-__all__ = ["SiteVisits", "describe_file", "files_of_job", "models_of", "paths_of", "with_content"]
-
 
 @dataclass(slots=True)
 class _Visit:

@@ -16,8 +16,6 @@ from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_flow import StageTask
 
-__all__ = ["SlowWorkers"]
-
 STACK_WAIT_S = 2.0  # for the stack of a worker; then it is told, or ended, without
 LOOK_S = 0.1  # from one look at all that runs to the next
 SETTLED_S = 0.4  # without another line of a stack, it is whole

@@ -19,8 +19,6 @@ from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.supervisor.supervisor import Driver, Supervisor
 
-__all__ = ["KeptWorkers"]
-
 GRACE_S = 1.0
 
 
