@@ -19,9 +19,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "pytest_sessionfinish": "waits, with a limit, until no process of a test is left",
     },
     "engine/engine_runs.py": {"serve_and_kill": "waits, with a limit, until a whole engine has planned"},
-    "engine/test_serving.py": {
-        "until": "waits, with a limit, in an environment that lacks this one's fixtures"
-    },
+    "engine/test_serving.py": {"until": "waits, with a limit, without this folder's fixtures"},
     # tasks at the top of a module
     "executor/loop/test_membership.py": {"slow": "a task", "long_on_one": "a task that waits for a file"},
     "executor/task/test_hybrid.py": {"on_cpu": "a task"},
