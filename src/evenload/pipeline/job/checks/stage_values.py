@@ -76,7 +76,7 @@ def _given_names(stage: "StageSpec", folder: Path) -> ReturnedNames:
     if stage.kind == "torch_module":
         return ReturnedNames(frozenset([str(params.get("output", "output"))]), is_all=True)
     if stage.kind == "openai":
-        names = frozenset([str(params.get("output", "answer"))])
+        names = frozenset([str(params.get("output", "answer")), *["response"] * ("request" in params)])
         return ReturnedNames() if params.get("reads_json") else ReturnedNames(names, is_all=True)
     if stage.kind == "command":
         files = params.get("files")
