@@ -168,6 +168,16 @@ def test_the_job_may_name_another_model_than_the_file(server: Server, tmp_path: 
     assert sent == {"model": "here", "messages": [{"role": "user", "content": "a"}], "top_k": 3}
 
 
+def test_a_condition_may_name_what_is_known_of_an_answer(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text(
+        "class Later:\n    def __call__(self, inputs, item):\n        return {}\n"
+    )
+    more = "  - {name: later, target: 'later.py:Later', when: why == \"stop\" and response != null}\n"
+    job = write(tmp_path, [line("a")], server.url, more)
+    job.write_text(job.read_text().replace("request: body", "request: body, also: {finish_reason: why}"))
+    assert [item.status for item in run(job)[0]] == ["done"]
+
+
 HOSTILE = {
     "{": "not JSON",
     "[" * 100_000: "not JSON",
