@@ -455,6 +455,7 @@ class Pipeline:
         faults: list[str],
         finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]",
     ) -> PipelineResult:
+        from evenload.pipeline.job.openai_batch import batch_line
         from evenload.pipeline.run.ending.read_run import read_run
 
         rows, last = session.rows(), FinalWrites()
@@ -462,6 +463,9 @@ class Pipeline:
             folder.sweep()  # what workers that died were writing
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
+        if self.spec.job.inputs.openai_batch is not None:
+            with last.of("openai_batch.jsonl"):
+                folder.write_text("openai_batch.jsonl", "".join(batch_line(row.to_json()) for row in rows))
         is_shown = self.spec.report.html or report is not None
         events, summary, view, lacking = read_run(folder.path, is_shown=is_shown, counter=counter)
         unread, faults = events.faults(), [*faults, *lacking]

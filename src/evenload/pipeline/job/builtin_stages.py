@@ -108,7 +108,7 @@ BUILTIN_STAGES = {
     "openai": BuiltinStage(
         f"{_STAGES}.openai:OpenAI",
         needs_model=False,
-        columns={"images": ()},
+        columns={"images": (), "request": None},
         templates={"prompt": (), "system": ()},
         manners=(
             "concurrency",

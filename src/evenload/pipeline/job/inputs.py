@@ -18,6 +18,7 @@ from evenload._private_files import plain_file
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.column_types import apply_types, type_columns
+from evenload.pipeline.job.openai_batch import batch_rows
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
@@ -340,6 +341,8 @@ def _nameless_fault(
 
 def _typed_lines(inputs: "InputsSection", file: Path, notes: list[str]) -> Iterable[Line]:
     """Yield the rows of a table with their line numbers; a text in place of a row says what is wrong."""
+    if inputs.openai_batch is not None:
+        return batch_rows(file, inputs.id)
     if file.suffix == ".parquet" or inputs.parquet is not None:
         return _parquet_rows(file)
     if file.suffix == ".jsonl" or inputs.jsonl is not None:

@@ -10,12 +10,12 @@ from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_fold
 
 __all__ = ["SOURCES", "InputsSection", "JobSection"]
 
-SOURCES = ("folder", "glob", "jsonl", "csv", "parquet")
+SOURCES = ("folder", "glob", "jsonl", "csv", "parquet", "openai_batch")
 
 
 class InputsSection(Section):
-    """The place where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the
-    job file, or an address (s3://..., https://...), of which a local copy is made.
+    """The place where items come from: exactly one of folder, glob, jsonl, csv, parquet,
+    openai_batch, relative to the job file, or an address (s3://..., https://...), of which a copy is made.
     """
 
     folder: str | None = None
@@ -28,6 +28,8 @@ class InputsSection(Section):
     """A CSV file with a header; each row is one item."""
     parquet: str | None = None
     """A parquet file; each row is one item."""
+    openai_batch: str | None = None
+    """OpenAI's batch file; each request is one item: its custom_id, and its column ``body``."""
     id: str = "id"
     """The column that names an item (jsonl, csv, parquet, table)."""
     table: str | None = None
@@ -44,7 +46,7 @@ class InputsSection(Section):
 
     @property
     def source(self) -> str:
-        """The one of the five keys that is given."""
+        """The one of the six keys that is given."""
         return next(name for name in SOURCES if getattr(self, name) is not None)
 
     @model_validator(mode="after")
@@ -89,7 +91,7 @@ class JobSection(Section):
         if folder is None or (info.context or {}).get("is_given"):
             return inputs
         faults: list[Fault] = []
-        for key in ("folder", "jsonl", "csv", "parquet", "table"):
+        for key in ("folder", "jsonl", "csv", "parquet", "openai_batch", "table"):
             path = getattr(inputs, key)
             if path is not None and not is_remote(path) and not (folder / path).exists():
                 kind = "folder" if key == "folder" else "file"

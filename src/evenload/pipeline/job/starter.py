@@ -10,7 +10,7 @@ version: 1
 
 job:
   name: starter
-  inputs:                           # exactly one of folder, glob, jsonl, csv, parquet
+  inputs:                           # exactly one of folder, glob, jsonl, csv, parquet, openai_batch
     jsonl: items.jsonl              # one item a line; each has an id
     id: id
     group_by: category              # for the report

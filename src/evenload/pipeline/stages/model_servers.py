@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import http.client
 import random
+import select
 import socket
 import time
 import urllib.request
@@ -155,14 +156,20 @@ class ModelServers:
                         await self._changed.wait()
 
     async def _send(self, server: _Server, body: bytes) -> Reply:
-        """Send it once, from a thread; one that was cancelled gives its thread back at once."""
-        attempt, loop = _Attempt(), asyncio.get_running_loop()
+        """Send it once, from a thread; one that was cancelled gives its thread back at once.
+
+        Raises TimeoutError if a server says something all the time, and nothing whole within two time limits.
+        """
+        attempt, loop, limit = _Attempt(), asyncio.get_running_loop(), asyncio.timeout(2 * self._timeout_s)
         try:
-            return await loop.run_in_executor(self._threads, self._exchange, server, body, attempt)
-        except asyncio.CancelledError:
+            async with limit:
+                return await loop.run_in_executor(self._threads, self._exchange, server, body, attempt)
+        except (asyncio.CancelledError, TimeoutError):
             attempt.is_cancelled = True
             with contextlib.suppress(OSError, AttributeError):
                 attempt.connection.sock.shutdown(socket.SHUT_RDWR)  # pyrefly: ignore
+            if limit.expired():
+                raise TimeoutError(f"no whole answer within {2 * self._timeout_s:g} s") from None
             raise
 
     def _exchange(self, server: _Server, body: bytes, attempt: _Attempt) -> Reply:
@@ -171,6 +178,9 @@ class ModelServers:
                 connection, is_new = server.idle.pop(), False
             except IndexError:
                 connection, is_new = _connection(server.url, self._timeout_s), True
+            if not is_new and _has_news(connection):
+                connection.close()
+                continue
             attempt.connection = connection
             began_s = time.monotonic()
             try:
@@ -213,6 +223,13 @@ _HINTS = {
     403: "set the key in the variable that api_key_env names",
     404: "url ends before /chat/completions; model must be one that the server has",
 }
+
+
+def _has_news(connection: http.client.HTTPConnection) -> bool:
+    """Whether an idle connection was closed, or more came than was said: never the next request's answer."""
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)  # pyrefly: ignore
+    return bool(poll.poll(0))
 
 
 def _pace_file(folder: Path | None, url: str) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from evenload._bounded_json import parse_json
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError, FormatError, quoted
+from evenload.events import json_text
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.model_servers import MOST_ANSWER_BYTES, ModelServers, checked_url
 from evenload.pipeline.stages.vlm_score import fill_question
@@ -35,6 +36,8 @@ class OpenAI:
     model        the name of the model there
     prompt       what is asked; ``{column}`` stands for the item's value
     system       what the model is told before
+    request      the column with a whole request, which goes as it is but for ``model`` and ``body``, in the
+                 place of a prompt; ``response`` is an output, too: the server's whole answer, as JSON
     images       columns with pictures, which are sent as they are, before the prompt
     output       name of the output that gets the text
     reads_json   the answer is a JSON object of outputs instead
@@ -55,8 +58,9 @@ class OpenAI:
         context: StageContext,
         *,
         url: str | Sequence[str],
-        model: str,
-        prompt: str,
+        model: str | None = None,
+        prompt: str | None = None,
+        request: str | None = None,
         system: str | None = None,
         images: Sequence[str] = (),
         output: str = "answer",
@@ -76,14 +80,21 @@ class OpenAI:
         urls = [checked_url(one) for one in ([url] if isinstance(url, str) else url)]
         if not urls:
             raise ConfigError("url: the list is empty", hint="write http://localhost:8000/v1")
+        if (request is None) == (prompt is None) or (request is not None and (system or images)):
+            raise ConfigError(
+                f"prompt: {quoted(prompt)}, request: {quoted(request)}: one of them is what is asked",
+                hint="write prompt, with system and images; or request: body, a column with whole requests",
+            )
+        if model is None and request is None:
+            raise ConfigError("model is missing", hint="write the name of a model that the server has")
         self._url = urls[0] if len(urls) == 1 else f"{urls[0]} or another"
         self._servers = ModelServers(
             urls, timeout_s=timeout_s, retries=retries, key=os.environ.get(api_key_env, ""),
             requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute,
             shared=context.shared,
         )  # fmt: skip
-        self._body = {"model": model, **(body or {})}
-        self._prompt, self._system, self._images = prompt, system, tuple(images)
+        self._body = {**({} if model is None else {"model": model}), **(body or {})}
+        self._request, self._prompt, self._system, self._images = request, prompt or "", system, tuple(images)
         self._output, self._reads_json, self._sends_seed = output, reads_json, sends_seed
         self._also, self._allow_cut = facts_named(also), allow_cut
         self._prices = _prices_of(cost_per_million)
@@ -91,14 +102,22 @@ class OpenAI:
             self._also.setdefault("cost", "cost")
 
     async def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
-        seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
-        answer = await self.answer(self._messages(inputs), seed)
+        if self._request is not None:
+            own = inputs[self._request]
+            if not isinstance(own, Mapping):
+                raise ConfigError(f"{self._request}: {quoted(own)} is no request", hint="give an object")
+            answer = await self._ask({**own, **self._body})
+        else:
+            seed = {"seed": item.seed % 2**31} if self._sends_seed else {}
+            answer = await self.answer(self._messages(inputs), seed)
         if answer.reason in CUT and not self._allow_cut:
             raise AnswerCut(
                 f"the answer was cut {CUT[answer.reason]} ({answer.reason}): {quoted(answer.text, 120)}",
                 hint="raise body.max_tokens, or take it with params: {allow_cut: true}",
             )
-        return self._outputs(answer.text) | {name: getattr(answer, fact) for fact, name in self._also.items()}
+        facts = {name: getattr(answer, fact) for fact, name in self._also.items()}
+        whole = {} if self._request is None else {"response": answer.whole}
+        return self._outputs(answer.text) | facts | whole
 
     def close(self) -> None:
         self._servers.close()
@@ -110,19 +129,33 @@ class OpenAI:
         **body: Any,
     ) -> "ServerAnswer":
         """Ask, and return the answer. ``body`` goes before the stage's, and that before ``defaults``."""
-        request = {**defaults, **self._body, **body, "messages": messages}
+        return await self._ask({**defaults, **self._body, **body, "messages": messages})
+
+    async def _ask(self, request: Mapping[str, Any]) -> "ServerAnswer":
         content = json.dumps(request).encode()
         most = request.get("max_tokens") or request.get("max_completion_tokens")
         expected = len(content) / 4 + (most if isinstance(most, int) else FIRST_TOKENS)
         reply = await self._servers.ask(content, expected, _n_tokens)
-        said = parse_json(reply.content, f"the answer of {self._url}", MOST_ANSWER_BYTES)
-        return self._read(said, reply.seconds)
+        try:
+            said = parse_json(reply.content, f"the answer of {self._url}", MOST_ANSWER_BYTES)
+        except FormatError as error:
+            text = self._servers.without_key(reply.content[:4096].decode("utf-8", "replace"))
+            raise FormatError(
+                f"{error.message}; it was {quoted(text, 120)}",
+                hint="is it a server for chat completions, and url its address?",
+            ) from None
+        answer = self._read(said, reply.seconds)
+        if self._request is None:
+            return answer
+        name = reply.headers.get("x-request-id") or _at(said, "id")
+        return answer._replace(whole=json_text({"status_code": 200, "request_id": name, "body": said}))
 
     def _read(self, said: Any, seconds: float) -> "ServerAnswer":
         choice = _at(said, "choices", 0)
         reason, text = _at(choice, "finish_reason"), _at(choice, "message", "content")
         reason = reason if isinstance(reason, str) and len(reason) < 100 else None
-        if text is None and reason == "content_filter":
+        is_kept_whole = self._request is not None and isinstance(_at(choice, "message"), dict)
+        if text is None and (reason == "content_filter" or is_kept_whole):  # calls of tools, a refusal
             text = ""
         if not isinstance(text, str):
             raise FormatError(
@@ -158,7 +191,10 @@ class OpenAI:
 
 
 class ServerAnswer(NamedTuple):
-    """A text, and what the server says of it; None where it says nothing."""
+    """A text, and what the server says of it; None where it says nothing.
+
+    whole  of a request that is a column's: the server's answer with its status, as JSON
+    """
 
     text: str
     finish_reason: str | None
@@ -166,6 +202,7 @@ class ServerAnswer(NamedTuple):
     tokens_out: int | None
     latency_s: float
     cost: float | None = None
+    whole: str = ""
 
     @property
     def reason(self) -> str:

@@ -31,6 +31,7 @@ _FILES = (
     "items.jsonl",
     "events.jsonl",
     "results.jsonl",
+    "openai_batch.jsonl",
     "summary.json",
     "report.html",
     "trace.json",

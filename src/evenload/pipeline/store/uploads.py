@@ -30,7 +30,7 @@ from evenload.pipeline.store.upload_record import Destination, UploadRecord
 DIGESTS = "SHA256SUMS"
 RECORDS = (
     *("config.yaml", "plan.json", "events.jsonl"),
-    *("results.jsonl", "summary.json", "report.html", "trace.json"),
+    *("results.jsonl", "openai_batch.jsonl", "summary.json", "report.html", "trace.json"),
 )
 _MOST_WAITING = 40_000  # files
 _MOST_FAILED = 3  # in a row; then the store is taken to be down

@@ -74,7 +74,10 @@ def _given_names(stage: "StageSpec", folder: Path) -> ReturnedNames:
     if stage.kind == "torch_module":
         return ReturnedNames(frozenset([str(params.get("output", "output"))]), is_all=True)
     if stage.kind == "openai":
-        names = frozenset([str(params.get("output", "answer"))])
+        also = params.get("also") or ()
+        named = also.values() if isinstance(also, dict) else also if isinstance(also, list) else ()
+        named = [*named, *["response"] * ("request" in params), *["cost"] * ("cost_per_million" in params)]
+        names = frozenset(map(str, [params.get("output", "answer"), *named]))
         return ReturnedNames() if params.get("reads_json") else ReturnedNames(names, is_all=True)
     if stage.kind == "command":
         files = params.get("files")
