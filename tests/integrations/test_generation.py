@@ -81,10 +81,11 @@ def test_the_longest_go_first_beside_others_of_their_length(inline, tmp_path):
     assert llm.generate(prompts) == [prompt.upper() for prompt in prompts]
     calls = [[list(map(len, call)) for call in notes[1:]] for notes in notes_of(tmp_path).values()]
     assert sorted(length for of_device in calls for call in of_device for length in call) == lengths
-    for of_device in calls:  # the first call of a device measures it
-        assert of_device[1:] == sorted(of_device[1:], reverse=True)
-        for call in of_device:
-            assert sorted(call) == lengths[lengths.index(min(call)) :][: len(call)]
+    every = [call for of_device in calls for call in of_device]
+    longest = max(every, key=max)
+    assert any(longest in of_device[:2] for of_device in calls)  # the first call of a device measures it
+    for call in every:  # what a device that was held up gives back is dealt again, after shorter ones
+        assert sorted(call) == lengths[lengths.index(min(call)) :][: len(call)]
 
 
 def test_a_batch_that_does_not_fit_is_made_smaller(inline, tmp_path):
