@@ -88,6 +88,32 @@ def test_values_come_back_as_they_were_from_items_of_any_kind(
     assert (repr(outputs(again)), again.n_restored) == (repr(outputs(result)), len(rows))
 
 
+def test_numbers_that_are_not_finite_stay_numbers(tmp_path: Path) -> None:
+    """The oracle is the loop, here and after a resume; ``results.jsonl`` alone has null, as JSON must."""
+    rows = [{"a": 1e308, "b": 10.0}, {"a": -1e308, "b": 10.0}, {"a": 1e308, "b": 0.0}, {"a": 1.0, "b": 10.0}]
+    stages: list[Any] = [
+        Stage(lambda row: row["a"] * row["b"], name="product"),
+        Stage(lambda row: row["product"] - row["product"], name="rest"),
+        Stage(lambda row: repr([row["product"] > 1e300, row["product"], row["rest"]]), name="seen"),
+    ]
+
+    def expected(row: dict[str, Any]) -> dict[str, Any]:
+        product, rest = row["a"] * row["b"], row["a"] * row["b"] - row["a"] * row["b"]
+        return {"product": product, "rest": rest, "seen": repr([product > 1e300, product, rest])}
+
+    for backend in ("process", "inline"):  # the second takes the first's results from the journal
+        result = Pipeline(stages, folder=tmp_path, devices="cpu*1", name="odd").run(rows, backend=backend)
+        assert repr(outputs(result)) == repr([expected(row) for row in rows])
+        lines = (result.folder / "results.jsonl").read_text().splitlines()
+        assert [json.loads(line)["outputs"]["product"] for line in lines] == [None, None, 0.0, 10.0]
+    assert result.n_restored == 12
+    # What another stage gets of them comes from the journal.
+    more = [*stages[:2], Stage(lambda row: f"{row['rest']} {row['product']}", name="last")]
+    again = Pipeline(more, folder=tmp_path, devices="cpu*1", name="odd").run(rows, backend="inline")
+    wanted = [f"{one['rest']} {one['product']}" for one in map(expected, rows)]
+    assert [row["last"] for row in outputs(again)] == wanted
+
+
 def test_classes_closures_lambdas_and_coroutines_travel_to_workers(tmp_path: Path) -> None:
     lock = 7
 

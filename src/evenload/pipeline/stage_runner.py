@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -236,8 +235,6 @@ class StageRunner:
                 raise self._refused(f"returned {quoted(name)} {error.message}", error.hint or "") from error
         if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
             value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
         if isinstance(value, int) and not is_plain(value):
             raise self._refused(
                 f"returned {quoted(name)}, an integer of more than 4299 digits", "return it as text"
