@@ -173,6 +173,9 @@ class StageRunner:
         declared = self.setup.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
+        if odd := [name for name in outputs if not isinstance(name, str)]:
+            what = f"returned an output called {quoted(odd[0])}, of type {type(odd[0]).__name__}"
+            raise self._refused(what, "give each output a text for a name")
         if self.setup.expand:
             return self._expanded(outputs, inputs, item, place)
         if missing := sorted(declared.keys() - outputs.keys()):

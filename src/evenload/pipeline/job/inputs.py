@@ -153,7 +153,7 @@ def _given_rows(values: Any, inputs: "InputsSection", folder: Path, faults: Faul
                 text = f"column {quoted(column)} holds {quoted(value)}, of type {type(value).__name__}"
                 text += ", which a table cannot; give numbers, texts, booleans, None, lists or dicts of these"
                 faults.append(((f"items[{number}]",), f"{text}, or the path of a file that holds it"))
-        name = row.pop(inputs.id, None)
+        name = row.get(inputs.id)  # which a stage gets too, as of a plain loop
         if not _text(name):
             name = ids[row["path"]][0] if isinstance(one, PurePath) else number
         faults += [((f"items[{number}]",), text) for text in apply_types(row, inputs.types)]
