@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from examples_count import examples
 from hypothesis import HealthCheck, given, settings
@@ -312,6 +313,8 @@ def test_items_are_dicts_values_paths_frames_or_what_a_job_file_says(tmp_path: P
         ("1", {"value": 0.5}),
         ("2", {"value": 1.0}),
     ]
+    numbers = [{"v": one} for one in (np.int64(3), np.float64(0.1), np.bool_(True), np.str_("x"))]
+    assert repr([one["v"] for _, one in seen(numbers)]) == "[3, 0.1, True, 'x']"
     assert seen(["in/a.txt"]) == [("0", {"value": "in/a.txt"})]
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame({"id": ["p", "q"], "n": [1, 2], "x": [0.5, None]})
@@ -324,6 +327,8 @@ def test_items_are_dicts_values_paths_frames_or_what_a_job_file_says(tmp_path: P
         ({"n": 1}, "are no items"),
         ([{"n": (1, 2)}], r"items\[0\]: column 'n' holds \(1, 2\), of type tuple"),
         ([{"n": float("nan")}, {"m": {3}}], r"items\[0\].*(.|\n)*items\[1\]: column 'm' holds \{3\}"),
+        ([{"v": np.float32(0.1)}], r"items\[0\]: column 'v' holds .*, of type float32, .* give float"),
+        ([{"v": 1}, {"v": np.uint8(200)}], r"items\[1\]: column 'v' holds .*, of type uint8"),
         ([{"id": "a"}, {"id": "a"}], "the id 'a' is given twice"),
         ({"glob": "*.none"}, "there is no file that matches"),
         ({"glob": "in/*", "grp": 1}, "grp: unknown key"),

@@ -43,7 +43,8 @@ def json_text(value: Any, **layout: Any) -> str:
 @functools.lru_cache(maxsize=16)
 def _encoder(**layout: Any) -> json.JSONEncoder:
     """Return an encoder, which costs as much to make as a short line to write."""
-    return json.JSONEncoder(**{"ensure_ascii": False, "allow_nan": False, "default": str} | layout)
+    options: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "default": str} | layout
+    return json.JSONEncoder(**options)
 
 
 def _nearest_json(value: Any, depth: int = 0) -> Any:

@@ -35,6 +35,7 @@ Rows = list[tuple[str, dict[str, Any]]]
 Line = tuple[int, dict[str, Any] | str]
 FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
+_AS_PYTHON = ("int64", "float64")  # numbers of NumPy that become Python's with the same results
 
 
 def find_items(
@@ -149,6 +150,10 @@ def _given_rows(values: Any, inputs: "InputsSection", folder: Path, faults: Faul
                 row[column] = str(_absolute(folder / value))
             elif getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
                 row[column] = value.item()
+                if type(row[column]) in (int, float) and str(value.dtype).split(".")[-1] not in _AS_PYTHON:
+                    text = f"column {quoted(column)} holds {quoted(value)}, of type {value.dtype}"
+                    text += ", with which Python's own numbers do not reckon alike; give float(x), int(x)"
+                    faults.append(((f"items[{number}]",), text))
             if not is_json({column: row[column]}):
                 text = f"column {quoted(column)} holds {quoted(value)}, of type {type(value).__name__}"
                 text += ", which a table cannot; give numbers, texts, booleans, None, lists or dicts of these"
