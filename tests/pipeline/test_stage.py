@@ -166,7 +166,7 @@ def test_files_are_written_and_stand_as_relative_paths(folder: Path) -> None:
 def test_plain_values_are_kept_and_numpy_scalars_unpacked(folder: Path) -> None:
     values = {"f": np.float32(0.5), "i": np.int64(3), "t": "x", "b": True, "none": None, "inf": float("inf")}
     kept = returns(folder, values)
-    assert kept == {"f": 0.5, "i": 3, "t": "x", "b": True, "none": None, "inf": None}
+    assert kept == {"f": 0.5, "i": 3, "t": "x", "b": True, "none": None, "inf": float("inf")}
     assert type(kept["f"]) is float
     assert type(kept["i"]) is int
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenload.errors import SpecError
-from evenload.events import ItemFinished, RunFinished, RunStarted
+from evenload.events import ItemFailed, ItemFinished, RunFinished, RunStarted
 from evenload.pipeline import Pipeline
 from evenload.report.costs import cost_of, cost_text
 from evenload.report.tally import summarise
@@ -28,6 +28,26 @@ def test_an_hour_of_two_devices_and_their_answers() -> None:
         "answers": 0.5, "kwh": 2.0,
     }  # fmt: skip
     assert "11.1 EUR (devices 10, energy 0.6, answers 0.5), 2 kWh" in summary.headline()
+
+
+def test_answers_that_are_in_no_sum_are_told() -> None:
+    """The oracle is the count of answers that somebody made up: one in the sum, three not."""
+    events = [
+        RunStarted(0.0, "r", 0.0, 2, {}, {"costs": {"currency": "EUR", "outputs": {"ask": "cost"}}}),
+        ItemFinished(1.0, "ask", 0, "i0", {"cost": 0.25}),
+        ItemFinished(1.0, "ask", 1, "i1", {"cost": None}),
+        ItemFailed(1.0, "ask", 2, "i2", "AnswerCut", "cut", "cpu:0"),
+        ItemFailed(1.0, "ask", 3, "i3", "FormatError", "no text", "cpu:0"),
+        ItemFailed(1.0, "ask", 4, "i4", "Stopped", "never asked", ""),
+        ItemFailed(1.0, "other", 0, "i0", "ValueError", "asks nobody", "cpu:0"),
+        RunFinished(2.0, "done"),
+    ]
+    summary = summarise(events)
+    left_out = "2 answers of failed items and 1 answer without usage not in it"
+    assert summary.cost["left_out"] == left_out
+    assert f"at least 0.25 EUR ({left_out})" in summary.headline()
+    nothing = summarise([events[0], *events[3:]])
+    assert "at least 0 EUR (2 answers of failed items not in it)" in nothing.headline()
 
 
 @pytest.mark.parametrize("told", [None, [], {}, {"hour": "x", "watts": -1, "kwh": True, "outputs": [1]}])

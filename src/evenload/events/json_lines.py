@@ -28,7 +28,8 @@ def encode(event: Event) -> str:
 def json_text(value: Any, **layout: Any) -> str:
     """Write any value as strict JSON that any UTF-8 file can hold; ``layout`` as for ``json.dumps``.
 
-    What JSON cannot express becomes the nearest thing that it can: numbers that are not finite become null,
+    What JSON cannot express becomes the nearest thing that it can: numbers that are not finite become null
+    (with ``allow_nan=True`` they stay, as NaN and Infinity, for our own files that Python alone reads),
     halves of surrogate pairs their escapes, everything else its text.
     """
     encoder = _encoder(**layout)
@@ -42,7 +43,8 @@ def json_text(value: Any, **layout: Any) -> str:
 @functools.lru_cache(maxsize=16)
 def _encoder(**layout: Any) -> json.JSONEncoder:
     """Return an encoder, which costs as much to make as a short line to write."""
-    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str, **layout)
+    options: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "default": str} | layout
+    return json.JSONEncoder(**options)
 
 
 def _nearest_json(value: Any, depth: int = 0) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -174,6 +173,9 @@ class StageRunner:
         declared = self.setup.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
+        if odd := [name for name in outputs if not isinstance(name, str)]:
+            what = f"returned an output called {quoted(odd[0])}, of type {type(odd[0]).__name__}"
+            raise self._refused(what, "give each output a text for a name")
         if self.setup.expand:
             return self._expanded(outputs, inputs, item, place)
         if missing := sorted(declared.keys() - outputs.keys()):
@@ -236,8 +238,6 @@ class StageRunner:
                 raise self._refused(f"returned {quoted(name)} {error.message}", error.hint or "") from error
         if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
             value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
         if isinstance(value, int) and not is_plain(value):
             raise self._refused(
                 f"returned {quoted(name)}, an integer of more than 4299 digits", "return it as text"

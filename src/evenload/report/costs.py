@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def cost_of(told: Any, seconds: float, answers: float = 0.0) -> dict[str, Any]:
+def cost_of(
+    told: Any, seconds: float, answers: float = 0.0, n_failed: int = 0, n_untold: int = 0
+) -> dict[str, Any]:
     """Return currency, total, devices, energy and answers, and the kWh; {} where nothing was told.
 
-    told     the facts above, as a file may have them
-    answers  what answers cost
+    told      the facts above, as a file may have them
+    answers   what answers cost, of items that are done
+    n_failed  items that failed where servers are asked: their answers, paid or not, are in no sum
+    n_untold  answers of which the server did not say what they took
     """
     if not isinstance(told, Mapping):
         return {}
@@ -23,14 +27,24 @@ def cost_of(told: Any, seconds: float, answers: float = 0.0) -> dict[str, Any]:
     devices, kwh = hour * seconds / 3600, watts * seconds / 3_600_000
     parts = {"devices": devices, "energy": kwh * price, "answers": answers}
     total = sum(parts.values())
-    return {"currency": str(told.get("currency", ""))[:8], "total": total, **parts, "kwh": kwh}
+    cost = {"currency": str(told.get("currency", ""))[:8], "total": total, **parts, "kwh": kwh}
+    counts = {"of failed items": n_failed, "without usage": n_untold}
+    if lacking := [f"{n} answer{'s' * (n > 1)} {which}" for which, n in counts.items() if n]:
+        cost["left_out"] = f"{' and '.join(lacking)} not in it"
+    return cost
 
 
 def cost_text(cost: Mapping[str, Any]) -> str:
-    """Return "0.42 USD (devices 0.31, answers 0.11), 0.12 kWh"; "" where nothing costs anything."""
+    """Return "0.42 USD (devices 0.31, answers 0.11), 0.12 kWh"; "" where nothing costs anything.
+
+    If answers are left out of the sum, it is "at least" so much.
+    """
     parts = [f"{name} {cost[name]:.3g}" for name in ("devices", "energy", "answers") if cost.get(name)]
-    apart = f" ({', '.join(parts)})" if len(parts) > 1 else ""
-    money = [f"{cost['total']:.3g} {cost['currency']}{apart}"] if parts else []
+    left_out = cost.get("left_out")
+    shown = [*(parts if len(parts) > 1 else []), *([left_out] if left_out else [])]
+    apart = f" ({', '.join(shown)})" if shown else ""
+    least = "at least " if left_out else ""
+    money = [f"{least}{cost['total']:.3g} {cost['currency']}{apart}"] if parts or left_out else []
     return ", ".join([*money, *([f"{cost['kwh']:.3g} kWh"] if cost.get("kwh") else [])])
 
 

@@ -65,7 +65,7 @@ class Tally:
         self._failures: list[ItemFailed] = []
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
-        self._answers = 0.0  # what those of servers have cost
+        self._answers, self._n_unpaid, self._n_untold = 0.0, 0, 0  # what those of servers have cost
         self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._on_started,
             StageStarted: self._on_stage,
@@ -207,10 +207,17 @@ class Tally:
     def _on_item(self, event: ItemFinished) -> None:
         self._stage(event.stage).items.finish(event.index)
         self._remember(event)
+        if (name := self._cost_output(event.stage)) is not None:
+            cost = event.outputs.get(name)
+            self._answers += amount_of(cost)
+            self._n_untold += cost is None
+
+    def _cost_output(self, stage: str) -> str | None:
+        """The output of the stage with what an answer cost; None if it asks nobody who is paid."""
         told = self._started.facts.get("costs") if self._started else None
         outputs = told.get("outputs") if isinstance(told, dict) else None
-        name = outputs.get(event.stage) if isinstance(outputs, dict) else None
-        self._answers += amount_of(event.outputs.get(str(name)))
+        name = outputs.get(stage) if isinstance(outputs, dict) else None
+        return None if name is None else str(name)
 
     def _on_restored(self, event: Restored) -> None:
         stage = self._stage(event.stage)
@@ -230,6 +237,7 @@ class Tally:
     def _on_failed(self, event: ItemFailed) -> None:
         self._stage(event.stage).items.fail(event.index)
         self._remember(event)
+        self._n_unpaid += bool(event.device) and self._cost_output(event.stage) is not None
         self._errors[event.error if len(self._errors) < 100 else "others"] += 1
         if len(self._failures) < N_FAILURES:
             cut = {
@@ -284,7 +292,9 @@ class Tally:
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
-            cost=cost_of(started.facts.get("costs"), self._end_s, self._answers),
+            cost=cost_of(
+                started.facts.get("costs"), self._end_s, self._answers, self._n_unpaid, self._n_untold
+            ),
             factors=factors, advice=advice,
         )  # fmt: skip
 

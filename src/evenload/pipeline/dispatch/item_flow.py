@@ -357,8 +357,8 @@ class ItemFlow:
             )
 
     def _plain_values(self, strand: Strand, stage: int) -> dict[str, Any]:
-        names = {"id": strand.item.id, "group": strand.item.group}
-        return {**names, **self.values(StageTask(stage, strand.number))}
+        values = self.values(StageTask(stage, strand.number))
+        return {"group": strand.item.group, **values, "id": strand.item.id}
 
     def _choose(self, at: int, stage: int) -> list[StageTask]:
         """Once all of an item's strands are through ``stage`` or ended, the best of them go on."""

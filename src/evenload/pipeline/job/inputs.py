@@ -36,6 +36,7 @@ Rows = list[tuple[str, dict[str, Any]]]
 Line = tuple[int, dict[str, Any] | str]
 FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
+_AS_PYTHON = ("int64", "float64")  # numbers of NumPy that become Python's with the same results
 
 
 def find_items(
@@ -150,11 +151,15 @@ def _given_rows(values: Any, inputs: "InputsSection", folder: Path, faults: Faul
                 row[column] = str(_absolute(folder / value))
             elif getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
                 row[column] = value.item()
+                if type(row[column]) in (int, float) and str(value.dtype).split(".")[-1] not in _AS_PYTHON:
+                    text = f"column {quoted(column)} holds {quoted(value)}, of type {value.dtype}"
+                    text += ", with which Python's own numbers do not reckon alike; give float(x), int(x)"
+                    faults.append(((f"items[{number}]",), text))
             if not is_json({column: row[column]}):
                 text = f"column {quoted(column)} holds {quoted(value)}, of type {type(value).__name__}"
                 text += ", which a table cannot; give numbers, texts, booleans, None, lists or dicts of these"
                 faults.append(((f"items[{number}]",), f"{text}, or the path of a file that holds it"))
-        name = row.pop(inputs.id, None)
+        name = row.get(inputs.id)  # which a stage gets too, as of a plain loop
         if not _text(name):
             name = ids[row["path"]][0] if isinstance(one, PurePath) else number
         faults += [((f"items[{number}]",), text) for text in apply_types(row, inputs.types)]

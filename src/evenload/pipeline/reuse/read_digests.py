@@ -95,4 +95,4 @@ def _of_value(name: str, values: TaskValues, job: JobFacts, digests: ContentDige
 
 
 def _of_json(value: Any) -> str:
-    return digest_of(json_text(value).encode("utf-8", "backslashreplace"))
+    return digest_of(json_text(value, allow_nan=True).encode("utf-8", "backslashreplace"))

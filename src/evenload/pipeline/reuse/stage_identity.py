@@ -64,7 +64,7 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
         for name, value in given.items():
             if isinstance(value, LiveCode):  # ``read_code`` tells what it is
                 continue
-            facts[f"{section}.{name}"] = json_text(value)
+            facts[f"{section}.{name}"] = json_text(value, allow_nan=True)
             for file, digest in _files(value, folder, digests):
                 facts[f"{section}.{name} {file}"] = digest
     facts["outputs"] = json_text(stage.outputs)

@@ -157,7 +157,8 @@ class OutcomeCheck:
             if is_file and not (_is_file(files.get(name)) and value == self._place_of(task, name)):
                 return "a file that belongs to another place"
             may_nest = "json" in (stage.outputs.get(name), stage.outputs.get(_of_part(name, keys)))
-            is_value = is_plain(value) or value is keys or (may_nest and is_json(value))
+            is_value = isinstance(value, float) or is_plain(value) or value is keys
+            is_value = is_value or (may_nest and is_json(value))
             if not is_file and (name in files or not is_value):
                 return "an output that is no plain value"
         return "" if files.keys() <= outputs.keys() else "files that are no outputs"

@@ -42,7 +42,7 @@ class StageInputs:
         if names is None:
             return ""
         item = self._flow.strands[task.strand].item
-        known = {"id": item.id, "group": item.group, **self._flow.values(task)}
+        known = {"group": item.group, **self._flow.values(task), "id": item.id}
         try:
             return batch_key_text([known[name] for name in names])
         except (KeyError, ConfigError) as error:

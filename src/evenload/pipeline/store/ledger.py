@@ -57,7 +57,7 @@ class LedgerEntry:
         row |= {"seconds": round(self.seconds, 6), "device": self.device}
         if self.error is not None:
             row["error"] = self.error.to_json() | {"traceback": self.error.traceback}
-        return json_text(row, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        return json_text(row, separators=(",", ":"), allow_nan=True).encode("utf-8", "backslashreplace")
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> "LedgerEntry | None":

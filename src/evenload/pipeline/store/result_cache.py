@@ -143,7 +143,8 @@ class ResultCache:
             files[name] = [n_bytes, digest, status.st_mtime_ns, status.st_ino]
             self._n_new_bytes += n_bytes
         body = json_text(
-            {"outputs": entry.outputs, "files": files, "seconds": entry.seconds, "device": entry.device}
+            {"outputs": entry.outputs, "files": files, "seconds": entry.seconds, "device": entry.device},
+            allow_nan=True,
         ).encode("utf-8", "backslashreplace")
         if len(body) < _MOST_ENTRY_BYTES - 100:
             _write(path, digest_of(body).encode() + b"\n" + body)

@@ -28,7 +28,7 @@ def priorities_of(text: str, items: Iterable[tuple[Item, Mapping[str, Any]]]) ->
 
 
 def _number(condition: Condition, item: Item, values: Mapping[str, Any]) -> float:
-    known = {"id": item.id, "group": item.group, **values}
+    known = {"group": item.group, **values, "id": item.id}
     found = condition.value({**dict.fromkeys(condition.names), **known})
     if found is None:
         return -math.inf

@@ -230,7 +230,7 @@ function headlineFigures(summary, live) {
     isGoing
       ? [ofStage && !hasRest ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `${ofStage && hasRest ? `${time(live.run.eta_s)} of it in ${live.run.stage} · ` : ""}running for ${time(live.run.now_s)}`]
       : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
-    ...(parts.length ? [["Cost", figures(cost.total), cost.currency, [...parts.map((one) => `${one} ${figures(cost[one])}`), ...(cost.kwh ? [`${figures(cost.kwh)} kWh`] : [])].join(" · ")]] : cost.kwh ? [["Energy", figures(cost.kwh), "kWh", "by the watts that were told"]] : []),
+    ...(parts.length ? [["Cost", figures(cost.total), cost.currency, [...parts.map((one) => `${one} ${figures(cost[one])}`), ...(cost.kwh ? [`${figures(cost.kwh)} kWh`] : []), ...(cost.left_out ? [`at least: ${cost.left_out}`] : [])].join(" · ")]] : cost.kwh ? [["Energy", figures(cost.kwh), "kWh", "by the watts that were told"]] : []),
     ["Items per second", figures(isGoing ? live.run.items_per_s : summary.items_per_s), "", isGoing && live.run.n_stages > 1 && live.run.stage ? `in ${live.run.stage}` : `in ${plural(summary.n_chunks, "chunk")}`],
     ["Imbalance", summary.imbalance.toFixed(2), "", "busiest over mean"],
     ["Utilisation", (100 * summary.utilisation).toFixed(0), "%", `± ${(100 * summary.utilisation_std).toFixed(1)} between devices`],
