@@ -104,6 +104,20 @@ def test_small_layers_with_rules_beside_the_integer_programs(tolerance):
     assert found <= 1.1 * best
 
 
+def test_the_bound_on_fetches_holds_for_doing_nothing():
+    """Where homes alone are within the tolerance of the peak's bound, no fetch is needed: by plain sums."""
+    chance, n_idle = np.random.default_rng(0), 0
+    for _ in range(300):
+        n_ranks = int(chance.integers(2, 9))
+        counts = chance.integers(0, 200, chance.integers(n_ranks, 3 * n_ranks))
+        homes = np.arange(len(counts)) % n_ranks
+        plan = clone_experts(counts, homes, chance.integers(0, 2, n_ranks), n_ranks=n_ranks, tolerance=1.3)
+        if np.bincount(homes, counts, n_ranks).max() <= 1.3 * plan.peak_bound - 1:
+            n_idle += 1
+            assert plan.fetch_bound == 0
+    assert n_idle > 10
+
+
 def test_one_percent_saves_fetches_where_loads_are_as_ultraep_publishes_them():
     """Oracle: UltraEP's published run (EP64, 256 experts, two spare slots, imbalance 3.03): 51 fetches for
     1.01, where a rank's odds fall as a power of its number and its first expert has nearly all of them."""

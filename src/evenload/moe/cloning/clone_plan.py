@@ -87,15 +87,15 @@ class ClonePlan:
 
     @cached_property
     def fetch_bound(self) -> int:
-        """A number of fetches that no plan of this peak, one within the tolerance or a lower one has fewer
-        of."""
-        within = self.first_bound + self.first_bound * self.layer.millionths // 1_000_000
+        """A number of fetches that no plan of this peak, one within the tolerance of ``peak_bound`` or a
+        lower one has fewer of."""
+        within = self.peak_bound + self.peak_bound * self.layer.millionths // 1_000_000
         return min(least_fetches(self.totals, self.layer, max(self.peak, within)), self.fetches)
 
     @property
     def fetch_gap(self) -> float:
-        """How many more fetches there are than ``fetch_bound``, as a share of it; 0 is proven best."""
-        return self.fetches / self.fetch_bound - 1 if self.fetch_bound else 0.0
+        """How many more fetches there are than ``fetch_bound``, as a share of it (or of 1); 0 is best."""
+        return (self.fetches - self.fetch_bound) / max(self.fetch_bound, 1)
 
     def certificate(self) -> LoadCertificate:
         """The proof, in sums that anyone can check, that no plan has a peak below ``peak_bound``."""
