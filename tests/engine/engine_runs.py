@@ -67,10 +67,10 @@ def serve(folder: Path, moe: str, mode: str = "sync", n_ranks: int = 2) -> Engin
     return EngineRun(json.loads((own / "answers.json").read_text()), plans_in(own), steps, log)
 
 
-def serve_and_kill(folder: Path, moe: str, mode: str = "sync") -> tuple[int, list[int]]:
-    """Kill rank 1 after its second plan. Returns the exit code of the engine and the ranks' process ids.
+def serve_and_kill(folder: Path, moe: str, mode: str = "sync") -> int:
+    """Kill rank 1 after its second plan. Returns the engine's exit code, once the other rank is gone, too.
 
-    Raises subprocess.TimeoutExpired if the engine has not ended ``AFTER_KILL_S`` later.
+    Raises subprocess.TimeoutExpired or AssertionError if one has not ended ``AFTER_KILL_S`` later.
     """
     own = folder / f"{moe}-{mode}-killed"
     with _start(folder, own, moe, mode, 2) as engine:
@@ -82,9 +82,13 @@ def serve_and_kill(folder: Path, moe: str, mode: str = "sync") -> tuple[int, lis
                 time.sleep(0.05)
             os.kill(plans[1][0]["pid"], signal.SIGKILL)
             engine.wait(timeout=AFTER_KILL_S)
+            limit = time.monotonic() + AFTER_KILL_S
+            while Path(f"/proc/{plans[0][0]['pid']}").exists():
+                assert time.monotonic() < limit, "rank 0 goes on without its engine"
+                time.sleep(0.05)
         finally:
             engine.kill()
-    return engine.returncode, [rank[0]["pid"] for rank in plans]
+    return engine.returncode
 
 
 def _start(folder: Path, own: Path, moe: str, mode: str, n_ranks: int) -> subprocess.Popen[bytes]:
