@@ -166,7 +166,7 @@ QUESTIONS: dict[str, Question] = {
                  "% more than the optimum",
                  where={"slots": 288, "tokens a rank": 512})),
     "moe_in_vllm": Question(EXPERTS, "How even are the ranks of a whole vLLM, by its own counts?",
-        ByRow(("policy", "mode"), "imbalance", "busiest rank's tokens over the mean")),
+        ByRow(("policy", "mode", "ranks"), "imbalance", "busiest rank's tokens over the mean")),
     "moe_engines": Question(EXPERTS, "How even are GPUs inside of serving engines?",
         ByColumn(ROUTED, "busiest GPU over mean", where={"traffic": "law", "tokens": 2048})),
     "moe_clones": Question(EXPERTS, "What do copies that are made for one batch bring?",
