@@ -1,8 +1,9 @@
 """The clone planner, compiled: clones and quotas such that the busiest rank does the least, with few clones.
 
-The target is a peak that no plan can be below (``least_peak``). Ranks are put into as many groups as possible
-that have room enough among themselves (pairs.py, then halves.py), and each group is settled with one clone
-fewer than it has ranks (chain.py). If experts or slots do not allow the target, it is raised by bisection.
+The target is a peak that no plan can be below (``least_peak``), or with a tolerance so many times the highest
+peak that is known to be one (slot_limits.py). Ranks are put into as many groups as possible that have room
+enough among themselves (pairs.py, then halves.py), and each group is settled with one clone fewer than it has
+ranks (chain.py). If experts or slots do not allow the target, it is raised by bisection.
 
 All numbers are whole, ties go to the lower number: the same input gives the same plan on every rank.
 """
@@ -23,6 +24,7 @@ from evenload.moe.cloning.kernels.moves import (
     open_target,
 )  # fmt: skip
 from evenload.moe.cloning.kernels.pairs import BLOCK, match_block
+from evenload.moe.cloning.kernels.slot_limits import slot_limit
 from evenload.native.kernel import compiled, inlined, piece
 
 PLANNED, NEGATIVE, OVERFLOW = range(3)
@@ -216,5 +218,7 @@ def clone_layer(counts, n_ranks, block, is_timed, nodes, costs, links):
     if is_timed:
         _plan_in_time(layer, domains, work, counts, target, nodes, costs, links, best)
     else:
+        if millionths > 0:
+            target = slot_limit(layer, domains, work, counts, target)
         _plan(layer, domains, work, counts, target + target * millionths // 1000000, best)
     return PLANNED
