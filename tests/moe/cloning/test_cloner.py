@@ -120,6 +120,21 @@ def test_nothing_is_fetched_where_homes_are_within_the_tolerance():
     assert n_raised > 10
 
 
+def test_a_peak_beyond_the_tolerance_is_no_higher_than_without_one():
+    """Oracle: the plan without a tolerance, where few spare slots keep the heuristic from its target."""
+    rng, n_beyond = np.random.default_rng(5), 0
+    for _ in range(800):
+        n_ranks = int(rng.integers(2, 40))
+        counts = (rng.lognormal(0, 1, rng.integers(n_ranks, 4 * n_ranks)) * 1e5).astype(np.int64)
+        homes, spare = rng.integers(0, n_ranks, len(counts)), rng.integers(0, 2, n_ranks)
+        lowest = clone_experts(counts, homes, spare)
+        plan = clone_experts(counts, homes, spare, tolerance=1.02)
+        if plan.peak > 1.02 * lowest.certificate().peak:
+            n_beyond += 1
+            assert plan.peak <= lowest.peak
+    assert n_beyond > 10
+
+
 @pytest.mark.parametrize("tolerance", [1.0, 1.1, 1.3, 1.5, 2.0])
 def test_no_set_of_clones_within_the_tolerance_has_fewer_fetches_than_the_bound(tolerance):
     """Oracle: all sets of clones of tiny layers, their peaks by Hall's condition."""

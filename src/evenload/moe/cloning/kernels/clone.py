@@ -147,6 +147,18 @@ def _plan(layer, domains, work, counts, target, best):
     )
 
 
+@piece
+def _plan_within(layer, domains, work, counts, least, most, best):
+    """Find a plan with few clones and a peak of at most ``most``; if none is found, one whose peak is no
+    higher than without a tolerance."""
+    _plan(layer, domains, work, counts, most, best)
+    peak = best[4][0]
+    if peak > most:
+        _plan(layer, domains, work, counts, least, best)
+        if best[4][0] >= peak:
+            _plan(layer, domains, work, counts, most, best)
+
+
 @inlined
 def _seconds(work, n_ranks, peak, nodes, costs, links):
     """Seconds that the busiest rank works, and that fetches add to it."""
@@ -217,8 +229,9 @@ def clone_layer(counts, n_ranks, block, is_timed, nodes, costs, links):
     best[4][1] = target
     if is_timed:
         _plan_in_time(layer, domains, work, counts, target, nodes, costs, links, best)
+    elif millionths == 0:
+        _plan(layer, domains, work, counts, target, best)
     else:
-        if millionths > 0:
-            target = slot_limit(layer, domains, work, counts, target)
-        _plan(layer, domains, work, counts, target + target * millionths // 1000000, best)
+        limit = slot_limit(layer, domains, work, counts, target)
+        _plan_within(layer, domains, work, counts, target, limit + limit * millionths // 1000000, best)
     return PLANNED
