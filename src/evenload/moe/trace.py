@@ -21,6 +21,7 @@ from evenload.errors import ConfigError, FormatError, quoted, reason_of
 Kind = Literal["ids", "counts"]
 ID_KEYS = ("experts", "topk_ids", "ids")  # [layers, tokens, top-k]
 TOKEN_KEYS = ("routed_experts",)  # [tokens, layers, top-k]
+MOST_EXPERTS = 1 << 20  # of a layer, unless the caller says how many there are
 MOST_ROUNDED = 0.01  # of all tokens: means of counts are as good as counts
 COUNT_KEYS = ("counts", "logical_count", "logical_expert_load", "expert_load")  # [steps, layers, experts]
 SLOT_KEYS = ("expert_load_window", "global_physical_count", "physical_count")  # [steps, layers, slots]
@@ -147,7 +148,7 @@ def _of_ids(path: Path, ids: Any, n_experts: int | None) -> Trace:
             hint="give whole [layers, tokens, top-k]",
         )
     most = int(ids.max())
-    if int(ids.min()) < -1 or most < 0 or (n_experts is not None and most >= n_experts):
+    if int(ids.min()) < -1 or most < 0 or most >= (n_experts or MOST_EXPERTS):
         raise FormatError(
             f"{path.name}: ids from {ids.min()} to {most}",
             hint="ids count from 0; -1 is no expert; raise n_experts=",
@@ -155,8 +156,9 @@ def _of_ids(path: Path, ids: Any, n_experts: int | None) -> Trace:
     return Trace(path.stem, n_experts or most + 1, ids=ids)
 
 
-def _of_counts(path: Path, counts: Any, n_experts: int | None) -> Trace:
-    counts = _array(path, counts)
+def _counts(path: Path, values: Any) -> NDArray:
+    """[steps, layers, experts or slots] numbers from 0 to 2**53."""
+    counts = _array(path, values)
     counts = counts[None] if counts.ndim == 2 else counts
     if counts.ndim != 3 or not counts.size or counts.dtype.kind not in "iuf":
         raise FormatError(
@@ -167,6 +169,11 @@ def _of_counts(path: Path, counts: Any, n_experts: int | None) -> Trace:
         raise FormatError(
             f"{path.name}: counts from {counts.min()} to {counts.max()}", hint="give counts from 0 to 2**53"
         )
+    return counts
+
+
+def _of_counts(path: Path, values: Any, n_experts: int | None) -> Trace:
+    counts = _counts(path, values)
     if n_experts not in (None, counts.shape[2]):
         raise ConfigError(
             f"{path.name} has {counts.shape[2]} experts, not {n_experts}", hint="leave n_experts out"
@@ -261,8 +268,9 @@ def _one_step(path: Path, step: Any, where: str) -> NDArray:
         step = step[key]
     try:
         array = np.asarray(step, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise FormatError(f"{path.name}, {where}: counts are no rectangle of numbers") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        what = "a count of 2**1024 or more" if isinstance(error, OverflowError) else "no rectangle of numbers"
+        raise FormatError(f"{path.name}, {where}: {what}", hint="give counts below 2**53") from error
     if array.ndim != 2:
         raise FormatError(f"{path.name}, {where}: shape {array.shape}", hint="give [layers][experts]")
     return array
@@ -303,13 +311,15 @@ def _by_expert(path: Path, loads: Any, arrays: Mapping[str, Any], n_experts: int
     key = next((key for key in MAP_KEYS if key in arrays), None)
     if key is None:
         raise FormatError(f"{path.name} has loads of slots but no map to experts", hint=f"add {MAP_KEYS[0]}")
-    loads, phy2log = _array(path, loads), _array(path, arrays[key])
-    loads = loads[None] if loads.ndim == 2 else loads
-    if loads.ndim != 3 or loads.shape[1:] != phy2log.shape:
-        raise FormatError(f"{path.name}: loads of shape {loads.shape}, a map of {phy2log.shape}")
-    n_experts = n_experts or int(phy2log.max()) + 1
-    if phy2log.min() < -1 or phy2log.max() >= n_experts:
+    loads, phy2log = _counts(path, loads), _array(path, arrays[key])
+    if loads.shape[1:] != phy2log.shape or phy2log.dtype.kind not in "iu":
+        raise FormatError(
+            f"{path.name}: loads of shape {loads.shape}, a map of {phy2log.shape} and dtype {phy2log.dtype}",
+            hint="give whole [layers, slots]",
+        )
+    if phy2log.min() < -1 or phy2log.max() >= (n_experts or MOST_EXPERTS):
         raise FormatError(f"{path.name}: the map names experts {phy2log.min()} to {phy2log.max()}")
+    n_experts = n_experts or int(phy2log.max()) + 1
     counts = np.zeros((*loads.shape[:2], n_experts + 1), np.int64)
     for layer in range(loads.shape[1]):
         np.add.at(counts[:, layer].T, phy2log[layer], np.rint(loads[:, layer]).astype(np.int64).T)
