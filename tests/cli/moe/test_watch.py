@@ -73,12 +73,27 @@ def test_a_growing_trace_is_followed_until_ctrl_c(tmp_path, popen, line_of):
     assert program.wait(timeout=500) == 130
 
 
+def test_layers_without_gain_fetch_nothing(tmp_path):
+    """Oracle: no load, or even loads, have nothing to gain from another placement."""
+    idle, even, odd = [0] * 16, [5] * 16, [40, 40, 40, 40] + [0] * 12
+    path = tmp_path / "loads.jsonl"
+    moves = []
+    for layers in ([idle, idle], [idle, even], [odd, odd], [idle, odd]):
+        path.write_text(json.dumps(layers) + "\n")
+        (facts,) = look(path, "--gpus", 4, "--for", 0, "--json")
+        moves.append(facts["moves"])
+        assert facts["best"] == 1
+    assert moves[:2] == [0, 0]
+    assert 0 < moves[3] < moves[2]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "code", "words"),
     [
         ("engine.log", "nothing of interest\n", 1, "no line on balance"),
         ("loads.jsonl", "[[1, 2], [3, 4]]\n[[1, 2", 1, "line 2"),
         ("loads.jsonl", "[[1, 2], [3, 4]]\n", 2, "--gpus"),
+        ("loads.jsonl", f"[[1, {10**400}]]\n", 1, "line 1: a count of 2**1024 or more"),
         ("loads.xyz", "", 2, "unknown kind"),
     ],
 )

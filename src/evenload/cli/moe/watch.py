@@ -21,6 +21,7 @@ InUse = Callable[[tuple[int, ...]], Any]  # of the layers and experts: the place
 LOGS = (".log", ".out", ".err", ".txt")
 MOST_BYTES = 1 << 30  # of a trace, which is read whole
 MOST_WINDOWS = 64  # that are planned on
+LEAST_GAIN = 1e-6  # of max/mean, for which a layer's experts move
 
 
 @click.command()
@@ -148,12 +149,16 @@ def _look(
     from evenload.moe.search.transfers import schedule_transfers
 
     now, fleet = in_use(windows.shape[1:])
-    best = place(windows, fleet, objective="equal", old=now, warns=False).phy2log
-    moves = schedule_transfers(now, best, fleet)
+
+    def of_layers(phy2log: "NDArray[np.int64]") -> "NDArray[np.float64]":
+        return imbalances(phy2log, windows, fleet, routed=False).mean(axis=0)
 
     def mean(phy2log: "NDArray[np.int64]") -> float:
-        return float(imbalances(phy2log, windows, fleet, routed=False).mean())
+        return float(of_layers(phy2log).mean())
 
+    best = place(windows, fleet, objective="equal", old=now, warns=False).phy2log
+    gains = of_layers(best) < of_layers(now) - LEAST_GAIN
+    moves = schedule_transfers(now, np.where(gains[:, None], best, now), fleet)
     limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
     bound = [whole_bound(placement_bound(one, *limits), one, limits[2]) for one in windows]
     facts = {
