@@ -3,6 +3,7 @@
 file or folder ──► read_trace ──► Trace ──► windows of loads [windows, layers, experts]
 """
 
+import functools
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -85,7 +86,9 @@ def count_ids(ids: NDArray[np.integer], n_windows: int, n_experts: int) -> NDArr
     )
 
 
-def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | None = None) -> Trace:
+def read_trace(
+    path: str | Path, *, n_experts: int | None = None, kind: Kind | None = None, is_growing: bool = False
+) -> Trace:
     """Read a routing trace; the suffix and the keys of the file say of which kind.
 
     .npz    ``experts``, ``topk_ids`` or ``ids`` [layers, tokens, top-k]; ``routed_experts``
@@ -99,7 +102,8 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
             ``expert_load_window``: loads of physical slots are summed over ``physical_to_logical_map``
     folder  of .pt dumps, one from each rank, which are added up
 
-    n_experts  by default one more than the largest id, for ids
+    n_experts   by default one more than the largest id, for ids
+    is_growing  leave out the last line of a .jsonl file if only a part of it is there
 
     Raises ConfigError if there is no such file or its kind is not known, FormatError if it is damaged, an id
     or a count is negative or out of range, or shapes differ; MissingExtra for .pt without torch.
@@ -117,7 +121,8 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
     if path.is_dir():
         return _read_dumps(sorted(path.glob("*.pt")), path, n_experts)
     readers: Mapping[str, Callable[..., Trace]] = {
-        ".npz": _read_npz, ".npy": _read_npy, ".jsonl": _read_jsonl, ".json": _read_json,
+        ".npz": _read_npz, ".npy": _read_npy, ".json": _read_json,
+        ".jsonl": functools.partial(_read_jsonl, is_growing=is_growing),
     }  # fmt: skip
     if path.suffix == ".pt":
         return _read_dumps([path], path, n_experts)
@@ -219,7 +224,7 @@ def _look_like_ids(array: NDArray) -> bool:
     return not (np.diff(rows.astype(np.int64), axis=1) == 0).any()
 
 
-def _read_jsonl(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
+def _read_jsonl(path: Path, n_experts: int | None, kind: Kind | None, *, is_growing: bool) -> Trace:
     steps: list[Any] = []
     with _text(path) as lines:
         for number, line in enumerate(lines, 1):
@@ -228,6 +233,8 @@ def _read_jsonl(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
             try:
                 step = json.loads(line)
             except (ValueError, RecursionError) as error:
+                if is_growing and not line.endswith("\n"):
+                    break
                 said = getattr(error, "msg", str(error))
                 raise FormatError(f"{path.name}, line {number}: {said}") from error
             steps.append(_one_step(path, step, f"line {number}"))

@@ -73,6 +73,21 @@ def test_a_growing_trace_is_followed_until_ctrl_c(tmp_path, popen, line_of):
     assert program.wait(timeout=500) == 130
 
 
+def test_whole_lines_are_told_while_the_last_one_is_half_written(tmp_path, popen, line_of):
+    """Oracle: what was written: each line begins before the one ahead of it has been told."""
+    path, step = tmp_path / "loads.jsonl", json.dumps([[40, 0, 0, 0, 0, 0, 0, 0]])
+    path.write_text(step + "\n" + step[:9])
+    program = popen(
+        [sys.executable, "-m", "evenload", "moe", "watch", path, "--gpus", "4", "--every", "0.1", "--json"],
+        stdout=-1, text=True,
+    )  # fmt: skip
+    for told in range(1, 4):
+        assert json.loads(line_of(program.stdout, "n_windows"))["n_windows"] == told
+        with path.open("a") as file:
+            file.write(step[9:] + "\n" + step[:9])
+    program.kill()
+
+
 def test_layers_without_gain_fetch_nothing(tmp_path):
     """Oracle: no load, or even loads, have nothing to gain from another placement."""
     idle, even, odd = [0] * 16, [5] * 16, [40, 40, 40, 40] + [0] * 12

@@ -29,13 +29,13 @@ class RoutingTrace:
     n_experts: int | None
     kind: Any
 
-    def windows(self, size: int) -> tuple[str, "NDArray[np.int64]", bool]:
+    def windows(self, size: int, *, is_growing: bool = False) -> tuple[str, "NDArray[np.int64]", bool]:
         """Read its name, its loads [windows, layers, experts], and whether ``size`` counts tokens (without
         tokens each of its own steps is a window).
         """
         from evenload.moe.trace import read_trace
 
-        trace = read_trace(self.path, n_experts=self.n_experts, kind=self.kind)
+        trace = read_trace(self.path, n_experts=self.n_experts, kind=self.kind, is_growing=is_growing)
         if trace.note:
             _say_once(trace.note)
         has_tokens = trace.ids is not None

@@ -112,7 +112,7 @@ def _looks_at_trace(trace: RoutingTrace, in_use: InUse, ticks: Iterator[bool]) -
         if state == known or not (state or is_overdue or not path.is_dir()):
             continue
         try:
-            name, windows, _ = trace.windows(512)
+            name, windows, _ = trace.windows(512, is_growing=not is_overdue)
         except FormatError:
             if is_overdue or (state == unread and any(n_bytes for _, n_bytes, _ in state)):
                 raise
