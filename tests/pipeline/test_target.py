@@ -1,5 +1,8 @@
 """Tests where a stage's code is looked for. The oracle is Python itself, started in the job file's folder."""
 
+import importlib
+import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import SpecError
-from evenload.pipeline import Pipeline
+from evenload.pipeline import Pipeline, Stage
 from evenload.pipeline.target import CodeTarget, lacks_method, load_target
 
 BODY = "class S(Base):\n    def __call__(self, inputs, item): return {'value': self.value}\n"
@@ -77,6 +80,22 @@ def test_packages_of_one_name_in_two_jobs_of_a_process(
         assert value_of(make_job(tmp_path / name, "pkg.relative:S", name), "inline") == name
     for known in [one for one in sys.modules if one.partition(".")[0] == "pkg"]:
         del sys.modules[known]
+
+
+def test_a_program_keeps_its_modules_whatever_its_jobs_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of functions run in the program itself: both modules are still those that it imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("kept_one", "kept_two"):
+        (tmp_path / f"{name}.py").write_text("class Own: ...\ndef f(row): return row['n']\n")
+    one, two = (importlib.import_module(name) for name in ("kept_one", "kept_two"))
+    for module in (one, two, one, two):
+        pipeline = Pipeline([Stage(module.f, name="f")], folder=tmp_path)
+        assert pipeline.run([{"n": 1}], backend="inline", out=tmp_path / "runs").status == "done"
+        shutil.rmtree(tmp_path / "runs")
+    assert type(pickle.loads(pickle.dumps(one.Own()))) is one.Own
+    assert (sys.modules.pop("kept_one"), sys.modules.pop("kept_two")) == (one, two)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
-from evenload.pipeline.target import has_sources, load_target
+from evenload.pipeline.target import has_sources, load_target, note_sources
 
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
@@ -51,6 +51,7 @@ class StageRunner:
                 setup.may_use_cpu, setup.run_folder,
             )  # fmt: skip
             self._stage = stage_class(see_context(context, self._own_reads), **setup.params)
+        note_sources(setup.sources)
 
     def lane(self) -> "StageRunner | None":
         """Return a runner for one more item at the same time; None if the stage takes one at a time."""

@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -319,20 +319,19 @@ def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) ->
 def load_target(target: CodeTarget, sources: Sequence[tuple[str, str]] = ()) -> Any:
     """Import and return the object; its folders are put first on ``sys.path``, as for a script.
 
-    sources  files of its code and their digests; what this process has imported of others is imported again
+    sources  files of its code and their digests; what this process imported of other code in them, as
+             ``note_sources`` tells, is imported again
     Raises what the import raises, UnknownName if the module has no such name, ConfigError if another package
     of its name is imported already.
     """
     if target.live is not None:
         return target.live.load()
     name = target.module if target.is_module else f"evenload_job:{target.file}"  # no importable name
-    _forget_changed(name, sources)
+    _forget_changed(sources)
     for folder in map(str, reversed(target.folders)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     module = _module_of(target, name)
-    if sources:
-        vars(module)[_SOURCES] = tuple(sources)
     try:
         return getattr(module, target.name)
     except AttributeError:
@@ -350,19 +349,30 @@ def has_sources(sources: Sequence[tuple[str, str]]) -> bool:
 
 
 _MOST_SOURCE_BYTES = 16 << 20
-_SOURCES = "__evenload_sources__"  # in a module: what it was imported from
+_DIGEST = "__evenload_digest__"  # in a module of a user's: of the code that it was imported from
 _ROOT = "__evenload_root__"  # in a package of a job: the folder that it lies in
 
 
-def _forget_changed(name: str, sources: Sequence[tuple[str, str]]) -> None:
-    """Drop a module, and those that it imported, if their code was other than ``sources``."""
-    was = vars(sys.modules[name]).get(_SOURCES) if name in sys.modules else None
-    if was is None or not sources or was == tuple(sources):
-        return
-    files = {file for file, _ in (*was, *sources)}
-    for known, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) in files:
-            del sys.modules[known]
+def note_sources(sources: Sequence[tuple[str, str]]) -> None:
+    """Remember of which code the modules of ``sources`` are, for ``load_target`` in a later run."""
+    digests = dict(sources)
+    for module in _modules_in(digests).values():
+        vars(module).setdefault(_DIGEST, digests[module.__file__])
+
+
+def _forget_changed(sources: Sequence[tuple[str, str]]) -> None:
+    """Drop the modules of ``sources`` if one was imported from other code: they import one another."""
+    digests = dict(sources)
+    found = _modules_in(digests)
+    if any(vars(one).get(_DIGEST, digests[one.__file__]) != digests[one.__file__] for one in found.values()):
+        for name in found:
+            del sys.modules[name]
+
+
+def _modules_in(files: Collection[str]) -> dict[str, Any]:
+    """Return the imported modules of these files, by name."""
+    modules = list(sys.modules.items())
+    return {name: one for name, one in modules if getattr(one, "__dict__", {}).get("__file__") in files}
 
 
 def _module_of(target: CodeTarget, name: str) -> Any:

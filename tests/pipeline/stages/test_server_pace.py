@@ -1,5 +1,6 @@
 """When requests may go to a server, by the test's clock. The oracle is the server's count of a minute."""
 
+import fcntl
 import heapq
 import random
 import tempfile
@@ -127,3 +128,16 @@ def test_what_the_server_says_is_left_holds_all() -> None:
     told = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "20ms"}
     pace.answered(2.0, told, 10, 1)
     assert pace.wait_s(2.0) == pytest.approx(0.02)
+
+
+def test_a_worker_that_was_stopped_with_the_file_holds_up_no_other(tmp_path):
+    """The other holds the lock as a stopped process does: for ever."""
+    pace = ServerPace(60.0, file=tmp_path / "pace")
+    with pace.together():
+        pace.begin(0.0, 0)
+    with open(tmp_path / "pace", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pace.together():
+            assert pace.wait_s(0.0) == 1.0
+            pace.begin(1.0, 0)
+            assert pace.wait_s(1.0) == 1.0

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+LOCK_S = 1.0  # until a worker that has the file is taken to be stopped
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MINUTE_S = 60.0
 _STATE = Struct("<6dq")
@@ -53,21 +54,21 @@ class ServerPace:
     def together(self) -> Iterator[None]:
         """Go on from the state that the last worker has left, and leave it to the next.
 
-        Where no file can be written, each worker keeps the limits by itself.
+        Where no file can be written, or a worker that was stopped holds it, each keeps the limits by itself.
         """
-        fd = None
-        with contextlib.suppress(OSError):
-            if self.file is not None:
-                fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                self._take(os.pread(fd, _STATE.size, 0))
-        try:
+        with contextlib.ExitStack() as undone:
+            with contextlib.suppress(OSError):
+                if self.file is not None:
+                    fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                    undone.callback(os.close, fd)
+                    _lock(fd)
+                    self._take(os.pread(fd, _STATE.size, 0))
+                    undone.callback(self._leave, fd)
             yield
-        finally:
-            if fd is not None:
-                with contextlib.suppress(OSError):
-                    os.pwrite(fd, self._state(), 0)
-                os.close(fd)
+
+    def _leave(self, fd: int) -> None:
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, self._state(), 0)
 
     def _state(self) -> bytes:
         mean = math.nan if self._mean_tokens is None else self._mean_tokens
@@ -132,6 +133,18 @@ class ServerPace:
             least = 1.0 if what == "requests" else max(1.0, self._mean_tokens or 0.0)
             if left is not None and reset_s is not None and left < least:
                 self.hold_s = max(self.hold_s, now + min(reset_s, LONGEST_PAUSE_S))
+
+
+def _lock(fd: int) -> None:
+    """Lock a file, which others have for microseconds. Raises BlockingIOError after ``LOCK_S``."""
+    end_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.001)
 
 
 def pause_s(attempt: int, wanted_s: float | None, chance: float) -> float:
