@@ -216,6 +216,7 @@ MOE_CLONES = Table(
     "traffic | ranks | tokens a rank :, | none :,.3f | hash :,.3f | EPLB + LP :,.3f | largest first :,.3f"
     " | evenload :,.3f"
     " | fetches (bound) = {fetches:.1f} ({fetch bound:.1f}) | gap = {gap %:.1f} % | µs = plan us :,.1f"
+    " | µs, within 1 % = {plan us, 1 %:,.1f}"
 )
 ZK = {
     "zk_prove": Table(
