@@ -25,7 +25,7 @@ suite: $(STAMP)dev
 		$(PYTEST_MORE)
 
 cpu: $(STAMP)dev  ## CPU seconds of the whole suite, by room, file and test; the last line is of all its processes
-	PYTHONPATH=tests bash -c 'time $(MAKE) suite PYTEST_MORE="-p cpu_table -q"'
+	PYTHONPATH=$(CURDIR)/tests bash -c 'time $(MAKE) suite PYTEST_MORE="-p cpu_table -q"'
 
 site: $(STAMP)dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
