@@ -4,8 +4,8 @@
 
 A level is measured as on processors that have no better one: ``EVENLOAD_PROCESSOR`` hides the rest of this
 processor from all kernels, not from the peers. Of each level there is a process that keeps its key and proves
-when it is told to; in each round every one of them, a whole ``evenload prove`` at every level and rapidsnark
-have one turn, and the least CPU seconds of all rounds count. snarkjs has a single turn.
+when it is told to; in each round every one of them, a whole ``evenload zk prove`` at every level and
+rapidsnark have one turn, and the least CPU seconds of all rounds count. snarkjs has a single turn.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def measure(
 
     key, witness = folder / "k.zkey", folder / "witness.wtns"
     levels = [level for level in levels_here() if level in PROCESSORS]
-    tool = [sys.executable, "-m", "evenload", "prove"]
+    tool = [sys.executable, "-m", "evenload", "zk", "prove"]
     commands = {
         level: [*tool, str(key), str(witness), "--level", level, "-q", "-o", str(folder)] for level in levels
     }

@@ -86,10 +86,21 @@ def child_seconds(command: list[str], environment: Mapping[str, str] = os.enviro
 
 
 def process_seconds(folder: Path) -> tuple[float, float]:
-    """(CPU, wall) seconds of ``evenload prove`` with a key that was used before: a process of its own,
+    """(CPU, wall) seconds of ``evenload zk prove`` with a key that was used before: a process of its own,
     interpreter and imports included; the least of two."""
     key, witness = folder / "k.zkey", folder / "witness.wtns"
-    command = [sys.executable, "-m", "evenload", "prove", str(key), str(witness), "-q", "-o", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "evenload",
+        "zk",
+        "prove",
+        str(key),
+        str(witness),
+        "-q",
+        "-o",
+        str(folder),
+    ]
     found = []
     for _ in range(3):
         started = time.perf_counter()
@@ -121,7 +132,9 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
     if seconds is None:
         raise SystemExit("snarkjs made no proof")
     tool = [sys.executable, "-m", "evenload"]
-    subprocess.run([*tool, "prove", files[0], files[1], "-o", str(folder)], check=True, capture_output=True)
+    subprocess.run(
+        [*tool, "zk", "prove", files[0], files[1], "-o", str(folder)], check=True, capture_output=True
+    )
     subprocess.run(
         [*tool, "zk", "vkey", files[0], "-o", str(folder / "v.json")], check=True, capture_output=True
     )
@@ -137,7 +150,7 @@ def rapidsnark_seconds(prover: str | None, folder: Path) -> float | None:
         return None
     files = [str(folder / name) for name in ("k.zkey", "witness.wtns", "p.json", "pub.json")]
     seconds = child_seconds([prover, *files])
-    ours = [sys.executable, "-m", "evenload", "verify", files[0], files[3], files[2]]
+    ours = [sys.executable, "-m", "evenload", "zk", "verify", files[0], files[3], files[2]]
     if child_seconds(ours) is None:
         raise SystemExit("we refuse the proof of rapidsnark")
     return seconds

@@ -117,7 +117,7 @@ def main() -> None:
         vkey = [*tool, "zk", "vkey", f"{temporary}/k.zkey", "-o", f"{temporary}/vkey.json"]
         subprocess.run(vkey, check=True, capture_output=True)
         at = f"{temporary}/s"
-        command = [*tool, "prove", "--serve", f"unix:{at}", f"{temporary}/k.zkey", "--devices", given.devices]
+        command = [*tool, "zk", "serve", f"unix:{at}", f"{temporary}/k.zkey", "--devices", given.devices]
         server = subprocess.Popen(
             [*command, "--most-waiting", str(given.most_waiting)], stdout=subprocess.PIPE, text=True
         )

@@ -60,7 +60,7 @@ def test_a_proof_needs_no_home(tmp_path):
     environment = {name: text for name, text in os.environ.items() if name not in taken}
     files = [MULTIPLIER / "circuit.zkey", MULTIPLIER / "witness.wtns", "-o", tmp_path]
     done = subprocess.run(
-        [sys.executable, "-m", "evenload", "prove", *files],
+        [sys.executable, "-m", "evenload", "zk", "prove", *files],
         env={**environment, "HOME": "/dev/null"},
         capture_output=True,
         text=True,

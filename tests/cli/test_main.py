@@ -34,7 +34,7 @@ def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
         "import sys; sys.argv = ['evenload', '--help']\n"
         "from evenload.cli import main, COMMANDS\n"
         "try: main()\n"
-        "finally: print([m for m, _ in COMMANDS.values() if m.split(':')[0] in sys.modules])"
+        "finally: print([m for m in COMMANDS.values() if 'evenload.cli.' + m.split(':')[0] in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=550
@@ -42,10 +42,27 @@ def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_old_names_of_commands_still_work_and_say_the_new_one(run):
+    code, out, err = run("verify", "--help")
+    assert (code, err) == (0, "note: `evenload verify` is `evenload zk verify` now\n")
+    assert out.startswith("Usage: evenload zk verify ")
+    code, _, err = run("prove", "--serve", "nowhere", "--devices", "cpu", "k.zkey")
+    assert code == 2
+    assert err.startswith(
+        "note: `evenload prove` is `evenload zk serve` now\nerror: 'nowhere' is no address\n"
+    )
+
+
+def test_help_fits_on_a_screen(run):
+    lines = run("--help")[1].splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 85
+
+
 def test_without_a_command_the_help_is_shown_as_a_usage_error(run):
     code, out, err = run()
     assert code == 2
-    assert "Commands:" in out + err
+    assert "Work over devices:" in out + err
 
 
 def test_version(run):

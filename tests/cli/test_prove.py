@@ -40,14 +40,16 @@ def test_from_circuit_to_verified_proof(tmp_path):
     facts = json.loads(run("zk", "info", key, "--check", "--json").stdout)
     assert facts["contributions"] == [WARNING]
     assert facts["schema"] == 1
-    proved = run("prove", key, tmp_path / "witness.wtns", "-o", tmp_path / "proofs", "--json", "--threads", 1)
+    proved = run(
+        "zk", "prove", key, tmp_path / "witness.wtns", "-o", tmp_path / "proofs", "--json", "--threads", 1
+    )
     page = json.loads(proved.stdout)
     assert (proved.return_value, page["failed"], page["schema"]) == (0, 0, 1)
     files = [tmp_path / "proofs" / f"witness.{name}.json" for name in ("public", "proof")]
-    checked = run("verify", key, *files)
+    checked = run("zk", "verify", key, *files)
     assert (checked.return_value, checked.stdout) == (0, "valid\n")
     run("zk", "vkey", key, "-o", tmp_path / "v.json")
-    assert run("verify", tmp_path / "v.json", *files).return_value == 0
+    assert run("zk", "verify", tmp_path / "v.json", *files).return_value == 0
     assert json.loads(run("zk", "vkey", key).stdout) == json.loads((tmp_path / "v.json").read_text())
     contract = run("zk", "solidity", key, "--name", "Members", "-o", tmp_path / "Members.sol")
     assert contract.exception is None
@@ -59,7 +61,9 @@ def test_from_circuit_to_verified_proof(tmp_path):
 def test_an_invalid_proof_is_exit_code_one(multiplier, name):
     """A proof that is valid, but of another circuit."""
     other = multiplier.parent / name
-    done = run("verify", other / "vkey.json", other / "public.json", multiplier / "proof.json", "--json")
+    done = run(
+        "zk", "verify", other / "vkey.json", other / "public.json", multiplier / "proof.json", "--json"
+    )
     page = json.loads(done.stdout)
     assert (done.return_value, page["valid"]) == (1, False)
     assert "equation" in page["why_not"]
@@ -72,15 +76,15 @@ def test_many_are_answered_each(multiplier, tmp_path):
     missing = tmp_path / "nothing.json"
     wrong = [multiplier.parent / "dup_points" / name for name in ("public.json", "proof.json")]
     pairs = [*good, good[0], broken, *wrong, good[0], missing, *good]
-    done = run("verify", multiplier / "vkey.json", *pairs, "--json")
+    done = run("zk", "verify", multiplier / "vkey.json", *pairs, "--json")
     page = json.loads(done.stdout)
     assert (done.return_value, page["valid"]) == (1, False)
     assert [row["valid"] for row in page["proofs"]] == [True, False, False, False, True]
     assert all(row["why_not"] for row in page["proofs"] if not row["valid"])
     assert "nothing.json" in page["proofs"][3]["why_not"]
-    told = run("verify", multiplier / "vkey.json", *good, *good)
+    told = run("zk", "verify", multiplier / "vkey.json", *good, *good)
     assert (told.return_value, told.stdout) == (0, f"{good[1]}: valid\n" * 2)
-    odd = run("verify", multiplier / "vkey.json", *good, good[0])
+    odd = run("zk", "verify", multiplier / "vkey.json", *good, good[0])
     assert "3 files are no pairs" in str(odd.exception)
 
 
@@ -90,7 +94,7 @@ def test_a_json_file_over_ten_megabytes_is_refused_unread(multiplier, tmp_path, 
     files[place] = tmp_path / "large.json"
     with files[place].open("wb") as file:
         file.truncate(1 << 40)
-    done = run("verify", *files)
+    done = run("zk", "verify", *files)
     assert isinstance(done.exception, OSError)
     assert done.exception.filename == str(files[place])
     assert "more than 10,000,000 bytes" in done.exception.strerror
@@ -102,7 +106,7 @@ def test_failures_are_listed_and_the_others_proved(multiplier, tmp_path, how):
     content = (multiplier / "witness.wtns").read_bytes()
     good.write_bytes(content)
     bad.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    done = run("prove", multiplier / "circuit.zkey", good, bad, "-o", tmp_path / "out", "--json", *how)
+    done = run("zk", "prove", multiplier / "circuit.zkey", good, bad, "-o", tmp_path / "out", "--json", *how)
     page = json.loads(done.stdout)
     assert (done.return_value, page["failed"]) == (1, 1)
     assert [row["error"] is None for row in page["proofs"]] == [True, False]
@@ -118,13 +122,13 @@ class TestWriting:
     @pytest.fixture
     def out(self, multiplier, tmp_path):
         """A folder with an older proof of the same name."""
-        done = run("prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", "-o", tmp_path)
+        done = run("zk", "prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", "-o", tmp_path)
         assert done.return_value == 0
         return tmp_path
 
     def prove(self, multiplier, out):
         return run(
-            "prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", "-o", out, "--json", "-q"
+            "zk", "prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", "-o", out, "--json", "-q"
         )
 
     @pytest.mark.parametrize("fails_at", [0, 1])
@@ -168,7 +172,7 @@ class TestWriting:
         monkeypatch.undo()
         assert self.prove(multiplier, out).return_value == 0
         files = [out / f"witness.{name}.json" for name in ("public", "proof")]
-        assert run("verify", multiplier / "vkey.json", *files).return_value == 0
+        assert run("zk", "verify", multiplier / "vkey.json", *files).return_value == 0
 
     def test_files_can_be_read_by_others_but_only_the_owner_writes(self, out):
         assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o644}
@@ -194,6 +198,7 @@ def test_prove_over_a_gpu(multiplier, tmp_path):
     if not has_adapter():
         pytest.skip("no adapter for WGSL kernels")
     done = run(
+        "zk",
         "prove",
         multiplier / "circuit.zkey",
         multiplier / "witness.wtns",
@@ -204,14 +209,14 @@ def test_prove_over_a_gpu(multiplier, tmp_path):
     )
     assert done.return_value == 0
     files = [tmp_path / f"witness.{name}.json" for name in ("public", "proof")]
-    assert run("verify", multiplier / "vkey.json", *files).return_value == 0
+    assert run("zk", "verify", multiplier / "vkey.json", *files).return_value == 0
 
 
 def test_a_bad_key_is_one_error(multiplier, tmp_path):
     key = tmp_path / "k.zkey"
     key.write_bytes((multiplier / "circuit.zkey").read_bytes()[:-7])
     for how in (["--threads", "1"], ["--devices", "cpu*1"]):
-        done = run("prove", key, multiplier / "witness.wtns", "-o", tmp_path / "out", *how)
+        done = run("zk", "prove", key, multiplier / "witness.wtns", "-o", tmp_path / "out", *how)
         assert isinstance(done.exception, EvenloadError)
         assert "section 10" in str(done.exception)
 
@@ -220,7 +225,7 @@ def test_witnesses_of_one_name_are_refused(multiplier, tmp_path):
     other = tmp_path / "witness.wtns"
     other.write_bytes((multiplier / "witness.wtns").read_bytes())
     done = run(
-        "prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", other, "-o", tmp_path / "out"
+        "zk", "prove", multiplier / "circuit.zkey", multiplier / "witness.wtns", other, "-o", tmp_path / "out"
     )
     assert isinstance(done.exception, EvenloadError)
     assert "'witness'" in str(done.exception)
@@ -257,7 +262,7 @@ def test_a_process_that_proves_with_a_kept_key_imports_only_what_a_proof_needs(t
         except SystemExit as left:
             print(left.code, *sorted(sys.modules))
     """
-    command = [sys.executable, "-c", code, "prove", str(DATA / "public8" / "circuit.zkey"),
+    command = [sys.executable, "-c", code, "zk", "prove", str(DATA / "public8" / "circuit.zkey"),
                str(DATA / "public8" / "witness.wtns"), "-o", str(tmp_path), "-q"]  # fmt: skip
     environment = os.environ | {"EVENLOAD_KERNEL_CACHE": str(tmp_path / "cache")}
     for _ in range(2):

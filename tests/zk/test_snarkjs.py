@@ -19,6 +19,7 @@ from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.r1cs import write_r1cs
 from evenload.zk.formats.witness import witness_from_integers
 from evenload.zk.groth16 import public_from_json, public_to_json
+from evenload.zk.solidity import calldata_text
 
 
 def sentence():
@@ -92,3 +93,10 @@ def test_it_writes_no_public_input_as_we_do(tmp_path):
     vkey = tmp_path / "v.json"
     vkey.write_text(prover.verification_key.to_json())
     assert "OK!" in snarkjs("groth16", "verify", vkey, public, proof)
+
+
+def test_calldata_is_its_text(circuit):
+    """The oracle is the text that snarkjs exports."""
+    public, proof = (circuit / name for name in ("public.json", "proof.json"))
+    ours = calldata_text(public_from_json(public.read_text()), Proof.from_json(proof.read_text()))
+    assert ours == snarkjs("zkey", "export", "soliditycalldata", public, proof).strip()

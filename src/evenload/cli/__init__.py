@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib
 import io
 import os
 import sys
@@ -21,59 +22,42 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = {
-    "audit": ("evenload.cli.audit:audit", "Say where devices' time went in a trace of anybody's run."),
-    "clients": ("evenload.cli.clients.group:clients", "Train many small models at once: federated rounds."),
-    "certify": ("evenload.cli.certify:certify", "Prove how close to the best possible a run came."),
-    "bench": (
-        "evenload.cli.bench.command:bench",
-        "Measure how work scales over this machine's devices.",
-    ),
-    "completion": ("evenload.cli.completion:completion", "Print the shell's completion script."),
-    "dash": ("evenload.cli.monitoring.dash:dash", "Show a run in the browser, while it runs or after."),
-    "devices": ("evenload.cli.devices:devices", "List the devices, their scores and their load."),
-    "doctor": (
-        "evenload.cli.doctor:doctor",
-        "Say what works on this machine, and what to install for the rest.",
-    ),
-    "fullprove": (
-        "evenload.cli.fullprove:fullprove",
-        "From a circuit's WASM and its inputs to a verified proof.",
-    ),
-    "init": ("evenload.cli.pipeline.init:init", "Write a small job file to start from."),
-    "map": (
-        "evenload.cli.map.command:map_items",
-        "Run a function over the lines of a file, on every device.",
-    ),
-    "merkle": ("evenload.cli.merkle.group:merkle", "Roots and proofs of Merkle trees over files."),
-    "moe": (
-        "evenload.cli.moe.group:moe",
-        "Place the experts of a mixture-of-experts model, route batches.",
-    ),
-    "plan": (
-        "evenload.cli.pipeline.plan:plan",
-        "Say what fits where, and how long a pipeline takes.",
-    ),
-    "plan-training": (
-        "evenload.cli.plan_training:plan_training",
-        "Say what unequal GPUs would get of a batch, and how long a step takes.",
-    ),
-    "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
-    "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
-    "retry": ("evenload.cli.pipeline.retry:retry", "Go on with a run, and try again what failed."),
-    "run": ("evenload.cli.pipeline.run:run", "Run a pipeline described by a YAML file."),
-    "simulate": (
-        "evenload.cli.simulate.command:simulate_fleet",
-        "Ask what a fleet would do with your items.",
-    ),
-    "status": ("evenload.cli.pipeline.status:status", "Say how far a run is, by stage and group."),
-    "stop": ("evenload.cli.pipeline.stop:stop", "End a run, or give up some of its items."),
-    "top": ("evenload.cli.monitoring.top:top", "Show devices and running jobs, live."),
-    "upload": ("evenload.cli.pipeline.upload:upload", "Copy the results of a run to a store (s3://, ...)."),
-    "verify": ("evenload.cli.zk:verify", "Verify a Groth16 proof."),
-    "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),
-    "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
-}
+SECTIONS = {
+    "Work over devices": {
+        "map": ("map.command:map_items", "Run a function over the lines of a file."),
+        "run": ("pipeline.run:run", "Run a pipeline described by a YAML file."),
+        "plan": ("pipeline.plan:plan", "Say what of a pipeline fits where, and how long it takes."),
+        "init": ("pipeline.init:init", "Write a small job file to start from."),
+        "simulate": ("simulate.command:simulate_fleet", "Ask what a fleet would do with your items."),
+        "bench": ("bench.command:bench", "Measure how work scales over the devices of this machine."),
+    },
+    "Runs": {
+        "status": ("pipeline.status:status", "Say how far a run is, by stage and group."),
+        "top": ("monitoring.top:top", "Show devices and running jobs, live."),
+        "dash": ("monitoring.dash:dash", "Show a run in the browser, while it runs or after."),
+        "stop": ("pipeline.stop:stop", "End a run, or give up some of its items."),
+        "retry": ("pipeline.retry:retry", "Go on with a run, and try again what failed."),
+        "report": ("report:report", "Make the HTML report or the trace of a run folder."),
+        "certify": ("certify:certify", "Prove how close to the best possible a run came."),
+        "upload": ("pipeline.upload:upload", "Copy the results of a run to a store (s3://, ...)."),
+    },
+    "This machine": {
+        "devices": ("devices:devices", "List the devices, their scores and their load."),
+        "doctor": ("doctor:doctor", "Say what works here, and what to install for the rest."),
+        "warm": ("warm:warm", "Compile beforehand what first answers would wait for."),
+        "completion": ("completion:completion", "Print the completion script of a shell."),
+    },
+    "Training, experts, proofs": {
+        "audit": ("audit:audit", "Say where the time of devices went in any program's trace."),
+        "plan-training": ("plan_training:plan_training", "Say what unequal GPUs would get of a batch."),
+        "clients": ("clients.group:clients", "Train many small models at once: federated rounds."),
+        "moe": ("moe.group:moe", "Place the experts of a mixture of experts, route batches."),
+        "merkle": ("merkle.group:merkle", "Roots and proofs of Merkle trees over files."),
+        "zk": ("zk:zk", "Make and verify Groth16 proofs, look into their keys."),
+    },
+}  # fmt: skip
+COMMANDS = {name: home for section in SECTIONS.values() for name, (home, _) in section.items()}
+MOVED = {"prove": "zk prove", "fullprove": "zk fullprove", "verify": "zk verify"}
 DISK_FAULTS = (errno.EINVAL, errno.EIO, errno.ESTALE)  # of a file that was opened: the error names none
 WITHOUT_WORKERS = ("certify", "completion", "doctor", "plan-training", "simulate")
 EXIT_CODES = """\b
@@ -86,7 +70,47 @@ class ReaderLeft(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group of commands that imports one only to run it or to print its help."""
+    """A group of commands that imports one only to run it or to print its help.
+
+    sections  by heading and name, where below ``evenload.cli`` a command is (``module:name``) and what it
+              is for
+    """
+
+    def __init__(self, *args: Any, sections: dict[str, dict[str, tuple[str, str]]], **extra: Any):
+        super().__init__(*args, **extra)
+        self._sections = sections
+        self._homes = {name: home for section in sections.values() for name, home in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._homes:
+            return None
+        module, _, name = self._homes[cmd_name][0].partition(":")
+        return getattr(importlib.import_module(f"evenload.cli.{module}"), name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and not args[0].startswith("-") and args[0] not in self._homes and not ctx.resilient_parsing:
+            raise UnknownName("command", args[0], self._homes)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        # A key press: it must not wait for the import of every command.
+        names = [name for name in sorted(self._homes) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._homes[name][1]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, says) for name, (_, says) in section.items()])
+
+
+class TopGroup(LazyGroup):
+    """All commands: old names lead to the new ones, and a reader who leaves ends them quietly."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
@@ -100,38 +124,22 @@ class LazyGroup(click.Group):
         except BrokenPipeError as error:
             raise ReaderLeft from error
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        __import__(module)
-        return getattr(sys.modules[module], name)
-
     def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            raise UnknownName("command", args[0], COMMANDS)
+        if args and args[0] in MOVED:
+            new, rest = MOVED[args[0]], args[1:]
+            if args[0] == "prove" and "--serve" in rest:
+                at = rest.index("--serve")
+                new, rest = "zk serve", [*rest[at + 1 : at + 2], *rest[:at], *rest[at + 2 :]]
+            click.echo(f"note: `evenload {args[0]}` is `evenload {new}` now", err=True)
+            args = [*new.split(), *rest]
         if args and args[0] in COMMANDS and args[0] not in WITHOUT_WORKERS:
             refuse_windows(f"`evenload {args[0]}`", sys.platform)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        # A key press: it must not wait for the import of every command.
-        names = [name for name in sorted(COMMANDS) if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
-        return commands + click.Command.shell_complete(self, ctx, incomplete)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
-
 
 @click.group(
-    cls=LazyGroup,
+    cls=TopGroup,
+    sections=SECTIONS,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

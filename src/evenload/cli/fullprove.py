@@ -1,4 +1,4 @@
-"""``evenload fullprove``: a circuit's WASM, its inputs and a key to a verified proof."""
+"""``evenload zk fullprove``: a circuit's WASM, its inputs and a key to a verified proof."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from evenload.errors import EvenloadError, MissingExtra
 
 @dataclass(frozen=True, slots=True)
 class FullProveRequest:
-    """The options of ``evenload fullprove``."""
+    """The options of ``evenload zk fullprove``."""
 
     circuit: Path
     inputs: Path
@@ -55,10 +55,10 @@ def fullprove(request: FullProveRequest) -> int:
     """Calculate the witness of INPUT.json by CIRCUIT.wasm, prove it with ZKEY, and verify the proof.
 
     CIRCUIT.wasm is what circom 2 compiles (--wasm), the witness that of snarkjs byte for byte. It runs in a
-    sandbox. INPUT.proof.json and INPUT.public.json are written as by `evenload prove`.
+    sandbox. INPUT.proof.json and INPUT.public.json are written as by `evenload zk prove`.
 
     \b
-    evenload fullprove circuit_js/circuit.wasm input.json circuit.zkey
+    evenload zk fullprove circuit_js/circuit.wasm input.json circuit.zkey
     """
     request.out.mkdir(parents=True, exist_ok=True)
     name = request.inputs.stem

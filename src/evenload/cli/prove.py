@@ -1,4 +1,4 @@
-"""``evenload prove``: a key and witnesses to verified proofs, over every device."""
+"""``evenload zk prove``: a key and witnesses to verified proofs, over every device."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import click
 
 from evenload._private_files import whole_file
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
-from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
+from evenload.cli.options import PATH, json_option, passed_as, quiet_option
 from evenload.errors import ConfigError, EvenloadError, quoted, reason_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProveOptions:
-    """The options of ``evenload prove``."""
+    """The options of ``evenload zk prove``."""
 
     zkey: Path
     witnesses: tuple[Path, ...]
@@ -32,12 +32,6 @@ class ProveOptions:
     policy: str
     threads: int | None
     level: str | None
-    serve: str | None
-    has_token: bool
-    most_waiting: int
-    limit: float
-    most_witness: str
-    witness_folder: Path | None
     as_json: bool
     quiet: bool
 
@@ -49,7 +43,7 @@ class ProveOptions:
 
 @click.command()
 @click.argument("zkey", type=PATH)
-@click.argument("witnesses", type=PATH, nargs=-1, metavar="WITNESS.wtns...")
+@click.argument("witnesses", type=PATH, nargs=-1, required=True, metavar="WITNESS.wtns...")
 @click.option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
 @click.option(
     "--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: one witness here, more over cpu."
@@ -60,23 +54,6 @@ class ProveOptions:
     "--level",
     help="Kernels: ifma52, fma52x8, fma52x4, word64 (CPU), u64, limb13 (GPU); default: best.",
 )
-@click.option(
-    "--serve", metavar="ADDRESS", help="Serve proofs at unix:PATH or HOST:PORT; all files are keys."
-)
-@click.option(
-    "--token/--no-token", "has_token", default=True, help="With --serve: ask for a token on a port."
-)
-@click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="With --serve.")
-@click.option(
-    "--limit",
-    type=NumberRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --serve: for one proof.",
-)
-@click.option("--most-witness", default="256 MiB", show_default=True, help="With --serve: largest witness.")
-@click.option("--witness-folder", type=PATH, help="With --serve: requests may name files in it.")
 @json_option
 @quiet_option
 @monitor_options
@@ -88,14 +65,9 @@ def prove(request: ProveOptions, monitors: Monitors) -> int:
     run kernels made for their processor, GPUs run WGSL through Vulkan, Metal or Direct3D 12.
 
     \b
-    evenload prove circuit.zkey w1.wtns w2.wtns -o proofs --devices cpu*2
-    evenload prove circuit.zkey *.wtns -o proofs --devices wgpu:0,cpu
-    evenload prove --serve unix:proofs.sock circuit.zkey other.zkey --devices cpu*2
+    evenload zk prove circuit.zkey w1.wtns w2.wtns -o proofs --devices cpu*2
+    evenload zk prove circuit.zkey *.wtns -o proofs --devices wgpu:0,cpu
     """
-    if request.serve is not None:
-        return _serve(request, request.serve)
-    if not request.witnesses:
-        raise ConfigError("no witness was given", hint="evenload prove circuit.zkey witness.wtns")
     names = _names(request.witnesses)
     request.out.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -114,26 +86,6 @@ def prove(request: ProveOptions, monitors: Monitors) -> int:
         for row in rows:
             click.echo(row["proof"] or f"failed: {row['witness']}")
     return 1 if n_failed else 0
-
-
-def _serve(request: ProveOptions, address: str) -> int:
-    from evenload.cli.serving.proof_server import ServeRequest, serve_proofs
-
-    with watched(f"prove --serve {address}", None):
-        return serve_proofs(
-            ServeRequest(
-                address,
-                (request.zkey, *request.witnesses),
-                request.devices,
-                request.level,
-                request.has_token,
-                request.most_waiting,
-                request.limit,
-                request.most_witness,
-                request.witness_folder,
-                request.quiet,
-            )
-        )
 
 
 def _proofs(

@@ -26,7 +26,7 @@ def warm(parts: tuple[str, ...], keys: tuple[Path, ...], as_json: bool) -> int:
 
     Kernels that come with the package need nothing made. Others are compiled and kept in
     EVENLOAD_KERNEL_CACHE (by default ~/.cache/evenload/kernels), and what torch compiles in
-    TORCHINDUCTOR_CACHE_DIR. A proving key is kept checked and converted, for `evenload prove`. In a
+    TORCHINDUCTOR_CACHE_DIR. A proving key is kept checked and converted, for `evenload zk prove`. In a
     container's build, run it as the user that will run the container.
     """
     for part in parts:

@@ -1,4 +1,4 @@
-"""``evenload verify``: are proofs valid; ``evenload zk``: look into keys, make INSECURE keys and circuits."""
+"""``evenload zk``: are proofs valid, what is in keys; make INSECURE keys and circuits, too."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._private_files import read_named
+from evenload.cli import LazyGroup
 from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError, EvenloadError, printable, quoted, reason_of
 
@@ -17,12 +18,33 @@ if TYPE_CHECKING:
     from evenload.zk.verifier import Verifier
 
 
-@click.group()
+SECTIONS = {
+    "Proofs": {
+        "prove": ("prove:prove", "Prove witnesses, over every device, and verify the proofs."),
+        "fullprove": ("fullprove:fullprove", "From a circuit's WASM and its inputs to a verified proof."),
+        "verify": ("zk:verify", "Verify proofs."),
+        "serve": ("serving.proof_server:serve", "Serve proofs over HTTP, with keys that stay loaded."),
+        "calldata": ("zk:calldata", "Print a proof as arguments of the contract's verifyProof."),
+    },
+    "Keys": {
+        "info": ("zk:info", "Say what a key is: sizes, hash, contributions."),
+        "check": ("zk:check", "Say whether a key is one of a circuit."),
+        "vkey": ("zk:vkey", "Export the verification key, as snarkjs does."),
+        "solidity": ("zk:solidity", "Write a contract that verifies proofs."),
+    },
+    "To try": {
+        "circuit": ("zk:circuit", "Write a circuit and a witness of it."),
+        "devsetup": ("zk:devsetup", "Make an INSECURE key, for tests and benchmarks."),
+    },
+}  # fmt: skip
+
+
+@click.group(cls=LazyGroup, sections=SECTIONS)
 def zk() -> None:
-    """Groth16 keys and circuits: info, vkey, solidity, devsetup, circuit."""
+    """Groth16 over BN254: proofs by every device, and their keys."""
 
 
-@zk.command()
+@click.command()
 @click.argument("zkey", type=PATH)
 @click.option(
     "--check", is_flag=True, help="Check every point too, as a prover does (needs the kernels extra)."
@@ -66,7 +88,26 @@ def _check_points(key: "ZKey") -> None:
     CpuKey.load(key, best_level())
 
 
-@zk.command()
+@click.command()
+@click.argument("zkey", type=PATH)
+@click.argument("r1cs", type=PATH)
+def check(zkey: Path, r1cs: Path) -> int:
+    """Say whether ZKEY is a key of the circuit R1CS: by its sizes and matrices A and B. Exit code 0: it is,
+    1: not.
+
+    That the points of the key are right, and of its matrix C, is what its ceremony proves: for those have
+    `snarkjs zkey verify` check it, with the powers of tau.
+    """
+    from evenload.zk.formats.r1cs import read_r1cs
+    from evenload.zk.formats.zkey import read_zkey
+    from evenload.zk.key_terms import why_not_of
+
+    why_not = why_not_of(read_zkey(zkey), read_r1cs(r1cs))
+    click.echo(f"not a key of this circuit: {why_not}" if why_not else "a key of this circuit")
+    return 1 if why_not else 0
+
+
+@click.command()
 @click.argument("zkey", type=PATH)
 @click.option("-o", "--out", type=PATH, help="Write here instead of to stdout.")
 def vkey(zkey: Path, out: Path | None) -> int:
@@ -81,7 +122,7 @@ def vkey(zkey: Path, out: Path | None) -> int:
     return 0
 
 
-@zk.command()
+@click.command()
 @click.argument("key", type=PATH)
 @click.option("--name", default="Groth16Verifier", show_default=True, help="What the contract is called.")
 @click.option("-o", "--out", type=PATH, help="Write here instead of to stdout.")
@@ -97,7 +138,18 @@ def solidity(key: Path, name: str, out: Path | None) -> int:
     return 0
 
 
-@zk.command()
+@click.command()
+@click.argument("public", type=PATH)
+@click.argument("proof", type=PATH)
+def calldata(public: Path, proof: Path) -> int:
+    """Print PROOF and PUBLIC as the arguments of a contract's verifyProof, as snarkjs exports calldata."""
+    from evenload.zk.solidity import calldata_text
+
+    click.echo(calldata_text(*_statement(public, proof)))
+    return 0
+
+
+@click.command()
 @click.argument("r1cs", type=PATH)
 @click.option("-o", "--out", type=PATH, required=True, help="The key to write (.zkey).")
 @click.option("--seed", help="Derive the trapdoor from this text, to get the same key each time.")
@@ -118,7 +170,7 @@ def devsetup(r1cs: Path, out: Path, seed: str | None, quiet: bool) -> int:
     return 0
 
 
-@zk.command()
+@click.command()
 @click.argument("kind", type=click.Choice(["chain", "poseidon", "sha256"]))
 @click.option(
     "--size", type=click.IntRange(1), required=True, help="Constraints, depth of the tree, or bytes."

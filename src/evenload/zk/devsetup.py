@@ -9,7 +9,7 @@ points of an MSM makes them: every scalar is a bucket.
 import hashlib
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,15 @@ from evenload.gpu.llvm import programs, rows
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.cpu import msm
 from evenload.zk.formats.r1cs import R1cs
-from evenload.zk.formats.zkey import COEFFICIENT, MAX_DOMAIN, ZKey, point_rows
+from evenload.zk.formats.zkey import MAX_DOMAIN, ZKey, point_rows
+from evenload.zk.key_terms import (
+    aligned,
+    coefficients,
+    combine_rows,
+    domain_of,
+    montgomery_rows,
+    with_public_rows,
+)
 
 WARNING = "INSECURE dev set-up: one party knew the trapdoor and can forge proofs"
 R = FR.modulus
@@ -34,12 +42,12 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
     Raises ConfigError for a circuit that needs a domain above 2^27.
     """
     say = progress or (lambda _: None)
-    size = max(2, 1 << (circuit.n_constraints + circuit.n_public).bit_length())
+    size = domain_of(circuit)
     if size > MAX_DOMAIN:
         raise ConfigError(f"{circuit.n_constraints} constraints need a domain of {size}, more than 2^27")
     tau, alpha, beta, delta = (_trapdoor(seed, name) for name in ("tau", "alpha", "beta", "delta"))
     say("scalars")
-    terms = _with_public_rows(circuit)
+    terms = with_public_rows(circuit)
     scalars = _section_scalars(circuit, terms, size, (tau, alpha, beta, delta))
     say("points of G1")
     g1 = _Multiples(1, sum(map(len, scalars.values())))
@@ -61,7 +69,7 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
         delta1=delta1,
         delta2=G2.multiply(G2.generator, delta),
         ic=tuple(_plain_points(ic)),
-        coefficients=_coefficients(terms),
+        coefficients=coefficients(terms),
         sections=sections,
         offsets=dict.fromkeys(sections, 0),
         contributions=_contribution(delta1),
@@ -76,10 +84,10 @@ def _section_scalars(
     a, b, c = _columns(circuit, terms, _lagrange_at(tau, size))
     first = circuit.n_public + 1  # of the private wires
     unit, over_delta = (beta, alpha, 1), tuple(v * pow(delta, -1, R) % R for v in (beta, alpha, 1))
-    k_public = _combine_rows(a[:first], b[:first], c[:first], unit)
-    k_private = _combine_rows(a[first:], b[first:], c[first:], over_delta)
+    k_public = combine_rows(a[:first], b[:first], c[:first], unit)
+    k_private = combine_rows(a[first:], b[first:], c[first:], over_delta)
     h = _lagrange_at(tau, 2 * size)[1::2]
-    h = _combine_rows(h, h, h, (pow(delta, -1, R) * pow(2, -256, R) % R, 0, 0))
+    h = combine_rows(h, h, h, (pow(delta, -1, R) * pow(2, -256, R) % R, 0, 0))
     return {"A": a, "B1": b, "C": k_private, "H": h, "IC": k_public}
 
 
@@ -89,28 +97,14 @@ def _trapdoor(seed: str | None, name: str) -> int:
     return 1 + int.from_bytes(hashlib.sha512(f"{seed}:{name}".encode()).digest(), "little") % (R - 1)
 
 
-def _with_public_rows(circuit: R1cs) -> np.ndarray:
-    """The terms, and one row more for the constant and each public wire: it keeps their columns
-    independent."""
-    extra = np.zeros(circuit.n_public + 1, COEFFICIENT)
-    extra["wire"] = np.arange(circuit.n_public + 1)
-    extra["row"] = circuit.n_constraints + extra["wire"]
-    extra["value"][:, 0] = 1
-    return np.concatenate([circuit.terms, extra])
-
-
-def _montgomery_rows(*values: int) -> np.ndarray:
-    return rows.from_integers([FR.montgomery(value) for value in values])
-
-
 def _lagrange_at(tau: int, size: int) -> np.ndarray:
     """[size, 4]: every Lagrange polynomial of the domain at tau, Montgomery."""
     root = FR.root_of_unity(size)
     nodes, out = rows.empty(size, 32), rows.empty(size, 32)
-    one, base = _montgomery_rows(1), _montgomery_rows(root)
+    one, base = montgomery_rows(1), montgomery_rows(root)
     programs.scalar().powers(*map(rows.address, (one, base, nodes)), size)
     factor = (pow(tau, size, R) - 1) * pow(size, -1, R) % R
-    point, scale = _montgomery_rows(tau), _montgomery_rows(factor)
+    point, scale = montgomery_rows(tau), montgomery_rows(factor)
     programs.scalar().lagrange(rows.address(nodes), size, *map(rows.address, (point, scale, out)))
     return out
 
@@ -127,28 +121,6 @@ def _columns(circuit: R1cs, terms: np.ndarray, lagrange: np.ndarray) -> list[np.
         at = map(rows.address, (lagrange, *targets))
         programs.scalar().sparse_products(rows.address(chosen), len(chosen), *at)
     return columns
-
-
-def _combine_rows(a: np.ndarray, b: np.ndarray, c: np.ndarray, factors: Sequence[int]) -> np.ndarray:
-    """a*x + b*y + c*z."""
-    a, b, c = (_aligned(array) for array in (a, b, c))
-    out, scale = rows.empty(len(a), 32), _montgomery_rows(*factors)
-    programs.scalar().combine_rows(*map(rows.address, (a, b, c, scale, out)), len(a))
-    return out
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    out = rows.empty(len(array), 32)
-    out[:] = array
-    return out
-
-
-def _coefficients(terms: np.ndarray) -> np.ndarray:
-    """The terms of A and B, as section 4 has them."""
-    kept = terms[terms["matrix"] < 2].copy()
-    values = kept["value"]
-    kept["value"] = _combine_rows(values, values, values, (pow(2, 512, R), 0, 0))
-    return kept
 
 
 def _contribution(delta1: Any) -> bytes:
@@ -211,7 +183,7 @@ class _Multiples:
         bases = self._bases(self._table)
         out = np.empty((len(scalars), 8 * self.degree), np.uint64)
         for first in range(0, len(scalars), _BLOCK):
-            block = _aligned(scalars[first : first + _BLOCK])
+            block = aligned(scalars[first : first + _BLOCK])
             out[first : first + len(block)] = msm.sum_groups(bases, *self._positions(block))
         return out
 

@@ -52,7 +52,7 @@ class Prover(Closing):
              default: the best there is
     policy   how a batch is dealt to several devices
     keep     the next process finds the key checked (for CPU devices, if ``zkey`` is a path): it is kept in
-             the user's private cache, as ``evenload prove`` does
+             the user's private cache, as ``evenload zk prove`` does
     stats    counts of ``prove``, and of batches over several devices; a spawned worker has its own
 
     Raises FormatError for a bad key, MissingExtra without the kernels extra (or wgpu, for a GPU),

@@ -1,12 +1,13 @@
 """A contract in Solidity that verifies the proofs of one key, on any chain with the precompiles of BN254."""
 
 import re
+from collections.abc import Sequence
 from string import Template
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
 from evenload.gpu.field import FQ, FR
-from evenload.zk.groth16 import VerificationKey
+from evenload.zk.groth16 import Proof, VerificationKey
 from evenload.zk.verifier import Verifier
 
 _CONTRACT = Template("""\
@@ -100,6 +101,18 @@ def verifier_contract(key: VerificationKey, name: str = "Groth16Verifier") -> st
         name=name, r=FR.modulus, q=FQ.modulus, n_public=key.n_public, ic0_x=x0, ic0_y=y0,
         terms="\n".join(terms), pairs="\n".join(pairs),
     )  # fmt: skip
+
+
+def calldata_text(public: Sequence[int], proof: Proof) -> str:
+    """The arguments of ``verifyProof`` in hexadecimal, as snarkjs exports calldata."""
+    b = _words(proof.b)
+    words = ",".join(f'"0x{value:064x}"' for value in public)
+    return f"{_pair(proof.a)},[{_pair(b[:2])},{_pair(b[2:])}],{_pair(proof.c)},[{words}]"
+
+
+def _pair(point: Any) -> str:
+    x, y = point or (0, 0)
+    return f'["0x{x:064x}", "0x{y:064x}"]'
 
 
 def _words(point: Any) -> tuple[int, int, int, int]:

@@ -61,7 +61,7 @@ def is_right(page):
 
 def test_killed_workers_and_the_end_of_the_service_lose_no_request(tmp_path, popen, until):
     at = tmp_path / "s"
-    command = [sys.executable, "-m", "evenload", "prove", "--serve", f"unix:{at}", str(DATA / "circuit.zkey"),
+    command = [sys.executable, "-m", "evenload", "zk", "serve", f"unix:{at}", str(DATA / "circuit.zkey"),
                "--devices", "cpu", "--most-waiting", "5"]  # fmt: skip
     server = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                    env=os.environ | {"EVENLOAD_KERNEL_CACHE": str(tmp_path / "cache")})  # fmt: skip

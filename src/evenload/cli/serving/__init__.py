@@ -1,1 +1,1 @@
-"""``evenload prove --serve``: proofs over HTTP."""
+"""``evenload zk serve``: proofs over HTTP."""

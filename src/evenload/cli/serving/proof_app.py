@@ -254,7 +254,7 @@ def _answer_to(error: Exception) -> Response:
         return _refusal(503, cause.message, "send it again", {"retry-after": "1"})
     if isinstance(cause, TaskTimeout):
         why = "the proof took longer than the service allows; its worker was replaced"
-        return _refusal(504, why, "evenload prove --serve ... --limit SECONDS allows more")
+        return _refusal(504, why, "evenload zk serve ... --limit SECONDS allows more")
     statuses = {UnknownName: 404, _TooLarge: 413, InvalidProof: 422, FormatError: 400, ConfigError: 400}
     status = next((status for kind, status in statuses.items() if isinstance(cause, kind)), 500)
     if isinstance(cause, EvenloadError):

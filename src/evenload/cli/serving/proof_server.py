@@ -1,4 +1,4 @@
-"""The server of the proving service: a port or a socket file, until it is stopped and all are answered."""
+"""``evenload zk serve``: proofs at a port or a socket file, until it is stopped and all are answered."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,8 @@ from pathlib import Path
 import click
 
 from evenload._optional import require
+from evenload.cli.monitoring.monitoring import watched
+from evenload.cli.options import PATH, NumberRange, passed_as, quiet_option
 from evenload.dashboard.guard import is_loopback
 from evenload.errors import ConfigError, quoted
 
@@ -22,7 +24,7 @@ BURST = 256  # connections beyond those that wait, each of which gets its 503
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """The options of ``evenload prove --serve``."""
+    """The options of ``evenload zk serve``."""
 
     address: str
     keys: tuple[Path, ...]
@@ -34,6 +36,31 @@ class ServeRequest:
     most_witness: str
     witness_folder: Path | None
     quiet: bool
+
+
+@click.command()
+@click.argument("address")
+@click.argument("keys", type=PATH, nargs=-1, required=True, metavar="ZKEY...")
+@click.option("--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: cpu.")
+@click.option("--level", help="Kernels, as of `evenload zk prove`; default: best.")
+@click.option("--token/--no-token", "has_token", default=True, help="Ask for a token on a port.")
+@click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="Requests.")
+@click.option(
+    "--limit", "limit_s", type=NumberRange(0, min_open=True), default=600.0, show_default=True,
+    metavar="SECONDS", help="For one proof.",
+)  # fmt: skip
+@click.option("--most-witness", default="256 MiB", show_default=True, help="The largest witness.")
+@click.option("--witness-folder", type=PATH, help="Requests may name files in it.")
+@quiet_option
+@passed_as(ServeRequest)
+def serve(request: ServeRequest) -> int:
+    """Serve proofs by the keys ZKEY... at ADDRESS, unix:PATH or HOST:PORT, until Ctrl-C or SIGTERM.
+
+    \b
+    evenload zk serve unix:proofs.sock circuit.zkey other.zkey --devices cpu*2
+    """
+    with watched(f"zk serve {request.address}", None):
+        return serve_proofs(request)
 
 
 def serve_proofs(request: ServeRequest) -> int:
@@ -99,7 +126,7 @@ def _bound(address: str) -> Iterator[tuple[socket.socket, str, str]]:
         return
     from evenload.dashboard.limited_server import listen, parse_address
 
-    hint = "--serve unix:PATH, --serve 127.0.0.1:8700, or --serve :0"
+    hint = "give unix:PATH, 127.0.0.1:8700, or :0 for any free port"
     if ":" not in address:
         raise ConfigError(f"{quoted(address)} is no address", hint=hint)
     host, port = parse_address(address, hint)
