@@ -71,6 +71,14 @@ def test_snarkjs_of_today_writes_the_same(compiled, name, tmp_path):
     assert file_of(ours) == (tmp_path / "w.wtns").read_bytes()
 
 
+def test_of_a_circuit_with_buses_it_is_the_file_of_circoms_own_program(compiled, tmp_path):
+    """The oracle is the program in JavaScript that circom writes beside the WASM."""
+    wasm, inputs, theirs = compiled("buses"), DATA / "circom" / "buses.input.json", tmp_path / "w.wtns"
+    program = wasm.with_name("generate_witness.js")
+    subprocess.run(["node", program, wasm, inputs, theirs], check=True, capture_output=True, timeout=500)
+    assert file_of(calculate_witness(wasm, parse_inputs(inputs.read_bytes()))) == theirs.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [

@@ -1,4 +1,4 @@
-"""The inputs of a circuit as its users write them: JSON of signals, each a number or lists of numbers."""
+"""The inputs of a circuit as its users write them: JSON of signals, each a number, a list or a bus."""
 
 import re
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,400}|0[xX][0-9a-fA-F]{1,400}")
 def parse_inputs(text: str | bytes, source: str = "the inputs") -> dict[str, list[int]]:
     """The values of each signal, in the order in which circom counts them, each in [0, r).
 
+    A bus is an object of its signals, an array of buses a list of objects: ``{"p": {"x": 1}}`` gives ``p.x``,
+    and ``{"s": [{"w": [1, 2]}]}`` gives ``s[0].w``: circom's names, which may be given as such.
     Numbers are integers, or text in decimal or hexadecimal ("0x..."), reduced modulo r as snarkjs does.
     Raises FormatError for text that is no such JSON or has more than 256 MiB, naming the signal.
     """
@@ -30,11 +32,35 @@ def parse_inputs(text: str | bytes, source: str = "the inputs") -> dict[str, lis
 
 def values_of(given: Mapping[str, Any], source: str = "the inputs") -> dict[str, list[int]]:
     """As ``parse_inputs``, of what was parsed already."""
-    found = {}
+    found: dict[str, list[int]] = {}
     for name, value in given.items():
-        where = f"{source}: signal {quoted(name)}"
-        found[name] = [_number(one, where) for one in _flat(value, where)]
+        _add_signals(found, name, value, source)
     return found
+
+
+def _add_signals(found: dict[str, list[int]], name: str, value: Any, source: str, depth: int = 0) -> None:
+    where = f"{source}: signal {quoted(name)}"
+    leaves = [] if isinstance(value, dict) else _flat(value, where)
+    n_objects = sum(isinstance(one, dict) for one in leaves)
+    if isinstance(value, dict) or n_objects:
+        if depth > MOST_DEPTH:
+            raise FormatError(f"{where}: objects nested deeper than {MOST_DEPTH}")
+        if n_objects < len(leaves):
+            raise FormatError(f"{where}: numbers among objects", hint="give one object for each bus")
+        is_bus = isinstance(value, dict)
+        parts = (
+            ((f".{k}", v) for k, v in value.items())
+            if is_bus
+            else ((f"[{k}]", v) for k, v in enumerate(value))
+        )
+        for part, below in parts:
+            _add_signals(found, f"{name}{part}", below, source, depth + 1)
+        return
+    if name in found:
+        raise FormatError(
+            f"{where} is given twice", hint="give it once, inside of its bus or by its whole name"
+        )
+    found[name] = [_number(one, where) for one in leaves]
 
 
 def signal_hash(name: str) -> tuple[int, int]:
