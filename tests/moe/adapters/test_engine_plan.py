@@ -144,7 +144,7 @@ def test_a_group_that_does_not_exist_yet_asks_nobody(monkeypatch):
 
 
 def routed_peak(row, loads, gpus):
-    """The busiest GPU's load in the best routing over the slots: a linear program, solved by SciPy's HiGHS."""
+    """The busiest GPU's load in the best routing over the slots, by SciPy's HiGHS."""
     held = np.array(row).reshape(gpus, -1)
     ways = [(e, g) for g in range(gpus) for e in set(held[g].tolist()) if e >= 0]
     whole = np.array([[float(way[0] == e) for way in ways] + [0.0] for e in range(len(loads))])

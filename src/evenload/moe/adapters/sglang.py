@@ -53,9 +53,9 @@ def rebalance_experts(
     algorithm          SGLang's enum member or its name. A name that ends in ``hierarchical`` keeps groups on
                        their nodes; one that begins with ``elasticity_aware`` leaves dead ranks out
     policy             "eplb" plans for the sum of the windows; "search" for each of them, routed exactly
-    fetch_tokens       what a move costs, as in ``MoveCosts``: where ``policy`` is "search", and SGLang's manager
-                       plans for a running engine, its map in use gives way by ``MoveRule``; None: wherever
-                       another is more even
+    fetch_tokens       what a move costs, as in ``MoveCosts``: where SGLang's manager plans for a running
+                       engine by "search", the map in use gives way by ``MoveRule``; None: wherever another
+                       is more even
     active_ranks       [ranks], for ``elasticity_aware``; by default SGLang is asked. Slots of dead ranks hold
                        expert 0, as SGLang has it, and no map leads there
 
