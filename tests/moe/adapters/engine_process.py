@@ -178,6 +178,15 @@ def sglang():
         assert (location.physical_to_logical_map[layer][found] == ids).all()
         return found
 
+    if answer["ours"]:  # as its manager asks, with the map in use: none has paid yet, so none moves
+        from evenload.moe.adapters.sglang import by_one_or_all
+
+        def ask(manager, loads, *, broadcast_over_world):
+            return eplb_algorithms.rebalance_experts(loads, P, P // G, None, 1, algorithm)[0]
+
+        answer["stays"] = bool(
+            (by_one_or_all(ask, None, weight, broadcast_over_world=False) == trivial).all()
+        )
     answer["weighted"] = hasattr(describe(0), "evenload")
     slots(0)
     location.update(metadata(maps), update_layer_ids=[1])

@@ -385,6 +385,7 @@ def test_the_engines_own_loader_and_modules(installed, tmp_path, name, version, 
         assert found["policy"] == names[mode]
     else:
         assert found["ours"] == (mode != "off")
+        assert found.get("stays", False) == (mode in ("search", "weighted"))
         assert found["weighted"] == (mode == "weighted")
     if mode == "weighted":
         assert max([found["imbalance"]] if name == "sglang" else found["imbalance"]) < 1.1

@@ -44,9 +44,9 @@ def load_into_sglang() -> None:
     if mode == "weighted":
         from evenload.moe.adapters import sglang_weighted
 
-        sglang_weighted.register()
+        sglang_weighted.register(_fetch_tokens())
         return
-    sglang.register("eplb" if mode == "eplb" else "search")
+    sglang.register("eplb" if mode == "eplb" else "search", _fetch_tokens())
 
 
 def _fetch_tokens() -> float | None:

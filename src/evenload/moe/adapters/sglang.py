@@ -6,6 +6,7 @@ sglang.install("search")      # placements by search, for batches that are route
 """
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -21,9 +22,12 @@ from evenload.moe.adapters.after_import import after_import
 from evenload.moe.adapters.engine_plan import EnginePlanner
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
+from evenload.moe.search.move_costs import FETCH_TOKENS
 
 ALGORITHMS = "sglang.srt.eplb.eplb_algorithms"
+LOCATION = "sglang.srt.eplb.expert_location"
 MANAGER_PLANS = "sglang.srt.eplb.eplb_manager.EPLBManager._compute_expert_location_metadata"
+TARGET = 1.03  # imbalance that a map in use is brought to
 _all_plan = ContextVar("all_plan", default=False)
 log = logging.getLogger("evenload.moe")
 
@@ -40,6 +44,7 @@ def rebalance_experts(
     *,
     policy: Policy = "eplb",
     active_ranks: Sequence[bool] | None = None,
+    fetch_tokens: float | None = FETCH_TOKENS,
 ) -> tuple[Any, Any, Any]:
     """``physical_to_logical_map`` [layers, slots], ``logical_to_all_physical_map`` [layers, experts, X]
     padded with -1, and ``expert_count`` [layers, experts]: int64 tensors on the CPU.
@@ -48,6 +53,9 @@ def rebalance_experts(
     algorithm          SGLang's enum member or its name. A name that ends in ``hierarchical`` keeps groups on
                        their nodes; one that begins with ``elasticity_aware`` leaves dead ranks out
     policy             "eplb" plans for the sum of the windows; "search" for each of them, routed exactly
+    fetch_tokens       what a move costs, as in ``MoveCosts``: where SGLang's manager plans for a running
+                       engine by "search", the map in use gives way by ``MoveRule``; None: wherever another
+                       is more even
     active_ranks       [ranks], for ``elasticity_aware``; by default SGLang is asked. Slots of dead ranks hold
                        expert 0, as SGLang has it, and no map leads there
 
@@ -68,15 +76,27 @@ def rebalance_experts(
     n_kept = num_groups if name.endswith("hierarchical") and alive.all() else None
     # One rank that plans for all must not wait for others, nor one for ranks that may be dead.
     group = ("sglang.srt.distributed.parallel_state", "get_world_group")
+    all_plan = _all_plan.get() and not is_elastic
     planner = EnginePlanner(
-        policy, "equal" if policy == "eplb" else "routed", "sglang.evenload",
-        group if _all_plan.get() and not is_elastic else None,
+        policy, "equal" if policy == "eplb" else "routed", "sglang.evenload", group if all_plan else None,
+        TARGET, fetch_tokens=fetch_tokens,
     )  # fmt: skip
     n_nodes, dead = 1 if n_kept is None else num_nodes, np.flatnonzero(~alive).tolist()
     fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead)
-    phy2log = planner.plan(loads, fleet, n_kept)
+    old = _in_use((len(loads[0]), num_physical_experts)) if all_plan and policy == "search" else None
+    phy2log = planner.plan(loads, fleet, n_kept, old)
     maps = np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, loads.shape[2])
     return torch.from_numpy(maps[0]), torch.from_numpy(maps[1]), torch.from_numpy(maps[2])
+
+
+def _in_use(shape: tuple[int, int]) -> NDArray[np.int64] | None:
+    """The map that a running SGLang has in use, if it is of ``shape`` [layers, slots]."""
+    try:
+        location = sys.modules[LOCATION].get_global_expert_location_metadata()
+        found = location.physical_to_logical_map_cpu.numpy().astype(np.int64)
+    except (KeyError, AttributeError):  # nothing is in use yet
+        return None
+    return found if found.shape == shape else None
 
 
 def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
@@ -157,17 +177,19 @@ class LPLBSolver:
         return np.divide(by_copy, counts[:, None], out=self._even.copy(), where=has_load).astype(np.float32)
 
 
-def install(policy: Policy = "eplb") -> None:
+def install(policy: Policy = "eplb", fetch_tokens: float | None = FETCH_TOKENS) -> None:
     """Let SGLang use ``rebalance_experts`` of this module in this process, as the plugin does in all of them.
 
-    With "search", ranks of a running engine agree on one plan. Raises MissingExtra without SGLang.
+    With "search", ranks of a running engine agree on one plan, and experts move where that is worth
+    ``fetch_tokens``. Raises MissingExtra without SGLang.
     """
     if not is_installed("sglang"):
         raise MissingExtra(
             "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"
         )
     algorithms = require(ALGORITHMS)
-    setattr(algorithms, "rebalance_experts", partial(rebalance_experts, policy=policy))  # noqa: B010 (a module)
+    planned = partial(rebalance_experts, policy=policy, fetch_tokens=fetch_tokens)
+    setattr(algorithms, "rebalance_experts", planned)  # noqa: B010 (a module)
     after_import(MANAGER_PLANS.rsplit(".", 2)[0], _hook_manager)
 
 
@@ -187,13 +209,12 @@ def _hook_manager(module: Any) -> None:
     setattr(manager, name, compute)
 
 
-def register(policy: Policy = "eplb") -> None:
+def register(policy: Policy = "eplb", fetch_tokens: float | None = FETCH_TOKENS) -> None:
     """Register ``rebalance_experts`` with SGLang's hooks, for a plugin: SGLang applies it in this process."""
     registry, kind = hook_registry()
     registry.register(MANAGER_PLANS, by_one_or_all, kind.AROUND)
-    registry.register(
-        f"{ALGORITHMS}.rebalance_experts", partial(rebalance_experts, policy=policy), kind.REPLACE
-    )
+    planned = partial(rebalance_experts, policy=policy, fetch_tokens=fetch_tokens)
+    registry.register(f"{ALGORITHMS}.rebalance_experts", planned, kind.REPLACE)
 
 
 def by_one_or_all(original: Callable[..., Any], manager: Any, *arguments: Any, **named: Any) -> Any:

@@ -5,6 +5,7 @@ are made with the first placement and set for the same layers at the same time.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,20 @@ from evenload.moe.adapters.sglang import (
 )
 from evenload.moe.routing.weighted_choice import choose_slots
 from evenload.moe.routing.weighted_copies import WeightedCopies
+from evenload.moe.search.move_costs import FETCH_TOKENS
 
 EPLB = "sglang.srt.eplb"
 REPLACED = ("static", "dynamic")  # ways to choose a copy; "lp" and "fake" stay what they are
 _planned: list[tuple[Any, Any]] = []  # (phy2log, loads [layers, experts]) of the last plan
 
 
-def register() -> None:
-    """Register the hooks with SGLang, which applies them to its modules."""
+def register(fetch_tokens: float | None = FETCH_TOKENS) -> None:
+    """Register the hooks with SGLang, which applies them to its modules. ``fetch_tokens`` as for plans."""
     registry, kind = hook_registry()
     dispatch = f"{EPLB}.expert_location_dispatch"
-    registry.register(f"{ALGORITHMS}.rebalance_experts", plan, kind.REPLACE)
+    registry.register(
+        f"{ALGORITHMS}.rebalance_experts", partial(plan, fetch_tokens=fetch_tokens), kind.REPLACE
+    )
     registry.register(MANAGER_PLANS, by_one_or_all, kind.AROUND)
     registry.register(f"{EPLB}.expert_location.ExpertLocationMetadata.update", update, kind.AROUND)
     registry.register(f"{dispatch}.ExpertLocationDispatchInfo.init_new", describe, kind.AROUND)
