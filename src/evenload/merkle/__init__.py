@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from evenload.merkle.log.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint
     from evenload.merkle.log.keys import SigningKey, VerifierKey
     from evenload.merkle.log.log import Log
+    from evenload.merkle.log.note import Quorum
     from evenload.merkle.log.proof_text import verify_growth, verify_inclusion
     from evenload.merkle.log.published import check_published
     from evenload.merkle.partition import parallel_root
@@ -25,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "log.checkpoint": "Checkpoint read_checkpoint verify_checkpoint",
         "log.keys": "SigningKey VerifierKey",
         "log.log": "Log",
+        "log.note": "Quorum",
         "log.proof_text": "verify_growth verify_inclusion",
         "log.published": "check_published",
         "partition": "parallel_root",

@@ -1,12 +1,16 @@
 """``evenload merkle log``: a log from the command line, and what it says to bad input."""
 
+import base64
 import json
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from evenload.cli import main
 from evenload.cli.merkle.group import merkle
+from evenload.errors import FormatError
+from evenload.merkle import VerifierKey
 
 LEAVES = "first\nsecond\nthird\n"
 
@@ -54,6 +58,27 @@ def test_append_sign_prove_verify_check(made):
         done = call("verify", folder / "growth", "--key", key, "--old-checkpoint", checkpoint)
         assert done.return_value == code
     assert call("check", folder / "log", "--key", key).stdout == "8 leaves, as example.com/log has signed\n"
+
+
+def test_what_witnesses_answered_is_published_and_asked_for(made):
+    folder, key = made
+    note = (folder / "log" / "checkpoint").read_text()
+    text, lines, keys = note[: note.rfind("\n\n") + 1].encode(), "", []
+    for number in (1, 2):
+        secret = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+        witness = VerifierKey(f"w{number}.example", secret.public_key().public_bytes_raw(), b"\x04")
+        content = witness.key_id + bytes(8) + secret.sign(b"cosignature/v1\ntime 0\n" + text)
+        keys += ["--witness", str(witness)]
+        lines += f"\u2014 {witness.name} {base64.b64encode(content).decode()}\n"
+    (folder / "answers").write_text(lines.splitlines(keepends=True)[0])
+    assert call("cosign", folder / "log", folder / "answers", *keys).stdout == note + lines[: len(lines) // 2]
+    asked = ("check", folder / "log", "--key", key, *keys)
+    assert call(*asked, "--at-least", 1).stdout == "3 leaves, as example.com/log has signed\n"
+    with pytest.raises(FormatError, match="1 of the witnesses have signed, and 2 have to"):
+        call(*asked)
+    call("prove", folder / "log", 1, "-o", folder / "proof")
+    proof = ("verify", folder / "proof", "--key", key, *keys, "--leaf", b"second".hex())
+    assert call(*proof, "--at-least", 1).stdout == "valid\n"
 
 
 def test_bad_input_is_one_sentence(made, capsys):

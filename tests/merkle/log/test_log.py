@@ -1,11 +1,13 @@
 """A log in a folder, held against an independent implementation (tlog-scales), and what it refuses."""
 
+import base64
 import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from tlog_scales.writer import TilesWriter
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import (
     Log,
+    Quorum,
     SigningKey,
     check_published,
     read_checkpoint,
@@ -320,3 +323,63 @@ def test_extra_lines_are_passed_over(texts):
 def test_the_module_serves_what_it_names():
     assert log_module.__all__ == ["Log"]
     assert Path(log_module.__file__).name == "log.py"
+
+
+def answer_of(number, note, seconds=1679315147):
+    """What a witness answers, by C2SP's tlog-cosignature, made without evenload."""
+    secret = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+    text = note[: note.rfind("\n\n") + 1]
+    signed = secret.sign(f"cosignature/v1\ntime {seconds}\n{text}".encode())
+    key = Vkey(f"w{number}.example", None, 4, secret.public_key().public_bytes_raw())
+    content = key.key_id.to_bytes(4, "big") + seconds.to_bytes(8, "big") + signed
+    return key, f"\u2014 {key.name} {base64.b64encode(content).decode()}\n"
+
+
+def test_of_its_witnesses_enough_have_to_have_cosigned(opened):
+    opened.append(leaves_of(5))
+    note = opened.checkpoint(KEY)
+    answers = [answer_of(number, note) for number in range(3)]
+    keys = [key.serialize() for key, _ in answers]
+    assert opened.cosigned(answers[0][1] + answers[2][1], keys) == (opened.folder / "checkpoint").read_text()
+    theirs = TilesReader(LocalBackend(opened.folder)).get_checkpoint()
+    asked = VkeySet(Vkey.from_string(str(KEY.verifier)), *(key for key, _ in answers))
+    assert len(asked.verify(theirs.signatures, theirs)) == 3
+    for at_least in (None, 1, 2, 3):
+        rule, is_enough = Quorum(KEY.verifier, keys, at_least), at_least in (1, 2)
+        assert verify_inclusion(opened.inclusion_text(3), opened[3], rule) is is_enough
+        if is_enough:
+            assert check_published(opened.folder, rule).size == 5
+        else:
+            with pytest.raises(FormatError, match="2 of the witnesses have signed, and 3 have to"):
+                check_published(opened.folder, rule)
+    twice = Quorum(KEY.verifier, keys[:1] * 3)
+    assert twice.at_least == 1
+    opened.cosigned(answer_of(0, note, 1700000000)[1], keys)  # a later one in the place of the first
+    assert (opened.folder / "checkpoint").read_text().count("w0.example") == 1
+    with Log(opened.folder, is_writable=False) as again:
+        assert verify_checkpoint(again.inclusion_text(0).partition("\n\n")[2], Quorum(KEY.verifier, keys, 2))
+
+
+def test_cosignatures_of_others_of_another_text_or_time_are_refused(opened):
+    opened.append(leaves_of(2))
+    first = opened.checkpoint(KEY)
+    key, line = answer_of(1, first)
+    _, theirs = answer_of(2, first)
+    late = base64.b64decode(line.split()[2])
+    late = late[:4] + (1).to_bytes(8, "big") + late[12:]
+    for wrong in (
+        theirs,
+        f"\u2014 {key.name} {base64.b64encode(late).decode()}\n",
+        "",
+        "nonsense\n",
+        line + theirs,
+    ):
+        with pytest.raises(FormatError):
+            opened.cosigned(wrong, key.serialize())
+    opened.append(leaves_of(1))
+    second = opened.checkpoint(KEY)
+    with pytest.raises(FormatError, match="not one of this text"):
+        opened.cosigned(line, key.serialize())
+    assert (opened.folder / "checkpoint").read_text() == second
+    with pytest.raises(ConfigError, match="at_least=2 of 1 witnesses"):
+        Quorum(KEY.verifier, [key.serialize()], 2)

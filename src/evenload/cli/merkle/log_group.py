@@ -17,6 +17,12 @@ MOST_TEXT_BYTES = 2_000_000
 key_option = click.option(
     "--key", "keys", multiple=True, required=True, help="The log's verifier key, as keygen printed it."
 )
+witness_option = click.option(
+    "--witness", "witnesses", multiple=True, help="A witness's verifier key; it has to have cosigned."
+)
+at_least_option = click.option(
+    "--at-least", type=click.IntRange(1), metavar="K", help="Of the witnesses, so many are enough."
+)
 origin_option = click.option("--origin", help="The log's name, if it is not that of its key.")
 
 
@@ -141,6 +147,8 @@ def prove(folder: Path, index: int | None, grown_from: int | None, out: Path | N
 @log.command()
 @click.argument("proof", type=FILE)
 @key_option
+@witness_option
+@at_least_option
 @origin_option
 @click.option("--leaf", help="Your leaf, in hexadecimal.")
 @click.option("--leaf-file", type=FILE, help="Your leaf, the content of this file.")
@@ -149,11 +157,10 @@ def prove(folder: Path, index: int | None, grown_from: int | None, out: Path | N
 )
 @json_option
 def verify(
-    proof: Path, keys: tuple[str, ...], origin: str | None, leaf: str | None, leaf_file: Path | None,
-    old_checkpoint: Path | None, as_json: bool,
+    proof: Path, keys: tuple[str, ...], witnesses: tuple[str, ...], at_least: int | None, origin: str | None,
+    leaf: str | None, leaf_file: Path | None, old_checkpoint: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Check a PROOF that this or another program made. Exit code 0: it is valid, 1: it is not."""
-    from evenload.merkle import VerifierKey
     from evenload.merkle.log import proof_text
     from evenload.merkle.scheme import from_hex
 
@@ -161,7 +168,7 @@ def verify(
         raise ConfigError(
             "a proof says nothing by itself", hint="give --leaf, --leaf-file or --old-checkpoint, one of them"
         )
-    known = [VerifierKey.parse(key) for key in keys]
+    known = _known(keys, witnesses, at_least)
     text = _content(proof)
     read: Any = proof_text.read_inclusion if old_checkpoint is None else proof_text.read_growth
     *_, found = read(text, known, origin=origin)  # says what is wrong with a text that can be no proof
@@ -184,16 +191,45 @@ def verify(
 @log.command()
 @click.argument("folder", type=FOLDER)
 @key_option
+@witness_option
+@at_least_option
 @origin_option
 @json_option
-def check(folder: Path, keys: tuple[str, ...], origin: str | None, as_json: bool) -> int:
-    """Check all that a log has published in FOLDER: signature, entries, every node of its tiles."""
+def check(
+    folder: Path, keys: tuple[str, ...], witnesses: tuple[str, ...], at_least: int | None, origin: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Check all that a log has published in FOLDER: signatures, entries, every node of its tiles."""
     from evenload.merkle import check_published
 
-    found = check_published(folder, keys, origin=origin)
+    found = check_published(folder, _known(keys, witnesses, at_least), origin=origin)
     page = {"schema": 1, "origin": found.origin, "size": found.size, "root": found.root.hex()}
     click.echo(json.dumps(page) if as_json else f"{found.size} leaves, as {found.origin} has signed")
     return 0
+
+
+@log.command()
+@click.argument("folder", type=FOLDER)
+@click.argument("lines", type=FILE)
+@click.option("--witness", "witnesses", multiple=True, required=True, help="A witness's verifier key.")
+def cosign(folder: Path, lines: Path, witnesses: tuple[str, ...]) -> int:
+    """Publish the last checkpoint with the LINES that witnesses answered to it. Prints the checkpoint."""
+    from evenload.merkle import Log
+
+    with Log(folder) as opened:
+        click.echo(opened.cosigned(_content(lines), witnesses), nl=False)
+    return 0
+
+
+def _known(keys: tuple[str, ...], witnesses: tuple[str, ...], at_least: int | None) -> Any:
+    """The keys as a rule of who has to have signed. Raises ConfigError for what is no key."""
+    from evenload.merkle import Quorum, VerifierKey
+
+    if witnesses:
+        return Quorum(keys, witnesses, at_least)
+    if at_least is not None:
+        raise ConfigError("--at-least counts witnesses, and none is given", hint="name them: --witness KEY")
+    return [VerifierKey.parse(key) for key in keys]
 
 
 def _content(path: Path) -> bytes:

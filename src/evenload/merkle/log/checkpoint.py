@@ -74,7 +74,7 @@ def number_in(text: str, what: str) -> int:
 def read_checkpoint(note: str | bytes, keys: Keys, *, origin: str | None = None) -> Checkpoint:
     """The checkpoint of a note that a log has signed.
 
-    keys    the log's verifier key, or several, of which one has to have signed
+    keys    the log's verifier key, or several, of which one has to have signed; or a ``Quorum``
     origin  what the checkpoint has to say it is of; None: the name of a key that has signed it, so that one
             log's key cannot speak for another's
     Raises FormatError with the reason if it is not so; ConfigError for keys that are none, and MissingExtra.

@@ -1,4 +1,7 @@
-"""Keys of signed notes: Ed25519, with the name and id that signatures carry. Source: C2SP signed-note v1."""
+"""Keys of signed notes: Ed25519, with the name and id that signatures carry.
+
+Sources: C2SP signed-note v1, and tlog-cosignature v1 for those of witnesses.
+"""
 
 import base64
 import binascii
@@ -13,6 +16,8 @@ from evenload._private_files import read_own, write_own
 from evenload.errors import ConfigError, printable, quoted
 
 ED25519 = b"\x01"
+COSIGNATURE = b"\x04"  # Ed25519 of the text behind the time at which a witness saw it
+TIME_BYTES = 8
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_KEY_TEXT = 4096
@@ -23,13 +28,15 @@ PRIVATE = "PRIVATE+KEY+"
 class VerifierKey:
     """A public key: what whoever checks a log's checkpoints has to know.
 
-    name    of the log, as it stands before each signature: "example.com/log"
+    name    of the log or the witness, as it stands before each signature: "example.com/log"
     public  32 bytes
+    kind    1 byte: of a log that signs the text, or of a witness, whose cosignatures have a time
     Raises ConfigError for what is no name or key.
     """
 
     name: str
     public: bytes
+    kind: bytes = ED25519
 
     def __post_init__(self) -> None:
         if not is_key_name(self.name):
@@ -39,12 +46,14 @@ class VerifierKey:
             )
         if not isinstance(self.public, bytes) or len(self.public) != KEY_BYTES:
             raise ConfigError(f"an Ed25519 public key is {KEY_BYTES} bytes, not {quoted(self.public)}")
+        if self.kind not in (ED25519, COSIGNATURE):
+            raise ConfigError(f"a key of the kind {quoted(self.kind)}", hint="use Ed25519: of kind 1 or 4")
 
     @classmethod
     def parse(cls, text: str) -> "VerifierKey":
         """The key of a text such as ``example.com/log+530d903a+AekyeR...``. Raises ConfigError."""
-        name, key_id, content = _parts(text, "a verifier key")
-        key = cls(name, content)
+        name, key_id, content, kind = _parts(text, "a verifier key")
+        key = cls(name, content, kind)
         if key_id != key.key_id:
             raise ConfigError(
                 f"the key's id is {quoted(key_id.hex())}, and that of its content {key.key_id.hex()}",
@@ -55,14 +64,17 @@ class VerifierKey:
     @property
     def key_id(self) -> bytes:
         """The 4 bytes that mark this key's signatures."""
-        return _key_id(self.name, self.public)
+        return hashlib.sha256(self.name.encode() + b"\n" + self.kind + self.public).digest()[:4]
 
     def __str__(self) -> str:
-        return f"{self.name}+{self.key_id.hex()}+{base64_of(ED25519 + self.public)}"
+        return f"{self.name}+{self.key_id.hex()}+{base64_of(self.kind + self.public)}"
 
     def is_valid(self, signature: bytes, message: bytes) -> bool:
         """Whether this key made ``signature`` of ``message``. Raises MissingExtra without cryptography."""
         ed25519 = _ed25519()
+        if self.kind == COSIGNATURE:
+            seconds, signature = int.from_bytes(signature[:TIME_BYTES], "big"), signature[TIME_BYTES:]
+            message = b"cosignature/v1\ntime %d\n" % seconds + message
         if len(signature) != SIGNATURE_BYTES:
             return False
         try:
@@ -99,7 +111,7 @@ class SigningKey:
         """The key that ``str(key.secret)`` of this or another program wrote. Raises ConfigError."""
         if not isinstance(text, str) or not text.startswith(PRIVATE):
             raise ConfigError("this is no signing key", hint=f"it begins with {PRIVATE}")
-        name, key_id, seed = _parts(text.removeprefix(PRIVATE), "a signing key", is_secret=True)
+        name, key_id, seed, _ = _parts(text.removeprefix(PRIVATE), "a signing key", is_secret=True)
         key = cls(name, seed)
         if key_id != key.verifier.key_id:
             raise ConfigError("the signing key's id is not that of its content", hint="copy the whole key")
@@ -172,8 +184,8 @@ def from_base64(text: str) -> bytes | None:
     return content if base64_of(content) == text else None
 
 
-def _parts(text: object, what: str, *, is_secret: bool = False) -> tuple[str, bytes, bytes]:
-    """(name, id, 32 bytes) of the text of a key."""
+def _parts(text: object, what: str, *, is_secret: bool = False) -> tuple[str, bytes, bytes, bytes]:
+    """(name, id, 32 bytes, kind) of the text of a key."""
     if not is_secret and isinstance(text, str) and text.lstrip().startswith(PRIVATE):
         raise ConfigError(
             f"this is a signing key, which nobody else may see, and not {what}",
@@ -186,13 +198,13 @@ def _parts(text: object, what: str, *, is_secret: bool = False) -> tuple[str, by
         raise ConfigError(
             f"{shown} is not {what}", hint="write name+id+key, as evenload merkle log keygen does"
         )
-    if content[:1] != ED25519 or len(content) != 1 + KEY_BYTES:
-        raise ConfigError(f"{what} of this kind is not known", hint="use an Ed25519 key, whose kind is 1")
-    return parts[0], bytes.fromhex(parts[1]), content[1:]
-
-
-def _key_id(name: str, public: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\n" + ED25519 + public).digest()[:4]
+    kinds = (ED25519,) if is_secret else (ED25519, COSIGNATURE)
+    if content[:1] not in kinds or len(content) != 1 + KEY_BYTES:
+        raise ConfigError(
+            f"{what} of this kind is not known",
+            hint="use an Ed25519 key: its kind is 1, or 4 of a witness that cosigns",
+        )
+    return parts[0], bytes.fromhex(parts[1]), content[1:], content[:1]
 
 
 def _ed25519() -> Any:

@@ -15,7 +15,7 @@ from evenload.errors import ConfigError, EvenloadError, FormatError, printable, 
 from evenload.merkle.log.checkpoint import Checkpoint
 from evenload.merkle.log.keys import SigningKey
 from evenload.merkle.log.leaf_file import LeafFile
-from evenload.merkle.log.note import MOST_NOTE_BYTES, signed, split_note
+from evenload.merkle.log.note import MOST_NOTE_BYTES, OneOrMore, signed, split_note, with_cosignatures
 from evenload.merkle.log.proof_text import growth_text, inclusion_text
 from evenload.merkle.log.tiles import MOST_ENTRY_BYTES, WIDTH, Tile, bundle, tiles_of
 from evenload.merkle.proof import ConsistencyProof, InclusionProof
@@ -128,16 +128,28 @@ class Log(Closing):
             folders = {self._publish(tile) for tile in tiles_of(now.size, since)}
             for folder in sorted({one for some in folders for one in some}):
                 sync_folder(folder)
-            with whole_file(self.folder / "checkpoint", 0o644) as file:
-                file.write(note.encode())
-            sync_folder(self.folder)
+            self._write_note(note)
         except OSError as error:
             raise EvenloadError(
                 f"the checkpoint cannot be written to {printable(str(self.folder))}: {error.strerror}",
                 hint="make room on its disk and sign again",
             ) from error
-        self._signed, self._note = now, note
+        self._signed = now
         self._remove_partial(since, now.size)
+        return note
+
+    def cosigned(self, lines: str | bytes, witnesses: OneOrMore) -> str:
+        """Publish the last checkpoint with what witnesses answered to it; returns the note.
+
+        lines      of signatures, as the answers of C2SP's tlog-witness are
+        witnesses  verifier keys of those that may have signed
+        Raises FormatError for a line that is not of one of them, or of another checkpoint; ConfigError if
+        nothing was signed yet; OSError.
+        """
+        self._require_writable()
+        self._require_signed()
+        note = with_cosignatures(self._note, lines, witnesses)
+        self._write_note(note)
         return note
 
     def prove_inclusion(self, index: int, size: int | None = None) -> InclusionProof:
@@ -176,6 +188,12 @@ class Log(Closing):
         self._leaves.close()
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _write_note(self, note: str) -> None:
+        with whole_file(self.folder / "checkpoint", 0o644) as file:
+            file.write(note.encode())
+        sync_folder(self.folder)
+        self._note = note
 
     def _grow(self, leaves: Sequence[bytes]) -> None:
         if len({len(leaf) for leaf in leaves}) == 1 and leaves[0]:

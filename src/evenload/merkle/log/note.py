@@ -3,13 +3,40 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evenload._arguments import whole
 from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.log.keys import SigningKey, VerifierKey, base64_of, from_base64, is_key_name
 
 MOST_NOTE_BYTES = 1_000_000
 MOST_SIGNATURES = 128
 DASH = "\u2014 "
-Keys = str | VerifierKey | Sequence[str | VerifierKey]
+OneOrMore = str | VerifierKey | Sequence[str | VerifierKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """A rule of who has to have signed a note: a log, and of its witnesses at least so many.
+
+    log        the log's verifier key, or several, of which one has to have signed
+    witnesses  verifier keys of witnesses (C2SP tlog-cosignature); two keys of one name are one witness
+    at_least   witnesses that have to have signed; None: all
+    It stands wherever keys do. Raises ConfigError for what is no key, and more witnesses than there are.
+    """
+
+    log: OneOrMore
+    witnesses: Sequence[str | VerifierKey]
+    at_least: int | None = None
+
+    def __post_init__(self) -> None:
+        n = len({key.name for key in as_keys(self.witnesses)})
+        needed = n if self.at_least is None else whole("at_least", self.at_least, least=1)
+        if needed > n:
+            raise ConfigError(f"at_least={needed} of {n} witnesses", hint=f"give 1 to {n}")
+        as_keys(self.log)
+        object.__setattr__(self, "at_least", needed)
+
+
+Keys = OneOrMore | Quorum
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +55,7 @@ def signed(text: str, *keys: SigningKey) -> str:
     return f"{text}\n{''.join(lines)}"
 
 
-def as_keys(keys: Keys) -> list[VerifierKey]:
+def as_keys(keys: OneOrMore) -> list[VerifierKey]:
     """Keys or their texts, one or several. Raises ConfigError for what is none."""
     given = [keys] if isinstance(keys, str | VerifierKey) else keys
     if not isinstance(given, list | tuple) or not given:
@@ -39,23 +66,53 @@ def as_keys(keys: Keys) -> list[VerifierKey]:
 
 
 def signers(note: str | bytes, keys: Keys) -> tuple[str, list[VerifierKey]]:
-    """(text, those of ``keys`` that have signed it) of a note that no key of them has signed wrongly.
+    """(text, keys of the log that have signed it) of a note that no key which was given has signed wrongly.
 
-    Raises FormatError if that is not so, or none has signed; ConfigError for keys that are none.
+    Raises FormatError if that is not so, or too few have signed; ConfigError for keys that are none.
     """
-    known = {(key.name, key.key_id): key for key in as_keys(keys)}
     text, signatures = split_note(note)
-    mine = [(known[one.name, one.key_id], one) for one in signatures if (one.name, one.key_id) in known]
+    if isinstance(keys, Quorum):
+        names = {key.name for key in _signed_by(text, signatures, keys.witnesses)}
+        if len(names) < (keys.at_least or 0):
+            raise FormatError(
+                f"{len(names)} of the witnesses have signed, and {keys.at_least} have to",
+                hint="ask the log's owner for a checkpoint that more have cosigned",
+            )
+        keys = keys.log
+    mine = _signed_by(text, signatures, keys)
     if not mine:
         others = ", ".join(quoted(one.name) for one in signatures[:3])
         raise FormatError(
             f"the note is signed by {others}, and by no key that was given",
             hint="see that it is the log's own verifier key",
         )
+    return text, mine
+
+
+def _signed_by(text: str, signatures: Sequence[Signature], keys: OneOrMore) -> list[VerifierKey]:
+    """Those of ``keys`` that have signed. Raises FormatError for a signature of theirs that is wrong."""
+    known = {(key.name, key.key_id): key for key in as_keys(keys)}
+    mine = [(known[one.name, one.key_id], one) for one in signatures if (one.name, one.key_id) in known]
     for key, one in mine:
         if not key.is_valid(one.content, text.encode()):
             raise FormatError(f"the signature of {quoted(key.name)} is not one of this text")
-    return text, [key for key, _ in mine]
+    return [key for key, _ in mine]
+
+
+def with_cosignatures(note: str, lines: str | bytes, witnesses: OneOrMore) -> str:
+    """The note with the signature lines that witnesses answered, each one in the place of an older one.
+
+    Raises FormatError for a line that is not of one of ``witnesses``, or not of this note's text.
+    """
+    text, before = split_note(note)
+    _, added = split_note(f"{text}\n{_decoded(lines)}")
+    if len(_signed_by(text, added, witnesses)) < len(added):
+        raise FormatError("a line is signed by no witness that was given", hint="give its verifier key, too")
+    found = {(one.name, one.key_id): one for one in (*before, *added)}
+    rest = [f"{DASH}{one.name} {base64_of(one.key_id + one.content)}\n" for one in found.values()]
+    made = f"{text}\n{''.join(rest)}"
+    split_note(made)  # raises for more signatures than a note may have
+    return made
 
 
 def split_note(note: str | bytes) -> tuple[str, list[Signature]]:
