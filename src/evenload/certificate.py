@@ -180,7 +180,7 @@ def check_speeds(stage: Any, likes: Any, where: str) -> None:
 
 
 def keep_lanes(rows: list[Any], where: str) -> None:
-    """Of a device's ``(start, stop, who, lanes)`` no two are at once, but as many of one as it has lanes."""
+    """Refuse ``(start, stop, who, lanes)`` of a device that overlap, but for as many of one as its lanes."""
     running: list[Any] = []
     for start, stop, who, lanes in sorted(rows):
         while running and running[0][0] <= start:

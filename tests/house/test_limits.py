@@ -35,6 +35,9 @@ NOUN_PHRASE = re.compile(
 )
 
 
+POINTS_ELSEWHERE = re.compile(r"(It|Its|They|Their|These|Those|That|The same|Of|As(?! many))\b")
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
@@ -78,6 +81,18 @@ def test_a_public_class_says_what_an_instance_is() -> None:
         for path in FILES
         for name, text in public_classes(path)
         if not NOUN_PHRASE.match(text)
+    }
+    assert riddles == {}
+
+
+def test_no_docstring_begins_with_a_word_that_points_elsewhere() -> None:
+    """Who reads one alone must know what "these" or "the same" are."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+    riddles = {
+        f"{name_of(path)}:{getattr(node, 'name', '')}": text[:80]
+        for path in FILES
+        for node in nodes_of(path)
+        if isinstance(node, kinds) and POINTS_ELSEWHERE.match(text := ast.get_docstring(node) or "")
     }
     assert riddles == {}
 

@@ -42,7 +42,7 @@ def split(
 
 
 def equal(n_items: int, n_devices: int) -> list[int]:
-    """The same count for all, the remainder one each to the first devices: 10 over 3 is 4, 3, 3."""
+    """Equal counts, the remainder one each to the first devices: 10 over 3 is 4, 3, 3."""
     _check(n_items, n_devices)
     if not n_devices:
         return []

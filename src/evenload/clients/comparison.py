@@ -152,7 +152,7 @@ def _measured(
 
 
 def _accuracy(trainer: Trainer, run: TrainResult, test: Any, recipe: Recipe) -> float | None:
-    """Of the mean of the clients' models, weighted by their rows."""
+    """Accuracy of the mean of the clients' models, weighted by their rows."""
     usable = [result for result in run if result.is_usable]
     if test is None or not usable:
         return None

@@ -319,7 +319,7 @@ class Executor:
 
     @property
     def stats(self) -> Stats:
-        """Of the runs that are finished."""
+        """Statistics of the runs that are finished."""
         return self._finished.stats
 
     # --- life -------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class InclusionProof:
         return self.verify_hash(self.scheme.hash_leaf(bytes(leaf)), root, size)
 
     def verify_hash(self, leaf_hash: bytes, root: bytes, size: int | None = None) -> bool:
-        """The same for the leaf's node."""
+        """Whether the leaf of this node is in the tree, as ``verify`` says of the leaf itself."""
         _check_path((leaf_hash, root))
         if size is not None and size != self.size:
             return False

@@ -26,7 +26,7 @@ class SortedProof:
         return self.verify_hash(SCHEME.hash_leaf(bytes(leaf)), root)
 
     def verify_hash(self, leaf_hash: bytes, root: bytes) -> bool:
-        """The same for the leaf's node. Never give it a node that was not hashed from a leaf by yourself."""
+        """Whether the leaf of this node is in the tree. Give no node that you have not hashed from a leaf."""
         _check_path((leaf_hash, root))
         node = bytes(leaf_hash)
         for sibling in self.path:
@@ -88,7 +88,7 @@ class MultiProof:
         return hashed == self.leaf_hashes and self.verify_hashes(root)
 
     def verify_hashes(self, root: bytes) -> bool:
-        """The same for ``leaf_hashes`` as they are."""
+        """Whether leaves with these ``leaf_hashes`` are in the tree, as ``verify`` says."""
         _check_path((root,))
         return self.root() == bytes(root)
 

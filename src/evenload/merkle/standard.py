@@ -54,7 +54,7 @@ class StandardTree:
 
     @classmethod
     def of(cls, values: Sequence[Sequence[Any]], types: Sequence[str], **options: Any) -> "StandardTree":
-        """Of tuples of values, encoded as ``types``, e.g. ["address", "uint256[]", "(bool,string)"].
+        """Make a tree of tuples of values, encoded as ``types``: ["address", "uint256[]", "(bool,string)"].
 
         Arrays and tuples are given as lists.
         """
@@ -110,7 +110,7 @@ class StandardTree:
         return self._nodes[self._at(index)].tobytes()
 
     def prove(self, index: int) -> SortedProof:
-        """That leaf ``index`` of the input is in the tree."""
+        """Prove that leaf ``index`` of the input is in the tree."""
         at, path = self._at(index), []
         while at:
             path.append(self._nodes[_sibling(at)].tobytes())

@@ -94,7 +94,7 @@ class MerkleTree:
         self._grow(len(rows), fill)
 
     def prove(self, index: int, size: int | None = None) -> InclusionProof:
-        """That leaf ``index`` is in the tree (as it was with ``size`` leaves). Raises ConfigError."""
+        """Prove that leaf ``index`` is in the tree (as it was with ``size`` leaves). Raises ConfigError."""
         return self.prove_many([index], size)[0]
 
     def prove_many(self, indices: Sequence[int], size: int | None = None) -> list[InclusionProof]:
@@ -112,7 +112,7 @@ class MerkleTree:
         ]
 
     def prove_consistency(self, old_size: int, new_size: int | None = None) -> ConsistencyProof:
-        """That the tree of ``new_size`` leaves begins with the tree of ``old_size`` (at least 1).
+        """Prove that the tree of ``new_size`` leaves begins with the tree of ``old_size`` (at least 1).
 
         Source: RFC 9162, section 2.1.4.1.
         """

@@ -18,7 +18,7 @@ _UNSAID = {"type_comment", "type_params", "kind", "type_ignores", "ctx", "annota
 
 
 def hash_of_files(paths: tuple[str, ...]) -> str:
-    """Of all code in these files, wherever they lie; of their bytes where they are not Python."""
+    """Hash all code in these files, wherever they lie; of their bytes where they are not Python."""
     return _digest(sorted(_text_of_file(path, os.stat(path).st_mtime_ns) for path in paths))
 
 
@@ -32,7 +32,7 @@ def _text_of_file(path: str, changed_ns: int) -> str:
 
 
 def hash_of_function(function: Callable[..., Any]) -> str:
-    """Of a function, and of all that it takes from its module: constants, tuples' fields, other functions.
+    """Hash a function, and all that it takes from its module: constants, tuples' fields, other functions.
 
     A function that cannot be read as source (there is none) is hashed by its bytecode.
     """

@@ -31,7 +31,7 @@ class ElfImage:
     _memory: Any
 
     def get_function_address(self, name: str) -> int:
-        """Of the symbol ``name``, or 0, as LLVM's engine answers."""
+        """The address of the symbol ``name``, or 0, as LLVM's engine answers."""
         return self.symbols.get(name, 0)
 
 

@@ -70,7 +70,7 @@ def _detected() -> frozenset[str]:
 
 
 def _listed_by_linux() -> frozenset[str]:
-    """Of an x86-64 processor, in LLVM's names; empty where there is no such list."""
+    """Features of an x86-64 processor, in LLVM's names; empty where there is no such list."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return frozenset()
     try:

@@ -59,7 +59,7 @@ def _type_of(arg: Any) -> Leaf | Named:
 
 
 def text_of(signature: tuple[Leaf | Named, ...]) -> str:
-    """The same for the same types, whatever the process."""
+    """Text that is the same for the same types, whatever the process."""
     return ",".join(
         f"{item.type.__qualname__}({','.join(item.type._fields)}:{text_of(item.items)})"  # pyrefly: ignore
         if isinstance(item, Named)

@@ -69,7 +69,7 @@ class ResidentJob(Pipeline):
         return found
 
     def _again(self, found: Any) -> Any:
-        """The same for another number of items: who has which model stays, who does how many may not."""
+        """The plan for another number of items: who has which model stays, who does how many may not."""
         from evenload.pipeline.planning.job_plan import plan_job
 
         asked = replace(

@@ -24,7 +24,7 @@ class StageGraph:
 
     @functools.cached_property
     def scopes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each stage, whose parts go through it, the outermost first; () for whole items."""
+        """For each stage, whose parts go through it, the outermost first; () for whole items."""
         found: list[tuple[int, ...]] = []
         for stage, needs in enumerate(self.needs):
             inner = max((self.scope_after(need, found) for need in needs), key=len, default=())
@@ -41,13 +41,13 @@ class StageGraph:
 
     @functools.cached_property
     def next(self) -> tuple[tuple[int, ...], ...]:
-        """Of each stage, those that need it themselves."""
+        """For each stage, the stages that need it themselves."""
         stages = range(len(self.needs))
         return tuple(tuple(later for later in stages if stage in self.needs[later]) for stage in stages)
 
     @functools.cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Of each stage, all that it needs, itself or through others."""
+        """For each stage, all stages that it needs, itself or through others."""
         found: list[frozenset[int]] = []
         for needs in self.needs:
             found.append(frozenset(needs).union(*(found[need] for need in needs)))
@@ -55,7 +55,7 @@ class StageGraph:
 
     @functools.cached_property
     def after(self) -> tuple[frozenset[int], ...]:
-        """Of each stage, all that need it, themselves or through others."""
+        """For each stage, all stages that need it, themselves or through others."""
         stages = range(len(self.needs))
         return tuple(frozenset(s for s in stages if stage in self.before[s]) for stage in stages)
 

@@ -52,7 +52,7 @@ class InsideItems:
             self._samples.setdefault(event.device, IdleSamples()).add(event.t, event.utilization)
 
     def seconds(self, span: Span, busy_s: float) -> tuple[float, float]:
-        """Of a chunk's ``busy_s``, seconds that it told it waits, and those that are not known."""
+        """Seconds of a chunk's ``busy_s`` in which it told that it waits, and those that are not known."""
         waited_s = waited_seconds(span, busy_s)
         is_known = span.cpu_s is None or not all(self._tells(part, span) for part in span.device.split("+"))
         return waited_s, 0.0 if is_known else unknown_seconds(busy_s, waited_s, span.cpu_s)

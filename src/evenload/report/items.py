@@ -43,7 +43,7 @@ class ItemSet:
         return n_new
 
     def missing(self, index: int, n_items: int) -> list[int]:
-        """Of these items, those that ``add`` would count: ``[first, how many, first, how many, ...]``."""
+        """The items that ``add`` would count: ``[first, how many, first, how many, ...]``."""
         found, at, stop = [], index, index + n_items
         if stop > _LARGEST:
             return [index, n_items]

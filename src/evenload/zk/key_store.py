@@ -127,5 +127,5 @@ class KeyStore:
 
 
 def _shared(device: ProvingDevice) -> ProvingDevice:
-    """Those that are equal in this share a loaded key: all CPU slots, all of one adapter."""
+    """What devices that share a loaded key have in common: all CPU slots, all of one adapter."""
     return ProvingDevice("", device.backend, device.adapter)

@@ -115,7 +115,7 @@ class ProofService:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that made the last proofs, the latest first."""
+        """Ids of the processes that made the last proofs, the latest first."""
         with self._lock:
             return sorted(self._pids, key=lambda pid: -self._pids[pid])[: self.n_workers]
 

@@ -184,7 +184,7 @@ def _csv_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str
 
 
 def _dmon_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str, float, float] | None]:
-    """As ``_csv_rows``, for the table of ``dcgmi dmon``, whose samples are DMON_S apart."""
+    """Rows as of ``_csv_rows``, for the table of ``dcgmi dmon``, whose samples are DMON_S apart."""
     names = head.replace("#", " ").lower().split()
     known = [at for at, name in enumerate(names) if name in PERCENTS or name in SHARES]
     if not known:

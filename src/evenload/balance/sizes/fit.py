@@ -48,7 +48,7 @@ class Samples:
         return self._held_back(self.y, self.leverage)
 
     def error_of_law(self, model: SizeModel) -> float:
-        """The same for a law from elsewhere."""
+        """Error of a law that was fitted elsewhere, on the same samples."""
         powers = np.array([model.powers.get(name, 0.0) for name in self.names])
         return self._held_back(self.y - self.x @ powers, self.leverage)
 

@@ -60,7 +60,7 @@ class MapRequest:
         return resolve({**flags, "progress": False if self.no_progress or self.quiet else None})
 
     def with_journal(self) -> "MapRequest":
-        """The same with the journal that ``--resume`` means.
+        """The request with the journal that ``--resume`` means.
 
         Raises ConfigError if neither a run folder nor an output file says which one.
         """

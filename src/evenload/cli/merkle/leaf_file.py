@@ -32,7 +32,7 @@ class TreeKind:
     depth: int | None
 
     def to_scheme(self) -> "Scheme":
-        """The same for the library. Raises UnknownName, ConfigError."""
+        """The scheme, as the library takes it. Raises UnknownName, ConfigError."""
         from evenload.merkle import Scheme
 
         return Scheme(self.scheme, person=self.person.encode(), depth=self.depth)

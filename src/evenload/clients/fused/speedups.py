@@ -64,7 +64,7 @@ PLAIN = Speedups(lambda graph, example: (graph, None), _compile_plainly, nullcon
 
 
 def find_speedups() -> Speedups:
-    """Those of the room ``inductor`` if it can be imported; else ``PLAIN``."""
+    """Speed-ups of the room ``inductor`` if it can be imported; else ``PLAIN``."""
     try:
         from evenload.clients.fused.inductor.direct_call import compile_directly
         from evenload.clients.fused.inductor.replayed_steps import replayed_steps

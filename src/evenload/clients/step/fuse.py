@@ -154,7 +154,7 @@ class StackedStep:
     def traced(
         self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
-        """The same step without branches on numbers, so that it is one graph: ``where`` keeps dead rows.
+        """The step without branches on numbers, so that it is one graph: ``where`` keeps dead rows.
 
         ``inductor.product_updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
         where, copy.
@@ -221,7 +221,7 @@ class StackedStep:
         return self._forward_backward(clients, draw, x, y, w)
 
     def _forward_then_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
-        """The same as ``_forward_backward``, with all clients' gradients taken at once, outside of vmap.
+        """What ``_forward_backward`` returns, with all clients' gradients taken at once, outside of vmap.
 
         Half of functorch's work for each operation is left out, and torch's compiler is not loaded for it.
         """

@@ -35,7 +35,7 @@ class Batches:
         return int(self.counts.sum())
 
     def of_fresh(self, n: int, per_epoch: int) -> "Batches":
-        """The same of rows that are other ones in each epoch of ``per_epoch`` batches: ``n`` after ``n``."""
+        """Batches of rows that are other ones in each epoch of ``per_epoch`` batches: ``n`` after ``n``."""
         begin = n * (np.arange(self.n_steps) // per_epoch)
         return replace(self, rows=self.rows + begin[:, None])
 

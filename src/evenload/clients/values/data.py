@@ -83,7 +83,7 @@ class Rows:
         return map_batch(lambda t: t.index_select(0, chosen), self.x), self.y.index_select(0, chosen)
 
     def own(self) -> "Rows":
-        """The same examples in tensors of their own, to send elsewhere."""
+        """The examples in tensors of their own, to send elsewhere."""
         if self.rows is None and all(map(_fills_its_storage, (*leaves_of(self.x), self.y))):
             return self
         x, y = self.at(np.arange(len(self)))

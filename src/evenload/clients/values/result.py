@@ -113,7 +113,7 @@ class ClientResult:
         return len(self.losses)
 
     def without_state(self) -> "ClientResult":
-        """The same, the state dict left out."""
+        """The result without its state dict."""
         return ClientResult(
             self.client, {}, self.losses, self.metrics, self.examples, self.n_rows, self.status, self.error
         )

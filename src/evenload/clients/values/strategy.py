@@ -75,7 +75,7 @@ class Strategy:
         return cls(match["outer"] or "inline", match["inner"], **kwargs)
 
     def on_at_most(self, workers: int) -> "Strategy":
-        """The same on so many workers, or on fewer if it names fewer. Raises ConfigError for devices."""
+        """The strategy on so many workers, or on fewer if it names fewer. Raises ConfigError for devices."""
         if self.outer == "inline":
             return self
         if self.outer == "devices":

@@ -142,7 +142,7 @@ class RunSeconds:
         return factors_of(end_s - began_s, tracks, {STAGE: stage})
 
     def _inside(self, device: str, useful_s: float, known: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-        """Of the useful seconds, those that waited; and, on a processor, those that are not known."""
+        """Useful seconds that waited, and, on a processor, those that are not known."""
         one = self._devices[device]
         found = {"waiting": one.waited_s, UNKNOWN: one.unknown_s if known.get("kind") == "cpu" else 0.0}
         return {(kind, STAGE): s * useful_s / one.useful_s for kind, s in found.items() if s > 0}

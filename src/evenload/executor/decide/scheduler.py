@@ -171,7 +171,7 @@ class Scheduler:
         return tuple(item for unit in units for item in self._open_in(unit))
 
     def _one_by_one(self, items: ins.Indices) -> ins.Indices:
-        """Of suspects, return those that have ended no worker; if all may have, the first alone.
+        """Return those suspects that have ended no worker; if all may have, the first alone.
 
         What an item does to its worker may take effect at a later one, which must not be taken for it twice.
         """

@@ -43,7 +43,7 @@ class CallFuture(Future[T]):
 
 
 class _Waiters(list[Any]):
-    """Those who wait for a future; nobody may who would wait for ever."""
+    """Callers that wait for a future; none may that would wait for ever."""
 
     def __init__(self, future: CallFuture[Any]):
         super().__init__()

@@ -160,7 +160,7 @@ def exchange(
     wait_s: float = WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """As ``ask``, also "pause", "resume" and "stop"; returns ``devices`` and ``is_paused``.
+    """Ask as ``ask`` does, also for "pause", "resume" and "stop"; returns ``devices`` and ``is_paused``.
 
     items  ids of those that are to be given up, for "stop"; none for the whole run
     """

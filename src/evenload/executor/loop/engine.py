@@ -102,11 +102,11 @@ class RunEngine:
         self._forget(run)
 
     def add(self, devices: Sequence[Device]) -> None:
-        """These take part from now on."""
+        """Let devices take part from now on."""
         self._membership.add(devices, self.runs)
 
     def drain(self, ids: Sequence[str], at_once: bool) -> None:
-        """These take part no more; see ``Executor.drain``."""
+        """Let devices take part no more; see ``Executor.drain``."""
         self._membership.drain(ids, tuple(self.runs), at_once, "it was drained")
 
     def lose(self, ids: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ class Membership:
         self._supervisor, self._record = supervisor, record
 
     def add(self, devices: Sequence[Device], runs: Sequence[Run]) -> None:
-        """These take part from now on, in ``runs`` too."""
+        """Let devices take part from now on, in ``runs`` too."""
         now = time.monotonic()
         known = {device.id: device for device in self.pool}
         self.pool = self.pool.with_devices([*(known | {device.id: device for device in devices}).values()])
@@ -83,7 +83,7 @@ class Membership:
                 self._join(run, device.id, now)
 
     def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool, why: str) -> None:
-        """These get nothing more. Their workers end what they have, or (``at_once``) are killed with it."""
+        """Give devices no more. Their workers end what they have, or (``at_once``) are killed with it."""
         now = time.monotonic()
         for device in ids:
             self.slots[device].why_draining = why

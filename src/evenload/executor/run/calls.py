@@ -123,7 +123,7 @@ class CallSource(Source):
             self._forget(future)
 
     def _refuse(self, call: "Call", future: Future, error: BaseException) -> None:
-        """Its arguments cannot be read: their own code raises, or somebody changes them meanwhile."""
+        """Fail a call whose arguments cannot be read: they raise, or somebody changes them meanwhile."""
         if not future.done():
             refusal = ConfigError(
                 f"the arguments of {call.name} cannot be read: {type(error).__name__}: {quoted(error)}",
@@ -135,7 +135,7 @@ class CallSource(Source):
             self._forget(future)
 
     def _forget(self, future: Future) -> None:
-        """Its call waits no longer."""
+        """Forget a call that waits no longer."""
         del self._waiting[future]
         self.is_ended = self._is_closing and not self._waiting
 

@@ -35,7 +35,7 @@ class ChunkSizing:
             self.n_dealt += n_items
 
     def restored(self, n_items: int) -> None:
-        """These are there from an earlier run."""
+        """Count items whose results are there from an earlier run."""
         self.n_dealt += n_items
 
     def sent(self, n_bytes: int) -> None:

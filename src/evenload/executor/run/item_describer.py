@@ -43,7 +43,7 @@ class ItemDescriber:
         self._keeps_order = False
 
     def sent(self, items: Indices, values: Sequence[Any]) -> None:
-        """These are sent now."""
+        """Note items that are sent now."""
         if len(items) <= MOST_ITEMS * self._batch:
             units: dict[int, list[Any]] = {}
             for item, value in zip(items, values, strict=True):
@@ -67,7 +67,7 @@ class ItemDescriber:
             self._is_reading = False
 
     def answered(self, items: Indices, *, has_failures: bool) -> None:
-        """These came back. Nothing is learned from a chunk with failures: they may end at once."""
+        """Note items that came back. Nothing is learned from a chunk with failures: they may end at once."""
         self.take_ready()
         if has_failures:
             self._sizes.forget({item // self._batch for item in items})

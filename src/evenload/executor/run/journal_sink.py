@@ -166,7 +166,7 @@ class JournalSink:
     # --- what is done now -------------------------------------------------------------------------
 
     def before(self, indices: Sequence[int], items: Sequence[Any]) -> None:
-        """These are sent now. What may run once only is on record before it does."""
+        """Note items that are sent now. What may run once only is on record before it does."""
         if self._call is None:  # the function gets the very items, and may change them
             for index, item in zip(indices, items, strict=True):
                 self._digests.setdefault(index, self._fingerprint(item))

@@ -424,13 +424,13 @@ class Run:
     # --- the end ----------------------------------------------------------------------------------
 
     def end_early(self) -> None:
-        """It was to stop, and nothing runs any more."""
+        """End a run that was to stop, when nothing runs any more."""
         self._sink.skip_gaps()
         self.end(None)
 
     @property
     def status(self) -> str:
-        """Of a run that is over, in the words of ``events.RunFinished``."""
+        """How a run that is over ended, in the words of ``events.RunFinished``."""
         if self.error is not None:
             return "failed"
         if not self._scheduler.is_finished:

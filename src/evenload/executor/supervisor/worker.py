@@ -73,5 +73,5 @@ class Worker:
 
     @property
     def may_work(self) -> bool:
-        """It is idle, was not told to leave, and is not being killed."""
+        """Whether the worker is idle, was not told to leave, and is not being killed."""
         return self.is_idle and self.leave_by_s is None and not self.why_killed

@@ -144,7 +144,7 @@ class ForkedWorker:
         return None
 
     def doubt(self) -> None:
-        """It is to be killed and has no process id yet: if it was asked for long ago, the server hangs."""
+        """Note that a worker without a process id is to be killed: asked for long ago, the server hangs."""
         if time.monotonic() - self._asked_s > ANSWER_S:
             self._server.is_alive = False
 

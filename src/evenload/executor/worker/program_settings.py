@@ -163,7 +163,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 
 def _process_limits() -> dict[str, Any]:
-    """Of the main thread: on Linux, threads have some of these for themselves."""
+    """Limits of the main thread: on Linux, threads have some of these for themselves."""
     return {name: read() for name, (read, _) in LIMITS.items()} if sys.platform == "linux" else {}
 
 

@@ -105,6 +105,6 @@ class _Words:
 
 
 def _signed(value: int) -> int:
-    """The same 64 bits as a signed number."""
+    """The 64 bits of ``value`` as a signed number."""
     value &= 2**64 - 1
     return value - 2**64 if value >> 63 else value

@@ -194,7 +194,7 @@ class _ProductBody:
                     f.store_first(value, self.code.add(target, offset), mask)
 
     def _masks(self, column: Any) -> list[Any]:
-        """Of each vector from ``column`` on, the lanes that are columns; None if all vectors are full."""
+        """For each vector from ``column`` on, the lanes that are columns; None if all vectors are full."""
         f, n = self.f, self.shape.columns
         if n % f.lanes == 0:
             return [None] * self.width

@@ -33,7 +33,7 @@ class Recipe:
     needs: frozenset[str] = frozenset()
 
     def code_hash(self) -> str:
-        """Of the sources; of a program that is shipped, it is remembered until one of them is changed."""
+        """Hash of the sources; that of a shipped program is remembered until one of them is changed."""
         return remembered_hash(self.sources) if self.baselines else _hash_of(self.sources)
 
     def compile_for(self, target: Any) -> bytes:

@@ -15,7 +15,7 @@ def empty(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
 
 
 def zeros(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
-    """As ``empty``, filled with zeros."""
+    """Rows as of ``empty``, filled with zeros."""
     raw = np.zeros(n * row_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n * row_bytes].view(dtype).reshape(n, -1)

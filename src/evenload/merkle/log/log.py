@@ -153,7 +153,7 @@ class Log(Closing):
         return note
 
     def prove_inclusion(self, index: int, size: int | None = None) -> InclusionProof:
-        """That leaf ``index`` is in the log.
+        """Prove that leaf ``index`` is in the log.
 
         size  that the log had; default: that of the last checkpoint, or all leaves without one
         Raises ConfigError if there was no such leaf.
@@ -161,7 +161,7 @@ class Log(Closing):
         return self._tree.prove(whole("index", index, most=None), self._size(size))
 
     def prove_consistency(self, old_size: int, new_size: int | None = None) -> ConsistencyProof:
-        """That the log of ``new_size`` leaves (default: as for ``prove_inclusion``) begins with ``old_size``.
+        """Prove that the log of ``new_size`` leaves (default: those signed) begins with ``old_size``.
 
         Raises ConfigError unless 1 <= old_size <= new_size.
         """

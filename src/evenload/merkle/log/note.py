@@ -90,7 +90,7 @@ def signers(note: str | bytes, keys: Keys) -> tuple[str, list[VerifierKey]]:
 
 
 def _signed_by(text: str, signatures: Sequence[Signature], keys: OneOrMore) -> list[VerifierKey]:
-    """Those of ``keys`` that have signed. Raises FormatError for a signature of theirs that is wrong."""
+    """The keys of ``keys`` that have signed. Raises FormatError for a signature of theirs that is wrong."""
     known = {(key.name, key.key_id): key for key in as_keys(keys)}
     mine = [(known[one.name, one.key_id], one) for one in signatures if (one.name, one.key_id) in known]
     for key, one in mine:

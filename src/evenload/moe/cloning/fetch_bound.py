@@ -140,7 +140,7 @@ class _PairSums:
         self.sums = slack[self.a] + slack[self.b]
 
     def least_waste(self, of: NDArray[np.int64], *places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each sum ``of`` ranks in ``places``, with the first pair of other ranks that makes it 0 or
+        """For each sum ``of`` ranks in ``places``, with the first pair of other ranks that makes it 0 or
         more."""
         at, waste = np.searchsorted(self.sums, -of), np.full(len(of), NEVER)
         left = np.arange(len(of))

@@ -83,12 +83,12 @@ class DeviceGroup:
 
     @property
     def is_up(self) -> bool:
-        """Its worker is ready for orders, or has some."""
+        """Whether the worker of the group is ready for orders, or has some."""
         return self.state == "up"
 
     @property
     def is_usable(self) -> bool:
-        """It is not lost, and refuses no stage."""
+        """Whether the group is not lost, and refuses no stage."""
         return self.state != "lost" and not self.refused
 
     @property
@@ -105,13 +105,13 @@ class DeviceGroup:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
 
     def take(self, tasks: Collection[StageTask], now: float) -> None:
-        """Its worker is given an order with these."""
+        """Note that the worker of the group is given an order with ``tasks``."""
         self.is_ordered = True
         self.running.update(dict.fromkeys(tasks, now))
         self._count(tasks, 1)
 
     def give_back(self, tasks: Collection[StageTask]) -> None:
-        """These wait again: they are no part of its share of the plan that is done."""
+        """Note that ``tasks`` wait again: they are no part of its share of the plan that is done."""
         for task in tasks:
             self.running.pop(task, None)
         self._count(tasks, -1)
@@ -121,7 +121,7 @@ class DeviceGroup:
             self.n_taken[task.stage] = self.n_taken.get(task.stage, 0) + by
 
     def timed(self, stage: int, seconds: float) -> None:
-        """It took ``seconds`` for an item."""
+        """Note that an item took ``seconds`` here."""
         before = self.item_s.get(stage)
         self.item_s[stage] = seconds if before is None else 0.7 * before + 0.3 * seconds
         self.n_timed[stage] = self.n_timed.get(stage, 0) + 1
@@ -150,7 +150,7 @@ class DeviceGroup:
         return HeldTasks(frozenset(self.running), frozenset(self.saving), bool(self.with_lanes))
 
     def reset(self) -> None:
-        """Its worker is gone, with all that it held."""
+        """Forget what the worker of the group held: it is gone."""
         self.running.clear()
         self.saving.clear()
         self.resident.clear()

@@ -96,11 +96,11 @@ class GroupScheduler:
     # --- tasks ------------------------------------------------------------------------------------
 
     def add(self, tasks: Iterable[StageTask], costs: Mapping[int, float] | None = None) -> None:
-        """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
+        """Take in tasks that may run now. ``costs``: strand -> size in any unit; kept for later stages."""
         self.waiting.add(tasks, costs)
 
     def go_on(self, tasks: Iterable[StageTask]) -> None:
-        """These follow from all that has ended, and may run now."""
+        """Take in the tasks that follow from all that has ended; they may run now."""
         self._state.leaving.clear()
         self.add(tasks)
 
@@ -241,7 +241,7 @@ class GroupScheduler:
         return group.is_ordered
 
     def up(self, group_id: str) -> None:
-        """Its worker is ready for orders."""
+        """Note that the worker of a group is ready for orders."""
         self.groups[group_id].state = "up"
 
     def answered(self, group_id: str) -> None:
@@ -332,7 +332,7 @@ class GroupScheduler:
     def lost(
         self, group_id: str, now: float, how: str, said: str = "", *, blames: bool = True
     ) -> list[StageTask]:
-        """Its worker is gone. Returns the tasks that are given up; the others will be dealt again.
+        """Note that a worker is gone. Returns the tasks that are given up; the others will be dealt again.
 
         how     in words that fit after "its worker"; ``said``: its last words, to go on a sentence with
         blames  what ran there may have ended it; False: its machine was lost
@@ -361,7 +361,7 @@ class GroupScheduler:
         return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
 
     def restart(self, group_id: str) -> list[StageTask]:
-        """Its worker is ended from outside, and replaced. Returns the tasks that are given up."""
+        """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up."""
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
         self._put_back(group, again)
@@ -370,7 +370,7 @@ class GroupScheduler:
         return given_up
 
     def end_slow(self, group_id: str, order: EndWorker) -> list[StageTask]:
-        """Its worker is ended as it took too long. Others than ``order`` blames go on as in ``restart``."""
+        """End a worker that took too long. Other tasks than ``order`` blames go on as in ``restart``."""
         group = self.groups[group_id]
         for task in order.failed:
             group.running.pop(task, None)

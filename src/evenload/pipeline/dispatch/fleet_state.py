@@ -212,7 +212,7 @@ class FleetState:
         return [g for g in there if self.waiting.has_for(g.id, stage)]
 
     def waits_for_its_own(self, group: DeviceGroup) -> bool:
-        """It has, or could load, the model of a assignment of the plan whose tasks are on their way."""
+        """Whether ``group`` has, or could load, the model of a planned assignment with tasks on their way."""
         mine = [
             assignment
             for assignment in group.assignments

@@ -97,11 +97,11 @@ class HangWatch:
         return verdicts
 
     def forget(self, group: str) -> None:
-        """Its worker is gone: how long it has worked says nothing."""
+        """Forget a worker that is gone: how long it has worked says nothing."""
         self._going = {key: since_s for key, since_s in self._going.items() if key[0] != group}
 
     def made_way(self, tasks: Iterable[StageTask]) -> None:
-        """These had to make way: others of their stage may take longer before they have to."""
+        """Note tasks that had to make way: others of their stage may take longer before they have to."""
         for stage in {task.stage for task in tasks}:
             self._patience[stage] = self._patience.get(stage, 1.0) * MORE_PATIENCE
 

@@ -301,7 +301,7 @@ class ItemFlow:
         self._tell_parent(strand, stage)
 
     def _tell_parent(self, strand: Strand, stage: int) -> None:
-        """It is known of ``stage`` whether ``strand`` gets through it: who waits for that may go on."""
+        """Note that it is known whether ``strand`` gets through it: who waits for that may go on."""
         parent = strand.parent
         if parent is not None:
             parent.n_decided[stage] += 1

@@ -61,7 +61,7 @@ class WorkChooser:
         return self._holds and self._state.is_too_slow(group, stage, self._state.holders(group, stage), now)
 
     def is_left_to_others(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        """It is more than the plan wants of ``group``, and another that has the model will do it.
+        """Whether this is more than the plan wants of ``group``, and another that has the model will do it.
 
         If nobody would, ``group`` must: what comes next in its plan may wait for just these tasks.
         """
@@ -131,7 +131,7 @@ class WorkChooser:
         return all(self._is_done_with(rival, assignment, now) for rival, assignment in sooner)
 
     def is_due(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        """It has work, or soon will: its stage runs at the same time as one that it needs, which goes on."""
+        """Whether there is work, or soon will be: a stage that it needs goes on at the same time."""
         if assignment.stage in group.refused:
             return False
         needs = self._state.graph.needs[assignment.stage]

@@ -215,7 +215,7 @@ class StageSpec(Section):
 
     @property
     def live(self) -> list[tuple[tuple[str, ...], LiveCode]]:
-        """Those of ``code`` that no file holds."""
+        """The entries of ``code`` that no file holds."""
         return [(place, code) for place, code in self.code if isinstance(code, LiveCode)]
 
     @property

@@ -38,7 +38,7 @@ class DeviceChanges:
 
     @property
     def devices(self) -> DevicePool:
-        """Those that take work."""
+        """Devices that take work."""
         pool, active = self._driver.pool, set(self._driver.active_devices())
         return DevicePool([device for device in pool if device.id in active], n_cores=pool.n_cores)
 
@@ -61,16 +61,16 @@ class DeviceChanges:
 
     @property
     def all_devices(self) -> tuple[Device, ...]:
-        """Those that have ever taken part."""
+        """Devices that have ever taken part."""
         return tuple(self._driver.pool)
 
     def enter(self, devices: Sequence[Device]) -> None:
-        """These came with a machine: have them work as well, soon."""
+        """Have devices that came with a machine work as well, soon."""
         barred = self._barred_with(devices)
         self._soon(lambda: self._driver.join(devices, barred))
 
     def lose(self, devices: Collection[str], why: str) -> None:
-        """These are gone with their machine, ``why`` in words that fit after "the worker"."""
+        """Give up devices that are gone with their machine, ``why`` in words that fit after "the worker"."""
         self._soon(lambda: self._driver.leave(devices, why))
 
     def _barred_with(self, devices: Sequence[Device]) -> Mapping[str, Collection[int]]:

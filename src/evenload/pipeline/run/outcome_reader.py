@@ -125,7 +125,7 @@ class OutcomeReader:
             self._fail(task, group, ("WorkerLost", text, last_words))
 
     def given_up(self, tasks: Sequence[StageTask]) -> None:
-        """These tasks, which no worker has, are not run, as somebody asked."""
+        """Note tasks that no worker has, and that are not run, as somebody asked."""
         for task in tasks:
             self.ended.append(
                 EndedTask(task, OrderOutcome("failed", task.stage, task, error=(*STOPPED, "")), "")

@@ -185,7 +185,7 @@ def _dispatcher(
 
 
 def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:
-    """Of a strand by its number; None if all are alike."""
+    """The priority of a strand by its number; None if all are alike."""
     if spec.schedule.priority is None:
         return None
     priorities = priorities_of(spec.schedule.priority, zip(flow.items, flow.inputs, strict=True))

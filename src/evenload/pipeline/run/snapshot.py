@@ -100,7 +100,7 @@ def as_expanded(problem: Problem, flow: ItemFlow) -> Problem:
 
 
 def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime]:
-    """Of groups of one device. What runs longer than anything before it says something already."""
+    """Timings of groups of one device. What runs longer than anything before it says something already."""
     timings = {}
     for group in view.groups:
         for stage, name in enumerate(view.stages) if len(group.devices) == 1 else ():

@@ -52,7 +52,7 @@ def share_up_to(page: Any, *, with_idle: bool) -> Fraction:
 
 
 def _stretches(page: Any, idle: list[int]) -> Iterator[tuple[list[StageChunks], list[float], list[int]]]:
-    """Of each stretch its stages, with idle devices as fast as the fastest; prices, and lanes of devices."""
+    """For each stretch its stages, with idle devices as fast as the fastest; prices, and lanes of devices."""
     evidence = page["evidence"]
     stages = [_with_idle(stage, idle) for stage in evidence["stages"]]
     for stretch in evidence["stretches"]:

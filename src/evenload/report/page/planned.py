@@ -108,7 +108,7 @@ class PlanAndRun:
 
 
 def is_sound(plan: Planned) -> bool:
-    """Of a file that somebody has edited, what cannot be drawn is left out."""
+    """Whether a plan can be drawn: somebody may have edited its file."""
     numbers = [plan.t, plan.makespan_s or 0.0, plan.bound_s or 0.0]
     for one in plan.slices if isinstance(plan.slices, list | tuple) else [None]:
         if not isinstance(one, list | tuple) or len(one) != 6 or not all(isinstance(x, str) for x in one[:3]):

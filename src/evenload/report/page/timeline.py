@@ -172,7 +172,7 @@ class Timeline:
         return self._page({key: self._sorted(key) for key in self._rows}, self._step_s)
 
     def window(self, from_s: float, to_s: float, step_s: float) -> Mapping[str, Any]:
-        """As ``to_json``, but only what is to be seen from ``from_s`` to ``to_s``, at ``step_s`` to a pixel.
+        """What ``to_json`` gives, of what is seen from ``from_s`` to ``to_s`` at ``step_s`` to a pixel.
 
         Neighbours that together are shorter than the step are merged, whatever they are.
         """

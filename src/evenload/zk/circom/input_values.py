@@ -31,7 +31,7 @@ def parse_inputs(text: str | bytes, source: str = "the inputs") -> dict[str, lis
 
 
 def values_of(given: Mapping[str, Any], source: str = "the inputs") -> dict[str, list[int]]:
-    """As ``parse_inputs``, of what was parsed already."""
+    """The values of each signal, as of ``parse_inputs``, of JSON that was parsed already."""
     found: dict[str, list[int]] = {}
     for name, value in given.items():
         _add_signals(found, name, value, source)

@@ -18,7 +18,7 @@ _NAMES = ("sha256", "level", "n_vars", "n_public")
 
 
 def code_hash() -> str:
-    """Of all code that decides what an entry holds, besides the kernels."""
+    """Hash of all code that decides what an entry holds, besides the kernels."""
     paths = (msm.__file__, ntt.__file__, __file__, str(Path(__file__).parents[1] / "key.py"))
     return program.remembered_hash(tuple(map(str, paths)))
 

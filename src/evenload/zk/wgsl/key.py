@@ -28,7 +28,7 @@ class WgslKey(ProvingKey):  # pyrefly: ignore  # its own __slots__ are its own
 
     @classmethod
     def load(cls, key: ZKey, device: WgslDevice) -> "WgslKey":
-        """As ``CpuKey.load``. Points are checked at level word64, whose form is that of the key file."""
+        """Load as ``CpuKey.load`` does. Points are checked at level word64, whose form is the key file's."""
         started = time.perf_counter()
         bases = {section: WgslBases(device, given) for section, given in checked_bases(key, "word64")}
         domain = WgslDomain(device, key.domain_size)

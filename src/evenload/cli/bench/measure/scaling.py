@@ -1,4 +1,4 @@
-"""The same work on one device, and on more: speed-up, efficiency, bound, and what Amdahl predicts."""
+"""One piece of work on one device, and on more: speed-up, efficiency, bound, and what Amdahl predicts."""
 
 import hashlib
 import time

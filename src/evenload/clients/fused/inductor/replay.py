@@ -203,7 +203,7 @@ def _kernel(call: KernelCall | Product) -> tuple[int, Any] | None:
 
 
 def _turned(product: Product) -> Product:
-    """The same product with the columns of ``into`` side by side, if that is possible."""
+    """``product`` with the columns of ``into`` side by side, if that is possible."""
     if product.into.stride[2] == 1 or product.into.stride[1] != 1:
         return product
     return Product(product.right.transposed(), product.left.transposed(), product.into.transposed())

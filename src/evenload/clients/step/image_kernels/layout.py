@@ -116,7 +116,7 @@ def _widest_lanes(n_bytes: int) -> int:
 
 
 def laid_out(x: Tensor, layout: Layout) -> Tensor:
-    """The same images [..., samples, channels, height, width], in this order of memory."""
+    """Images [..., samples, channels, height, width] in the order of memory that ``layout`` says."""
     innermost = -4 if layout == "samples" else -3
     return x.movedim(innermost, -1).contiguous().movedim(-1, innermost)
 

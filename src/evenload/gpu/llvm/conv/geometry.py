@@ -72,7 +72,7 @@ def scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
 
 
 def channel_scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
-    """The same where vectors hold channels: one padded image, and a client's weights in whole vectors."""
+    """Bytes of scratch where vectors hold channels: a padded image, a client's weights in whole vectors."""
     images = max(
         f.c_in * f.padded[0] * f.padded[1] for f in (g, g.turned()) if f.pad_height or f.pad_width or f is g
     )

@@ -84,7 +84,7 @@ class PrimeField:
         return a if a.is_tidy else Element(self.level.tidy(a.limbs), a.bound)
 
     def below(self, a: Element, bound: float) -> Element:
-        """The same residue, tidy and below ``bound * p``."""
+        """The residue ``a`` in tidy limbs, below ``bound * p``."""
         a = self.tidy(a)
         while a.bound > bound:
             multiple = math.ceil(a.bound / 2)

@@ -221,7 +221,7 @@ class Part:
 
 
 def _bits(number: int) -> int:
-    """Of the double that is ``number``."""
+    """The bits of the double that is ``number``."""
     return struct.unpack("<Q", struct.pack("<d", float(number)))[0]
 
 

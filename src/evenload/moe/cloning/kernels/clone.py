@@ -188,7 +188,7 @@ def _open_best(layer, work, best):
 
 @piece
 def _plan_in_time(layer, domains, work, counts, least, nodes, costs, links, best):
-    """Of the plan with the lowest peak, and of plans for peaks from ``least`` to that without clones, keep
+    """Keep, of the plan with the lowest peak and of plans for peaks from ``least`` to that without clones,
     the one that takes the fewest seconds."""
     _plan(layer, domains, work, counts, least, best)
     _open_best(layer, work, best)

@@ -72,7 +72,7 @@ def leave_small(work, reserve):
 
 @inlined
 def fitting_expert(layer, work, home, tokens):
-    """Of the experts at ``home`` that may have one more clone: the one with the fewest tokens left that are
+    """Among experts at ``home`` that may have one more clone: the one with the fewest tokens left that are
     ``tokens`` or more, else the one with the most; -1 if there is none."""
     best, most, best_rest, most_rest = -1, -1, MANY, 0
     for i in range(layer.expert_start[home], layer.expert_start[home + 1]):

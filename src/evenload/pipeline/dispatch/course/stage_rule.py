@@ -40,7 +40,7 @@ class StageRule:
 
     @classmethod
     def of(cls, stage: "StageSpec", timeout_s: float | None = None) -> "StageRule":
-        """As the job file says; ``timeout_s`` where the stage says nothing."""
+        """Make the rule that the job file says; ``timeout_s`` where the stage says nothing."""
         best, limit_s = stage.best, stage.timeout_s or timeout_s
         rule = cls(stage.name, stage.condition, stage.samples, timeout_s=limit_s, expand=stage.expand or "")
         if stage.gather is not None:

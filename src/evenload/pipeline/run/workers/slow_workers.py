@@ -80,7 +80,7 @@ class SlowWorkers:
                 yield worker, verdict, stack
 
     def gone(self, group: str) -> None:
-        """Its worker is no more."""
+        """Forget a worker that is no more."""
         self._watch.forget(group)
 
     def tell_end(self, worker: Worker, order: EndWorker, stack: str) -> None:
