@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload import errors
-from evenload._plain_text import escaped_json, plain, seconds_text, shortened
+from evenload._plain_text import escaped_json, number_text, plain, seconds_text, shortened
 from evenload._terminal import PlainStream, log_of, own_codes, plain_console, plain_streams, print_line
 from evenload.events import json_text
 
@@ -210,6 +210,13 @@ def test_a_time_reads_as_what_it_was_without_powers_of_ten(seconds, n_digits):
     assert re.fullmatch(r"[0-9,]+(\.[0-9]+)?", number)
     size = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit]
     assert float(number.replace(",", "")) * size == pytest.approx(seconds, rel=0.006)
+
+
+@given(st.floats(1, 1e14), st.integers(2, 4))
+def test_a_number_is_near_and_has_no_power_of_ten(value, n_digits):
+    shown = number_text(value, n_digits)
+    assert re.fullmatch(r"[0-9,]+(\.[0-9]+)?", shown)
+    assert float(shown.replace(",", "")) == pytest.approx(value, rel=10.0 ** (1 - n_digits))
 
 
 def test_times_as_people_write_them():

@@ -34,6 +34,12 @@ def plain(text: str) -> str:
     return _UNSEEN.sub("?", _COLOUR.sub("", text.replace("\r\n", "\n")))
 
 
+def number_text(value: float, n_digits: int = 3) -> str:
+    """Write a number for a person: 0.00123, 12.3, 1,234; up to 1e15 without a power of ten."""
+    shown = f"{value:.{n_digits}g}"
+    return shown if "e+" not in shown or abs(value) >= 1e15 else format(value, ",.0f")
+
+
 def seconds_text(seconds: float, n_digits: int = 3) -> str:
     """Write a time for a person: 12 µs, 34.5 ms, 0.6 s, 12.3 min, 1,250 h; never with a power of ten."""
     long = abs(seconds)
@@ -42,8 +48,7 @@ def seconds_text(seconds: float, n_digits: int = 3) -> str:
         size, unit = (3600.0, "h") if long >= 7200 else (60.0, "min")
     elif 0 < long < 0.1:
         size, unit = (1e-3, "ms") if long >= 1e-3 else (1e-6, "µs")
-    shown = f"{seconds / size:.{n_digits if long >= 1 else 3}g}"
-    return f"{shown if 'e' not in shown else format(seconds / size, ',.0f')} {unit}"
+    return f"{number_text(seconds / size, n_digits if long >= 1 else 3)} {unit}"
 
 
 def shortened(text: str) -> str:

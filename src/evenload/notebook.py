@@ -6,7 +6,7 @@ The ``_repr_html_`` of a value calls these functions, which escape all text.
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 
 # Okabe and Ito's colours, on any background.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#b8608f", "#56b4e9", "#b5a400")
@@ -99,7 +99,7 @@ def _cell(value: object) -> str:
     if value is None:
         return '<td style="text-align:right">–</td>'
     if isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        text = number_text(value, 4) if isinstance(value, float) else str(value)
         return f'<td style="text-align:right">{text}</td>'
     return f'<td style="text-align:left">{_text(str(value))}</td>'
 

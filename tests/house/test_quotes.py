@@ -1,6 +1,7 @@
 """What anybody gave is quoted by ``errors.quoted``: never endless, never obeyed by a terminal."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from parsed_sources import SOURCE, nodes_of
@@ -13,6 +14,36 @@ NAMES_OF_OURS = {
     "gpu/llvm/program.py": "names in generated code",
 }
 """Files whose ``!r`` shows a word that is ours."""
+
+POWERS_OF_TEN = {
+    "_plain_text.py": "writes numbers for people",
+    "cli/clients/run.py": "delta is a power of ten",
+    "pipeline/artifacts.py": "the range of floats that a stranger gave",
+    "pipeline/file_types.py": "the same",
+}
+"""Files that may show 1e+03."""
+
+
+def test_no_message_shows_a_number_as_a_power_of_ten() -> None:
+    """``number_text`` and ``seconds_text`` write 1,234 and 12.3 min, for which ``:.3g`` gives 1.23e+03."""
+    bare = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for node in nodes_of(path)
+        if isinstance(node, ast.FormattedValue) and is_short(node.format_spec)
+    }
+    assert bare == POWERS_OF_TEN.keys()
+
+
+def is_short(spec: ast.expr | None) -> bool:
+    """A format of few digits, such as ``.3g``."""
+    return (
+        isinstance(spec, ast.JoinedStr)
+        and re.search(
+            r"\.\d*g$", "".join(part.value if isinstance(part, ast.Constant) else "" for part in spec.values)
+        )
+        is not None
+    )
 
 
 def reprs(nodes: Iterable[ast.AST]) -> Iterator[int]:

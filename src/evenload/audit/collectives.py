@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.audit.collective_names import PAIRWISE, UNEVEN, operation_in
 from evenload.audit.recording import LATE, ClockShift, Recording, Waits, apart, check_excerpts, joined
 
@@ -143,7 +143,7 @@ def _agrees(whole: Recording, one: _Match) -> bool:
 
 
 def _alignment_told(file: str, shifts: Sequence[ClockShift], worst: int, error_ns: float) -> str:
-    runs = f", and {shifts[worst].rate * 1e6:.3g} µs more each second" if shifts[worst].rate else ""
+    runs = f", and {number_text(shifts[worst].rate * 1e6)} µs more each second" if shifts[worst].rate else ""
     within = f"; 95 of 100 agree within {seconds_text(error_ns / 1e9)} then" if error_ns else ""
     return (
         f"Clocks were aligned by the common ends of collectives: that of {file} by "

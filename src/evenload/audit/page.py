@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._plain_text import seconds_text
 from evenload._version import __version__
 from evenload.audit.audit import Audit, AuditParts
 from evenload.audit.occupancy import Stretches, closed, minus, union
@@ -30,7 +31,8 @@ REASONS = {
 
 def write_audit(parts: AuditParts, audit: Audit, path: Path) -> None:
     """Write the report of an audit; it appears whole or not at all. Raises ConfigError if it cannot."""
-    headline = f"{audit.share:.0%} of {len(audit.devices)} devices' time was work, in {audit.wall_s:.4g} s."
+    work = f"{audit.share:.0%} of {len(audit.devices)} devices' time was work"
+    headline = f"{work}, in {seconds_text(audit.wall_s, 4)}."
     text = fill(
         title=f"Audit: {audit.source}",
         headline=headline,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from evenload._plain_text import number_text
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.errors import FormatError, printable
 
@@ -128,7 +129,9 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
         click.echo(json.dumps({**facts, "share_with_idle": float(share_with_idle(page))}))
         return
     unit, scale = _unit(kind)
-    reached, least = (f"{float(numbers[name]) / scale:.4g} {unit}" for name in ("achieved", "bound"))
+    reached, least = (
+        f"{number_text(float(numbers[name]) / scale, 4)} {unit}" for name in ("achieved", "bound")
+    )
     name = printable(str(page.get("name", "")))
     close = f"{_percent(share)} of the best possible"
     click.echo(f"{kind} {name}: {reached}, nobody below {least}: {close}", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._plain_text import number_text
 from evenload.cli.options import FILE, PATH, passed_as
 from evenload.cli.terminal.table import format_table
 
@@ -163,7 +164,7 @@ def _rows(a: "Summary", b: "Summary") -> list[list[str]]:
         ("failed", "n_failed", ""),
     ):
         x, y = (_figure(one, name) for one in (a, b))
-        texts = ["–" if one is None else f"{one:.4g}{unit}" for one in (x, y)]
+        texts = ["–" if one is None else f"{number_text(one, 4)}{unit}" for one in (x, y)]
         rows.append([label, *texts, f"{y / x:.3f}" if x and y is not None else ""])
     return rows
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from evenload._plain_text import number_text
+
 
 def cost_of(
     told: Any, seconds: float, answers: float = 0.0, n_failed: int = 0, n_untold: int = 0
@@ -39,13 +41,15 @@ def cost_text(cost: Mapping[str, Any]) -> str:
 
     If answers are left out of the sum, it is "at least" so much.
     """
-    parts = [f"{name} {cost[name]:.3g}" for name in ("devices", "energy", "answers") if cost.get(name)]
+    parts = [
+        f"{name} {number_text(cost[name])}" for name in ("devices", "energy", "answers") if cost.get(name)
+    ]
     left_out = cost.get("left_out")
     shown = [*(parts if len(parts) > 1 else []), *([left_out] if left_out else [])]
     apart = f" ({', '.join(shown)})" if shown else ""
     least = "at least " if left_out else ""
-    money = [f"{least}{cost['total']:.3g} {cost['currency']}{apart}"] if parts or left_out else []
-    return ", ".join([*money, *([f"{cost['kwh']:.3g} kWh"] if cost.get("kwh") else [])])
+    money = [f"{least}{number_text(cost['total'])} {cost['currency']}{apart}"] if parts or left_out else []
+    return ", ".join([*money, *([f"{number_text(cost['kwh'])} kWh"] if cost.get("kwh") else [])])
 
 
 def amount_of(value: Any) -> float:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from evenload._plain_text import number_text
 from evenload.balance.metrics import imbalance
 from evenload.events import (
     Counted,
@@ -194,7 +195,7 @@ def pace_line(pace: Pace, max_devices: int = 8) -> str:
     of = f"/{pace.total}" if pace.total is not None else ""
     words = [f"{pace.stage or pace.name or 'run'} {min(pace.n_done, pace.total or pace.n_done)}{of}"]
     if pace.items_per_s:
-        words.append(f"{pace.items_per_s:.3g}/s")
+        words.append(f"{number_text(pace.items_per_s)}/s")
     if eta := eta_text(pace):
         words.append(eta)
     if pace.n_failed:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 
 from evenload._closing import Closing
 from evenload._optional import is_installed
-from evenload._plain_text import plain
+from evenload._plain_text import number_text, plain
 from evenload._terminal import own_codes, plain_console
 from evenload.errors import UnknownName
 from evenload.events import Event, RunFinished
@@ -153,7 +153,7 @@ class _Bar:
         bar = ProgressBar(total=total, completed=min(pace.n_done, total or 0), width=28, pulse=total is None)
         cells: list[Any] = [Text(pace.stage or pace.name or "starting", style="bold"), bar]
         cells.append(f"{pace.n_done}/{total}" if total is not None else str(pace.n_done))
-        cells.append(f"{pace.items_per_s:.3g}/s" if pace.items_per_s else "")
+        cells.append(f"{number_text(pace.items_per_s)}/s" if pace.items_per_s else "")
         cells.append(eta_text(pace) or pace.status)
         if pace.n_failed:
             cells.append(Text(f"✗ {pace.n_failed} failed", style="bold red"))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.balance.factors import Factors
 from evenload.events import ItemFailed
 from evenload.report.costs import cost_text
@@ -216,7 +216,5 @@ def batches_text(stage: StageSummary) -> str:
     if not stage.n_batches or stage.mean_batch is None:
         return ""
     fill = f", {stage.batch_fill:.0%} full" if stage.batch_fill is not None else ""
-    calls = "call" if stage.n_batches == 1 else "calls"
-    return (
-        f"batches of {stage.stage}: {stage.mean_batch:.3g} items on average{fill} ({stage.n_batches} {calls})"
-    )
+    calls = f"({stage.n_batches} {'call' if stage.n_batches == 1 else 'calls'})"
+    return f"batches of {stage.stage}: {number_text(stage.mean_batch)} items on average{fill} {calls}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf
 
+from evenload._plain_text import seconds_text
 from evenload.balance.policy.base import Ask, Copy, Hold, Take
 from evenload.balance.policy.device_state import OVERDUE, DeviceState
 from evenload.balance.policy.estimate import Cost
@@ -93,9 +94,9 @@ class Measured:
         last_n = ask.device.last_n or inf  # no chunk yet: the estimate is its history
         grown = self.growth * last_n * ask.item_work
         if share <= grown and (share <= floor or ask.is_uniform):
-            work, why = share, f"half its share of {end_s:.3g} s left"
+            work, why = share, f"half its share of {seconds_text(end_s)} left"
         elif floor <= grown and not ask.is_uniform:
-            work, why = floor, f"launch of {cost.launch_s:.2g} s is {self.eps:.0%} of it"
+            work, why = floor, f"launch of {seconds_text(cost.launch_s, 2)} is {self.eps:.0%} of it"
         else:
             work, why = grown, f"{self.growth:g} times the last"
         at_most = self.fit * end_s * cost.rate
@@ -128,7 +129,7 @@ class Measured:
         wake_s = min(
             (overdue_at(device) for device in others if device.is_busy), default=ask.now + 0.5 * mine
         )
-        return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))
+        return Hold(f"the others end {seconds_text(mine - end_s)} sooner", max(wake_s, ask.now + 1e-3))
 
     def _rescue(self, ask: Ask) -> Copy | None:
         """Copy the chunk of a stalled device, as late as it will still end with the rest.
@@ -144,7 +145,7 @@ class Measured:
             work = chunk.n_uncopied * chunk.work / len(chunk)
             end_s = common_end(ask, ask.devices, ask.work_left)
             if ask.device.launch_s + work / rate >= end_s and ends_first(ask, work):
-                why = f"{chunk.device} has stalled; the rest needs {end_s:.3g} s"
+                why = f"{chunk.device} has stalled; the rest needs {seconds_text(end_s)}"
                 return Copy(chunk, chunk.n_uncopied, why)
         return None
 
@@ -171,7 +172,7 @@ class Measured:
             mine = WORTH_S * (WORTH_LAUNCHES * ask.device.launch_s + n * chunk.work / len(chunk) / rate)
             if mine < left:
                 if left > most_left:
-                    best, most_left = Copy(chunk, n, f"{chunk.device} needs {left:.3g} s more"), left
+                    best, most_left = Copy(chunk, n, f"{chunk.device} needs {seconds_text(left)} more"), left
             else:
                 began_s = max([chunk.began_s, *(copy.began_s for copy in chunk.copies)])
                 wake_s = min(wake_s, max(began_s + mine / self.tail, ask.now + 0.1 * mine) + 1e-3)
@@ -185,7 +186,9 @@ class Measured:
         elapsed_s = ask.now - chunk.began_s
         if elapsed_s < UNMEASURED_S:
             return Hold(NO_ITEMS, chunk.began_s + UNMEASURED_S + 1e-3)
-        return Copy(chunk, chunk.n_uncopied, f"{chunk.device} has had nothing to show for {elapsed_s:.3g} s")
+        return Copy(
+            chunk, chunk.n_uncopied, f"{chunk.device} has had nothing to show for {seconds_text(elapsed_s)}"
+        )
 
     def _candidates(self, ask: Ask) -> Iterable[tuple[DeviceState, ChunkInFlight]]:
         """Chunks that may be copied here: not struck, not copied too often, and enough devices stay free."""

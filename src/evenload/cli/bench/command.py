@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from evenload._optional import is_installed
+from evenload._plain_text import number_text
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
@@ -141,7 +142,9 @@ def _lines(trial: TrialReport) -> Sequence[str]:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
-    return value if isinstance(value, str) else str(value) if isinstance(value, int) else f"{value:.4g}"
+    return (
+        value if isinstance(value, str) else str(value) if isinstance(value, int) else number_text(value, 4)
+    )
 
 
 bench.add_command(merkle_bench)

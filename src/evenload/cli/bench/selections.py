@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._plain_text import number_text
 from evenload.cli.options import PATH, json_option, scheme_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
@@ -29,7 +30,9 @@ def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_js
         click.echo(json.dumps({"schema": 1, **facts, "rows": rows}, indent=2))
         return
     head = list(rows[0])
-    cells = [[value if isinstance(value, str) else f"{value:.3g}" for value in row.values()] for row in rows]
+    cells = [
+        [value if isinstance(value, str) else number_text(value) for value in row.values()] for row in rows
+    ]
     for line in format_table(head, cells, right=head[1:]):
         click.echo(line)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.cli.terminal.table import format_bytes, one_line
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
@@ -52,7 +52,7 @@ class JobRow:
             one_line(self.name)[:32],
             one_line(self.stage)[:16],
             "" if self.done is None else f"{self.done}{of}",
-            f"{self.items_per_s:.3g}/s" if self.items_per_s else "",
+            f"{number_text(self.items_per_s)}/s" if self.items_per_s else "",
             "" if self.eta_s is None else clock_text(self.eta_s),
             str(self.failed) if self.failed else "",
             "" if self.imbalance is None else f"{self.imbalance:.2f}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.metrics import imbalance
 from evenload.balance.simulate import Simulation
@@ -112,7 +112,7 @@ def _row(name: str, result: PolicyResult) -> list[str]:
     if result.n_unfinished:
         return [name, "never", "–", "", "–", f"{result.mean('n_chunks'):.0f}", "", ""]
     times = result.times_bound
-    counts = (f"{result.mean(counter):.4g}" for counter in ("n_chunks", "n_duplicates", "n_moved"))
+    counts = (number_text(result.mean(counter), 4) for counter in ("n_chunks", "n_duplicates", "n_moved"))
     return [
         name,
         f"{seconds_text(result.makespan_s, 4)}",

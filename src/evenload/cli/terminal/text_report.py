@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.cli.terminal.gantt import gantt_lines
 from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import has_blocks, histogram_lines
@@ -44,7 +44,7 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
             _plain(one.device),
             str(one.n_items),
             f"{one.utilisation:.0%}",
-            f"{one.items_per_s:.3g}",
+            number_text(one.items_per_s),
             f"{seconds_text(one.busy_s)}",
             f"{seconds_text(one.idle_s)}",
         ]

@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from evenload._plain_text import seconds_text
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.tune.engine_checks import EngineChecks
@@ -177,8 +178,10 @@ class Race:
 
     def _can(self, strategy: Strategy, cost_s: float, left_s: float) -> bool:
         if cost_s > left_s:
-            job_s = f"all {self._rounds} rounds take {self.job_s():.2g} s"
-            self.reasons[str(strategy)] = f"to start and measure it would take {cost_s:.2g} s, {job_s}"
+            job_s = f"all {self._rounds} rounds take {seconds_text(self.job_s(), 2)}"
+            self.reasons[str(strategy)] = (
+                f"to start and measure it would take {seconds_text(cost_s, 2)}, {job_s}"
+            )
         return cost_s <= left_s
 
     # --- samples ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from evenload._plain_text import seconds_text
 from evenload.clients.fused.memory import most_clients
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
@@ -51,7 +52,9 @@ class Tuner:
         race, expected = self.race, self._expected.strategy
         race.enter(Strategy())
         if race.job_s() < WORTH_S or self._n == 1:
-            return self._plan(f"all rounds take {race.job_s():.2g} s serially: there is nothing to gain")
+            return self._plan(
+                f"all rounds take {seconds_text(race.job_s(), 2)} serially: there is nothing to gain"
+            )
         if n_workers(Strategy("threads")) > FAR:  # they may be far better than any chunk
             self._try_threads()
         self._try_chunks()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from evenload._plain_text import number_text
 from evenload.errors import ConfigError, UnknownName, quoted
 
 OUTER = {
@@ -184,4 +185,4 @@ class ClientPlan:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else number_text(value) if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from evenload._plain_text import number_text
 from evenload.devices import current_device
 from evenload.settings import resolve
 
@@ -27,7 +28,7 @@ class ProgressLine:
             return
         self._shown_s = now
         text = f"{n_done} of {total} done" if total is not None else f"{n_done} done"
-        text += f", {n_done / spent_s:.3g} items/s"
+        text += f", {number_text(n_done / spent_s)} items/s"
         if total is not None and n_done:
             text += f", about {(total - n_done) * spent_s / n_done:.0f} s left"
         self._write(f"\r{text:<{self._width}}")

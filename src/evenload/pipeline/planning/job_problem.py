@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload._bounded_json import MAX_JSON_BYTES
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload._private_files import read_plain
 from evenload.devices.device import family_of
 from evenload.devices.rates.hardware import hardware_named
@@ -223,7 +223,7 @@ class _StageSource:
             return None, "unknown"
         item_s = flop / (EFFICIENCY * self.tflops * 1e12)
         self._note(
-            f"{seconds_text(item_s)} an item is computed: {flop / 1e12:.3g} TFLOP at "
+            f"{seconds_text(item_s)} an item is computed: {number_text(flop / 1e12)} TFLOP at "
             f"{EFFICIENCY:.0%} of {self.tflops:.0f} TFLOP/s"
         )
         return item_s, "computed"
