@@ -32,6 +32,7 @@ SECTIONS = {
         "bench": ("bench.command:bench", "Measure how work scales over the devices of this machine."),
     },
     "Runs": {
+        "attach": ("monitoring.attach:attach", "Follow a run, such as one of --detach, until it ends."),
         "status": ("pipeline.status:status", "Say how far a run is, by stage and group."),
         "top": ("monitoring.top:top", "Show devices and running jobs, live."),
         "dash": ("monitoring.dash:dash", "Show a run in the browser, while it runs or after."),

@@ -92,7 +92,7 @@ class Board:
         if status != "unfinished" or age_s < FRESH_S:
             return status == "unfinished"
         pid = self._started.facts.get("pid") if self._started else None
-        return _is_alive(pid, self._started.unix_s) if pid and self._started else age_s < SILENT_S
+        return is_alive(pid, self._started.unix_s) if pid and self._started else age_s < SILENT_S
 
     def sections(self, changed_s: float, reading: float | None, faults: list[str]) -> dict[str, Any]:
         """Everything but the timeline, by name; ``reading`` is the share of a file that is read yet."""
@@ -184,7 +184,7 @@ def _plain(event: Event, *names: str) -> dict[str, Any]:
     return {name: value[:2000] if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _is_alive(pid: Any, began_unix_s: float) -> bool:
+def is_alive(pid: Any, began_unix_s: float) -> bool:
     """Is there a process ``pid`` that is as old as the run, not one that has its number now?"""
     try:
         return psutil.Process(int(pid)).create_time() <= began_unix_s + 5.0

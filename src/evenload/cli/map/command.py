@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.monitoring.attach import detach_option, start_detached
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, sampled
 from evenload.cli.options import FILE, FOLDER, PATH, no_progress_option, passed_as
 from evenload.cli.terminal.item_files import FORMATS, RowWriter, count_items, row_json, row_of, stream_items
@@ -51,6 +52,7 @@ class MapRequest:
     on_change: str
     on_error: str
     format_: str
+    is_detached: bool
     as_json: bool
     quiet: bool
     no_progress: bool
@@ -146,6 +148,7 @@ class MapRequest:
     help="After an item has failed.",
 )
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="Of ITEMS.")
+@detach_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @no_progress_option
@@ -163,6 +166,8 @@ def map_items(request: MapRequest, monitors: Monitors) -> int:
     cat urls.txt | evenload map mymodule:Fetcher - --devices cpu*8 | jq .result
     evenload map words.py:count texts.txt -o counts.jsonl --resume     (again, until it is done)
     """
+    if request.is_detached:
+        return _detached(request)
     settings, function = request.settings(), load_function(request.target)
     items, request = stream_items(request.items, request.format_), request.with_journal()
     if request.folder is not None:
@@ -178,6 +183,18 @@ def map_items(request: MapRequest, monitors: Monitors) -> int:
         click.echo(f"warning: progress stopped early: {type(error).__name__}: {error}", err=True)
     rows.report(request.quiet)
     return rows.exit_code
+
+
+def _detached(request: MapRequest) -> int:
+    """Start the command in a session of its own. Raises ConfigError if it would miss this terminal."""
+    if request.folder is None or request.out is None:
+        raise ConfigError(
+            "--detach leaves this terminal, and its output",
+            hint="give --run FOLDER, by which the run can be followed, and -o FILE for its rows",
+        )
+    if request.items == "-":
+        raise ConfigError("--detach leaves this terminal, and its input", hint="write the items to a file")
+    return start_detached(request.folder)
 
 
 MOST_LISTED = 10

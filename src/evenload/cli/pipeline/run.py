@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._optional import require
+from evenload.cli.monitoring.attach import detach_option, start_detached
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, reporting, watched
 from evenload.cli.options import (
     PATH,
@@ -51,6 +52,7 @@ class RunRequest:
     seed: int | None
     time_limit: float | None
     dry_run: bool
+    is_detached: bool
     schema: bool
     as_json: bool
     quiet: bool
@@ -133,6 +135,7 @@ class RunRequest:
 @click.option(
     "--dry-run", is_flag=True, help="Check all, import the stages' code, print the plan, run nothing."
 )
+@detach_option
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
 @json_option
 @quiet_option
@@ -174,6 +177,8 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
         )
         click.echo(json.dumps(plan.to_json(), indent=2) if request.as_json else plan.to_text())
         return 0
+    if request.is_detached:
+        return start_detached(request.out.resolve() if request.out is not None else pipeline.out)
     return _run(pipeline, request, monitors).exit_code
 
 

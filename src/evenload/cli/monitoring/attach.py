@@ -1,0 +1,99 @@
+"""``--detach``: a command that goes on when its terminal closes; ``evenload attach RUN`` follows it."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from evenload.cli.options import PATH, no_progress_option
+from evenload.errors import ConfigError, reason_of
+from evenload.events import RunFinished, RunStarted
+
+EVERY_S = 0.2
+CODES = {"done": 0, "interrupted": 130}
+detach_option = click.option(
+    "--detach", "is_detached", is_flag=True, help="Go on when the terminal closes: `evenload attach` follows."
+)
+
+
+def start_detached(folder: Path) -> int:
+    """Start this command again, without ``--detach``, in a session of its own, which says all in FOLDER.log.
+
+    Returns 0 when it works at the run in ``folder``; if it ends before, what it said is printed, and its exit
+    code returned. Raises ConfigError if the log cannot be written.
+    """
+    from evenload.dashboard.follow import Follower
+
+    log = folder.with_name(f"{folder.name}.log")
+    command = [sys.executable, "-m", "evenload", *(one for one in sys.argv[1:] if one != "--detach")]
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as said:
+            start = said.tell()
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            )
+    except OSError as error:
+        raise ConfigError(
+            f"{log} cannot be written: {reason_of(error)}", hint="name another folder"
+        ) from error
+    follower, has_begun = Follower(folder / "events.jsonl"), False
+    while not has_begun and process.poll() is None:
+        time.sleep(EVERY_S)
+        begun = [event for event in follower.read() or () if isinstance(event, RunStarted)]
+        has_begun = any(event.facts.get("pid") == process.pid for event in begun)
+    if not has_begun:
+        click.echo(log.read_bytes()[start:].decode("utf-8", "replace"), err=True, nl=False)
+        return process.returncode
+    click.echo(str(folder))
+    click.echo(f"process {process.pid} goes on; what it says is in {log}", err=True)
+    click.echo(f"follow it: evenload attach {folder}; end it: evenload stop {folder}", err=True)
+    return 0
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@no_progress_option
+def attach(run: Path, no_progress: bool) -> int:
+    """Follow the run in the folder RUN until it ends. Ctrl-C leaves the run alone.
+
+    Exit code 0: all is done, 1: some failed, or the process is gone, 130: it was interrupted, or you left.
+    """
+    from evenload.dashboard.board import is_alive
+    from evenload.dashboard.follow import Follower
+    from evenload.report.progress import make_progress
+    from evenload.report.source import open_run
+    from evenload.report.tally import summarise
+
+    began: RunStarted | None = None
+    status, is_left, follower = "", True, Follower(open_run(run).path)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        make_progress("never" if no_progress else "auto") as progress,
+    ):
+        while True:
+            is_gone = began is not None and not is_alive(began.facts.get("pid"), began.unix_s)
+            for event in follower.read() or ():
+                progress(event)
+                if isinstance(event, RunStarted):
+                    began, status = event, ""
+                elif isinstance(event, RunFinished):
+                    status = event.status
+            if not follower.is_behind and (status or is_gone):
+                is_left = False
+                break
+            if not follower.is_behind:
+                time.sleep(EVERY_S)
+    if is_left:
+        click.echo(f"left; it goes on: evenload attach {run}", err=True)
+        return 130
+    headline = summarise(open_run(run)).headline()
+    if status:
+        click.echo(f"{status}: {headline}")
+        return CODES.get(status, 1)
+    click.echo(f"the process is gone: {headline}", err=True)
+    click.echo(f"  hint: go on: evenload retry {run}, or `evenload map ... --resume` as before", err=True)
+    return 1

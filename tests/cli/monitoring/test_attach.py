@@ -1,0 +1,133 @@
+"""``--detach`` and ``evenload attach``, as a user types them in a terminal that is closed."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TASK = """
+import time
+from pathlib import Path
+
+def double(text):
+    while not Path("gate").exists():
+        time.sleep(0.01)
+    return 2 * int(text)
+"""
+JOB = """
+version: 1
+job: {name: doubles, inputs: {jsonl: things.jsonl, id: id}, out: runs/doubles}
+devices: {use: "cpu*1"}
+stages:
+  - {name: double, target: "stage.py:Double", outputs: {twice: number}}
+"""
+STAGE = """
+import time
+from pathlib import Path
+
+class Double:
+    def __call__(self, inputs, item):
+        while not Path("gate").exists():
+            time.sleep(0.01)
+        return {"twice": 2 * inputs["n"]}
+"""
+MAP = ("map", "task.py:double", "items.txt", "--devices", "cpu*2", "--run", "runs/m", "-o", "rows.jsonl")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "stage.py").write_text(STAGE)
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "things.jsonl").write_text('{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n')
+    (tmp_path / "items.txt").write_text("1\n2\n3\n")
+    return tmp_path
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "evenload", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
+
+
+def in_a_terminal(folder: Path, *arguments: str) -> str:
+    """What a command prints in a terminal of its own, which is closed when the command ends."""
+    pid, master = pty.fork()
+    if not pid:
+        os.chdir(folder)
+        os.execv(sys.executable, [sys.executable, "-m", "evenload", *arguments])
+    said = b""
+    try:
+        while piece := os.read(master, 1 << 16):
+            said += piece
+    except OSError:  # how Linux says that the command has closed its end
+        pass
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
+    return said.decode()
+
+
+def pid_of(run: Path) -> int:
+    return next(
+        event["facts"]["pid"]
+        for event in map(json.loads, (run / "events.jsonl").read_text().splitlines())
+        if "facts" in event and "pid" in event["facts"]
+    )
+
+
+@pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
+def test_what_is_detached_goes_on_when_the_terminal_closes(folder, run, command):
+    said = in_a_terminal(folder, *command, "--detach")
+    assert "follow it: evenload attach " in said
+    (folder / "gate").touch()  # nothing could end before
+    followed = call(folder, "attach", run)
+    assert followed.returncode == 0, followed.stderr + (folder / f"{run}.log").read_text()
+    assert followed.stdout.startswith("done: ")
+    if command is MAP:
+        rows = [json.loads(line)["result"] for line in (folder / "rows.jsonl").read_text().splitlines()]
+        assert rows == [2, 4, 6]
+    else:
+        rows = map(json.loads, (folder / run / "results.jsonl").read_text().splitlines())
+        assert sorted(row["outputs"]["twice"] for row in rows) == [2, 4]
+    again = call(folder, "attach", run)  # of a run that is over
+    assert (again.returncode, again.stdout) == (0, followed.stdout)
+
+
+def test_a_process_that_is_gone_is_told_and_one_command_goes_on(folder):
+    assert call(folder, *MAP, "--resume", "--detach").returncode == 0
+    os.kill(pid_of(folder / "runs" / "m"), signal.SIGKILL)
+    followed = call(folder, "attach", "runs/m")
+    assert followed.returncode == 1
+    assert followed.stderr.splitlines()[-2].startswith("the process is gone: ")
+    (folder / "gate").touch()
+    done = call(folder, *MAP, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert call(folder, "attach", "runs/m").returncode == 0
+
+
+def test_stop_ends_what_is_detached(folder):
+    assert call(folder, "run", "job.yaml", "--detach").returncode == 0
+    assert call(folder, "stop", "runs/doubles").returncode == 0
+    followed = call(folder, "attach", "runs/doubles")
+    assert followed.returncode == 130, followed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("map", "task.py:double", "items.txt", "--detach"), "--run FOLDER"),
+        (("map", "task.py:double", "-", "--run", "r", "-o", "o", "--detach"), "write the items to a file"),
+        (("map", "task.py:nothing", "items.txt", "--run", "r", "-o", "o", "--detach"), "nothing"),
+        (("run", "nowhere.yaml", "--detach"), "nowhere.yaml"),
+        (("attach", "nowhere"), "there is no run"),
+    ],
+)
+def test_bad_input_is_told_in_the_terminal(folder, arguments, why):
+    done = call(folder, *arguments)
+    assert done.returncode == 2, done.stdout
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
