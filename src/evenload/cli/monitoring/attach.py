@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
+from evenload._private_files import open_plain
 from evenload.cli.options import PATH, no_progress_option
 from evenload.errors import ConfigError, reason_of
 from evenload.events import RunFinished, RunStarted
 
 EVERY_S = 0.2
+MOST_SAID = 1 << 16  # bytes of what a command said before it ended
 CODES = {"done": 0, "interrupted": 130}
 detach_option = click.option(
     "--detach", "is_detached", is_flag=True, help="Go on when the terminal closes: `evenload attach` follows."
@@ -46,7 +48,9 @@ def start_detached(folder: Path) -> int:
         begun = [event for event in follower.read() or () if isinstance(event, RunStarted)]
         has_begun = any(event.facts.get("pid") == process.pid for event in begun)
     if not has_begun:
-        click.echo(log.read_bytes()[start:].decode("utf-8", "replace"), err=True, nl=False)
+        with open(open_plain(log), "rb") as said:
+            said.seek(start)
+            click.echo(said.read(MOST_SAID).decode("utf-8", "replace"), err=True, nl=False)
         return process.returncode
     click.echo(str(folder))
     click.echo(f"process {process.pid} goes on; what it says is in {log}", err=True)
