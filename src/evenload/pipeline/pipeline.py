@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload._optional import require
-from evenload._private_files import read_own, refuse_unless_own
+from evenload._private_files import OwnFolder
 from evenload.balance.policy import policy_from_name
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import Event, EventFile, json_text
@@ -33,7 +33,6 @@ from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Prev
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import FinalWrites
-from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
+    from evenload.pipeline.store.run_folder import RunFolder
     from evenload.pipeline.store.uploads import UploadOutcome
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
@@ -108,9 +108,9 @@ class Pipeline:
 
         path = Path(path)
         try:
-            refuse_unless_own(path, path.stat(), WHAT)
-            folder = Path(json.loads(read_own(path / "job.json", WHAT, MOST_BYTES))["folder"])
-            text = read_own(path / "config.yaml", WHAT, MOST_BYTES).decode()
+            with OwnFolder(path.resolve(), WHAT) as run:
+                folder = Path(json.loads(run.read("job.json", MOST_BYTES))["folder"])
+                text = run.read("config.yaml", MOST_BYTES).decode()
         except ConfigError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -348,50 +348,42 @@ class Pipeline:
             fleet.expect_workers()
             from evenload.pipeline.run.ending.read_run import RunCounter  # beside the start of the workers
             from evenload.pipeline.run.session import JobSession
-            from evenload.pipeline.store.ledger import Ledger
+            from evenload.pipeline.store.run_folder import RunFolder
 
-            with self._reusing(cache, again, retry_failed) as reuse:
-                folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
-                with (
-                    contextlib.closing(Ledger.open(folder.path)) as ledger,
-                    store.uploads(folder.path) as uploads,
-                ):
-                    folder.sweep()
-                    table = folder.file("items.jsonl")
-                    text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
-                    folder.write_text("config.yaml", text)
-                    folder.begin(self.folder, self._made_of(reuse))
-                    is_shown = self.spec.report.html or report is not None
-                    counter = RunCounter(folder.file("events.jsonl"), is_shown=is_shown)
-                    with EventFile(folder.file("events.jsonl")) as file:
-                        session = JobSession(
-                            self.spec,
-                            self.items,
-                            self.folder,
-                            folder,
-                            ledger,
-                            [file, counter, *sinks],
-                            reuse=reuse,
-                            interrupts=interrupts,
-                            may_use_cpu=may_use_cpu(fleet.use),
-                            skipped=skipped,
-                            uploads=uploads,
-                        )
-                        session.go(
-                            fleet, functools.partial(self._planned, fleet, folder, watch), policy, sample_s
-                        )
-                        interrupts.hold()
-                        session.finish()
-                    finish = functools.partial(
-                        finish_uploads,
-                        uploads,
-                        folder.path,
-                        interrupts,
-                        waits=session.status != "interrupted",
-                        watch=watch_upload,
+            with (
+                self._reusing(cache, again, retry_failed) as reuse,
+                RunFolder.opened(Path(out) if out is not None else self.out, fresh=fresh is True) as folder,
+                store.uploads(folder) as uploads,
+            ):
+                table = folder.file("items.jsonl")
+                text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
+                folder.write_text("config.yaml", text)
+                folder.begin(self.folder, self._made_of(reuse))
+                is_shown = self.spec.report.html or report is not None
+                with EventFile(folder.file("events.jsonl")) as file:
+                    counter = RunCounter(is_shown=is_shown, is_whole=file.is_new)
+                    session = JobSession(
+                        self.spec,
+                        self.items,
+                        self.folder,
+                        folder,
+                        [file, counter, *sinks],
+                        reuse=reuse,
+                        interrupts=interrupts,
+                        may_use_cpu=may_use_cpu(fleet.use),
+                        skipped=skipped,
+                        uploads=uploads,
                     )
-                    counter.is_whole &= file.error is None  # the report shows what can be read again
-                    return self._write(session, folder, report, counter, session.lost_events(file), finish)
+                    plan = functools.partial(self._planned, fleet, folder, watch)
+                    session.go(fleet, plan, policy, sample_s)
+                    interrupts.hold()
+                    session.finish()
+                waits = session.status != "interrupted"
+                finish = functools.partial(
+                    finish_uploads, uploads, interrupts, waits=waits, watch=watch_upload
+                )
+                counter.is_whole &= file.error is None  # the report shows what can be read again
+                return self._write(session, folder, report, counter, session.lost_events(file), finish)
 
     def _reusing(
         self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
@@ -413,7 +405,7 @@ class Pipeline:
     def _planned(
         self,
         fleet: "RunFleet",
-        folder: RunFolder,
+        folder: "RunFolder",
         watch: "Watch | None",
         flow: "ItemFlow | None",
         reuse: "Sequence[StageReuse]",
@@ -449,7 +441,7 @@ class Pipeline:
     def _write(
         self,
         session: "JobSession",
-        folder: RunFolder,
+        folder: "RunFolder",
         report: str | Path | None,
         counter: "RunCounter",
         faults: list[str],
