@@ -427,15 +427,16 @@ def test_a_whole_file_may_be_used_by_whom_it_is_for(tmp_path, mode):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
 @pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
-def test_a_whole_file_obeys_the_umask_if_nobody_is_named(tmp_path, umask):
+def test_a_whole_file_obeys_the_umask(tmp_path, umask, mode):
     """Oracle: a file that Python's own open makes at the same time."""
     before = os.umask(umask)
     try:
         (tmp_path / "plain").write_bytes(b"")
-        with whole_file(tmp_path / "file", None) as file:
+        with whole_file(tmp_path / "file", mode) as file:
             file.write(b"new")
     finally:
         os.umask(before)
-    plain, made = ((tmp_path / name).stat().st_mode for name in ("plain", "file"))
-    assert made == plain
+    plain, made = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "file"))
+    assert made == plain & mode

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from evenload.errors import ConfigError, quoted, reason_of
 
+DRAFT = ".tmp"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a link",
@@ -138,26 +139,20 @@ def write_own(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, mode: int | None = 0o600, *, is_durable: bool = True) -> Iterator[BinaryIO]:
+def whole_file(path: Path, mode: int = 0o600, *, is_durable: bool = True) -> Iterator[BinaryIO]:
     """Yield a new file, which takes the place of ``path`` when the block ends; if it raises, nothing does.
 
-    mode        who may use it: 0o600 this user alone, 0o644 all may read it, None whom the umask lets
+    mode        who may use it, if the umask lets them: 0o600 this user alone, 0o644 all may read it
     is_durable  the disk has it first, so that not even a power cut leaves a part of it
-    Raises OSError. Nothing that lies in its place is opened or followed.
+    Raises OSError. Nothing that lies in its place is opened or followed. What a kill leaves of it is a hidden
+    file whose name ends in ``DRAFT``.
     """
-    import tempfile
-
-    if mode is None:
-        draft = f"{path.parent}/.{path.name[:40]}.{os.urandom(6).hex()}"
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    else:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    draft = path.with_name(f".{path.name[:40]}.{os.urandom(6).hex()}{DRAFT}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            if mode not in (None, 0o600):  # which it is made with
-                os.chmod(draft, mode)
             if is_durable:
                 sync(file.fileno())
         os.replace(draft, path)

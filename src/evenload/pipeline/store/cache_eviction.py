@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-DRAFT = ".tmp"  # how the name of a file ends that is not whole yet
+from evenload._private_files import DRAFT, write_own
 
 _GOAL = 0.9  # of the limit, so that the next result does not evict again
 _SURE_S = 86_400.0  # how long a count of bytes is believed
@@ -56,9 +56,7 @@ def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
             n_bytes, looked_s = _evict(folder / "results", limit_bytes, now_s), now_s
         elif not n_new_bytes:
             return True
-        draft = folder / "size.tmp"
-        draft.write_text(f"{n_bytes} {int(looked_s)}")  # rounded down: not in the future
-        draft.replace(note)
+        write_own(note, f"{n_bytes} {int(looked_s)}".encode())  # rounded down: not in the future
         return True
     return False
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenload._closing import Closing
-from evenload._private_files import plain_file
+from evenload._private_files import DRAFT, plain_file
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
@@ -284,7 +284,7 @@ class Uploads(Closing):
             for name in sorted(names):
                 path = Path(at, name)
                 relative = path.relative_to(self.folder).as_posix()
-                if not name.endswith(".tmp") and self._is_wanted(relative) and not path.is_symlink():
+                if not name.endswith(DRAFT) and self._is_wanted(relative) and not path.is_symlink():
                     yield relative
 
 
