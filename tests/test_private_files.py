@@ -31,6 +31,7 @@ from evenload._private_files import (
     whole_file,
     write_own,
 )
+from evenload._user_folders import user_cache
 from evenload.cli import main
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
@@ -302,7 +303,7 @@ def test_the_caches(plant, thing, tmp_path, monkeypatch):
     script = tmp_path / "x_child.py"
     script.write_text("print('[1]')")
     monkeypatch.setattr(child, "_key", lambda *_: "key")
-    plant(child.cache_folder() / "x_child-key.json")
+    plant(user_cache() / "x_child-key.json")
     assert child.ask_child(script) == [1]
     monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path / "kernels"))
     plant(store.cache_directory() / "k-key.o")
