@@ -29,6 +29,7 @@ from evenload._private_files import (
     read_unpacked,
     text_named,
     whole_file,
+    write_named,
     write_own,
 )
 from evenload._user_folders import user_cache
@@ -401,6 +402,29 @@ def test_a_bomb_is_not_unpacked_to_its_end(tmp_path, monkeypatch):
         path.write_bytes(damaged)
         with pytest.raises(OSError, match=r"damaged gzip|more than"):
             read_unpacked(path, 1 << 40)
+
+
+def test_what_the_command_line_names_gets_the_text_and_stays_what_it_is(tmp_path):
+    """Oracle: whoever reads the other end, and the kernel's word of what lies there."""
+    pipe, mine, theirs = tmp_path / "pipe", *os.pipe()
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="cannot write"):  # nobody reads, and nobody is waited for
+        write_named(pipe, "lost")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path, end in ((pipe, reader), (Path(f"/dev/fd/{theirs}"), mine)):
+        write_named(path, "whole\n")
+        assert os.read(end, 100) == b"whole\n"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with (tmp_path / "log").open("w") as log:
+        log.write("before\n")
+        log.flush()
+        write_named(Path(f"/dev/fd/{log.fileno()}"), "after\n")
+    assert (tmp_path / "log").read_text() == "before\nafter\n"
+    (tmp_path / "null").symlink_to(os.devnull)
+    write_named(tmp_path / "null", "gone")
+    assert sorted(os.listdir(tmp_path)) == ["log", "null", "pipe"]
+    for fd in (mine, theirs, reader):
+        os.close(fd)
 
 
 def test_lines_have_a_limit():

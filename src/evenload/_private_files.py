@@ -3,7 +3,7 @@
 open_plain, plain_file,  anybody's plain file: nothing waits for a pipe or device that lies in its place
 read_plain
 open_named, read_named,  what the command line names: also a pipe that the shell made for it, ``<(...)``
-text_named
+text_named, write_named
 read_unpacked            a plain file that may be gzip, with a limit on what comes out
 open_own, read_own       this user's own, through no link; and unless it is only looked at, nobody else
                          may write it: what is unpickled, run or believed comes from nowhere else
@@ -32,7 +32,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/proc/self/fd/")
 _MOST_EXPANSION = 200
 _FREE_BYTES = 64 << 20  # expansion does not count before
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -91,6 +91,36 @@ def text_named(path: str | os.PathLike, most_bytes: int, hint: str) -> str:
         return read_named(path, most_bytes).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {quoted(str(path), 200)}: {reason_of(error)}", hint=hint) from error
+
+
+def write_named(path: Path, text: str, option: str = "-o") -> None:
+    """Write a text to what the command line names: a file appears whole or not at all.
+
+    A device, and a pipe that somebody reads, are written into and stay what they are: ``>(...)`` of a shell,
+    /dev/stdout. Raises ConfigError if it cannot be written; ``option`` is what names another place.
+    """
+    try:
+        if str(path).startswith(_HANDED_OVER) or _is_stream(path):
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0))
+            os.set_blocking(fd, True)  # it was opened so as not to wait for a reader
+            target: Any = open(fd, "wb")  # noqa: SIM115
+        else:
+            target = whole_file(path, 0o644, is_durable=False)
+        with target as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {quoted(str(path), 200)}: {error.strerror}",
+            hint=f"choose another place with {option}",
+        ) from error
+
+
+def _is_stream(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def lines_within(file: BinaryIO, name: str, most_bytes: int) -> Iterator[bytes]:
