@@ -100,7 +100,7 @@ def write_named(path: Path, text: str, option: str = "-o") -> None:
     /dev/stdout. Raises ConfigError if it cannot be written; ``option`` is what names another place.
     """
     try:
-        if str(path).startswith(_HANDED_OVER) or _is_stream(path):
+        if str(path).startswith(_HANDED_OVER) or is_stream(path):
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0))
             os.set_blocking(fd, True)  # it was opened so as not to wait for a reader
             target: Any = open(fd, "wb")  # noqa: SIM115
@@ -115,12 +115,13 @@ def write_named(path: Path, text: str, option: str = "-o") -> None:
         ) from error
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: str | os.PathLike) -> bool:
+    """Whether ``path``, or what it links to, is neither a regular file nor a folder."""
     try:
-        mode = path.stat().st_mode
+        mode = os.stat(path).st_mode
     except OSError:
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def lines_within(file: BinaryIO, name: str, most_bytes: int) -> Iterator[bytes]:

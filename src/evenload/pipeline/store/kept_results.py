@@ -11,7 +11,7 @@ from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
 from evenload.pipeline.reuse.read_digests import ALL_READS, JobFacts, TaskValues, digest_reads
 from evenload.pipeline.reuse.stage_identity import StageIdentity
 from evenload.pipeline.store.ledger import LedgerEntry
-from evenload.pipeline.store.result_cache import ResultCache, link_file
+from evenload.pipeline.store.result_cache import ResultCache, SharedResult, link_file
 from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class KeptResults:
             if found is not None:
                 reuse.n_kept += 1
                 return found
-        elif self.settings.cache is not None:
+        else:
             self._drop_from_cache(task)
         reuse.n_todo += 1
         reuse.why[why] += 1
@@ -152,11 +152,8 @@ class KeptResults:
         return {name: place for name, place in found.items() if place is not None}
 
     def _in_cache(self, task: StageTask) -> FoundResult | None:
-        cache, identity = self.settings.cache, self.settings.identities[task.stage]
-        if cache is None:
-            return None
-        found = cache.find(identity.digest, lambda names: self.reads_of(task, names))
-        if found is None or self._clash(found.outputs, task):
+        cache, found = self._cached(task)
+        if cache is None or found is None or self._clash(found.outputs, task):
             return None
         places = self._places(task, LedgerEntry("", None, {}, found.files))
         if self.is_dry or self.folder is None:
@@ -170,11 +167,12 @@ class KeptResults:
         return FoundResult(entry, is_new=True)
 
     def _drop_from_cache(self, task: StageTask) -> None:
-        cache, identity = self.settings.cache, self.settings.identities[task.stage]
-        found = (
-            cache.find(identity.digest, lambda names: self.reads_of(task, names))
-            if cache is not None
-            else None
-        )
+        cache, found = self._cached(task)
         if cache is not None and found is not None and not self.is_dry:
             cache.drop(found.key)
+
+    def _cached(self, task: StageTask) -> tuple[ResultCache | None, SharedResult | None]:
+        cache, identity = self.settings.cache, self.settings.identities[task.stage]
+        if cache is None:
+            return None, None
+        return cache, cache.find(identity.digest, lambda names: self.reads_of(task, names))

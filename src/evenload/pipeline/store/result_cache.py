@@ -35,7 +35,7 @@ _WHAT = "results that are believed"
 
 
 @dataclass(frozen=True, slots=True)
-class _SharedResult:
+class SharedResult:
     """A result that is in the cache. ``files``: output -> bytes, digest, time of change, inode."""
 
     key: str
@@ -76,7 +76,7 @@ class ResultCache:
 
     def find(
         self, identity: str, digests_of: Callable[[Sequence[str]], Mapping[str, str] | None]
-    ) -> _SharedResult | None:
+    ) -> SharedResult | None:
         """Return the result of a stage for an item; None if nobody has it.
 
         digests_of  gives the digest of each read of this item, or None if one cannot be compared
@@ -87,7 +87,7 @@ class ResultCache:
                 return found
         return None
 
-    def take(self, found: _SharedResult, places: Mapping[str, str], run_folder: Path) -> LedgerEntry | None:
+    def take(self, found: SharedResult, places: Mapping[str, str], run_folder: Path) -> LedgerEntry | None:
         """Link the files of a result into a run folder, each at its place; None if one is gone or damaged."""
         for name, facts in found.files.items():
             source = self._file(found.key, f".{name}.file")
@@ -163,14 +163,14 @@ class ResultCache:
     def _file(self, key: str, suffix: str) -> Path:
         return self._folder / "results" / key[:2] / f"{key}{suffix}"
 
-    def _read(self, identity: str, reads: Mapping[str, str]) -> _SharedResult | None:
+    def _read(self, identity: str, reads: Mapping[str, str]) -> SharedResult | None:
         key = result_key(identity, reads)
         content = _read_own(self._file(key, ".json"))
         check, _, body = content.partition(b"\n")
         if not content or check != digest_of(body).encode():
             return None
         try:
-            return _SharedResult(key, identity, reads, **json.loads(body))
+            return SharedResult(key, identity, reads, **json.loads(body))
         except (ValueError, TypeError):
             return None
 
