@@ -1,12 +1,16 @@
 """The run folder: what it takes away, and what it never touches."""
 
 import json
+import random
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from evenload.errors import ConfigError
+from evenload.pipeline.store import run_folder
 from evenload.pipeline.store.run_folder import RunFolder, is_in_use
 
 
@@ -72,6 +76,69 @@ def test_one_process_has_a_run_folder_at_a_time_and_leaves_it_for_the_next(tmp_p
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(ConfigError, match="not the folder of a run"):
         RunFolder.of_run(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_runs_that_begin_anew_at_once_each_keeps_what_it_writes(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: whoever has the folder reads its own files again: they went while another looked for a lock."""
+    chance, faults, n_had = random.Random(seed), [], []
+
+    def slowly(path: Path) -> bool:
+        found = is_in_use(path)
+        time.sleep(chance.random() / 100)
+        return found
+
+    monkeypatch.setattr(run_folder, "is_in_use", slowly)
+
+    def begin_anew(me: str, pauses: list[float]) -> None:
+        for pause_s in pauses:
+            try:
+                with RunFolder.opened(tmp_path / "run", fresh=True) as folder:
+                    folder.write_text("config.yaml", me)
+                    time.sleep(pause_s)
+                    names = {path.name for path in folder.path.iterdir()}
+                    is_mine = "config.yaml" in names and folder.file("config.yaml").read_text() == me
+                    faults.extend([] if is_mine and is_in_use(folder.path) else [(me, names)])
+                    n_had.append(me)
+            except ConfigError:
+                pass
+
+    threads = [
+        threading.Thread(target=begin_anew, args=(f"{n}", [chance.random() / 200 for _ in range(20)]))
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(500)
+    assert not faults
+    assert n_had
+
+
+@pytest.mark.parametrize("spoil", ["a link", "open to others", "a file", "no journal"])
+def test_a_journal_that_is_no_good_is_taken_away_if_asked(tmp_path: Path, spoil: str) -> None:
+    with RunFolder.opened(tmp_path / "run") as folder:
+        folder.write_results([{"id": "a"}])
+    journal, elsewhere = tmp_path / "run" / "journal", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("kept")
+    if spoil == "open to others":
+        journal.chmod(0o777)
+    else:
+        shutil.rmtree(journal)
+        if spoil == "a link":
+            journal.symlink_to(elsewhere)
+        elif spoil == "a file":
+            journal.write_text("")
+        else:
+            journal.mkdir()
+            (journal / "notes").write_text("")
+    with RunFolder.opened(tmp_path / "run", fresh=True) as folder:
+        assert folder.ledger.is_empty
+        assert [path.name for path in folder.path.iterdir()] == ["journal"]
+    assert (elsewhere / "mine").read_text() == "kept"
 
 
 @pytest.mark.parametrize("spoil", ["a link", "open to others"])

@@ -23,7 +23,7 @@ from typing import Any
 
 from evenload._arguments import refuse_drive
 from evenload._private_files import open_plain, read_plain
-from evenload.errors import ConfigError, reason_of
+from evenload.errors import ConfigError, EvenloadError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
 from evenload.pipeline.store.ledger import FOLDER, Ledger
@@ -70,7 +70,16 @@ class RunFolder:
         refuse_drive(path)
         path = path.resolve()
         is_resumed = _made(path, fresh=fresh)
-        with contextlib.closing(Ledger.open(path)) as ledger:
+        try:
+            ledger = Ledger.open(path, is_fresh=fresh)
+        except EvenloadError:
+            if not fresh or is_in_use(path):
+                raise
+            _remove(path, [FOLDER])  # whatever lies there: it is not to be gone on with
+            ledger = Ledger.open(path)
+        with contextlib.closing(ledger):
+            if fresh:  # under the lock, so that no other process has begun here
+                _remove(path, _written_by_runs(path) - {FOLDER})
             folder = cls(path, ledger, is_resumed=is_resumed)
             folder.sweep()
             yield folder
@@ -149,18 +158,21 @@ def _made(path: Path, *, fresh: bool) -> bool:
             f"{path} holds a run already, and no journal to go on from",
             hint="give another folder with -o, or --fresh",
         )
-    if present and fresh and is_in_use(path):
-        raise ConfigError(
-            f"a process is at work in {path}", hint="wait for it, or give another folder with -o"
-        )
     try:
         # Whatever the umask, nobody else may write: the job in it is code to who goes on with the run.
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name in present if fresh else ():
-            shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
     except OSError as error:
         raise _unwritable(path, error) from error
     return bool(present) and not fresh
+
+
+def _remove(path: Path, names: Iterable[str]) -> None:
+    try:
+        for one in (path / name for name in names):
+            is_folder = one.is_dir() and not one.is_symlink()
+            shutil.rmtree(one) if is_folder else one.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _written_by_runs(path: Path) -> set[str]:
