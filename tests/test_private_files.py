@@ -29,8 +29,10 @@ from evenload._private_files import (
     read_unpacked,
     text_named,
     whole_file,
+    write_named,
     write_own,
 )
+from evenload._user_folders import user_cache
 from evenload.cli import main
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
@@ -302,7 +304,7 @@ def test_the_caches(plant, thing, tmp_path, monkeypatch):
     script = tmp_path / "x_child.py"
     script.write_text("print('[1]')")
     monkeypatch.setattr(child, "_key", lambda *_: "key")
-    plant(child.cache_folder() / "x_child-key.json")
+    plant(user_cache() / "x_child-key.json")
     assert child.ask_child(script) == [1]
     monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path / "kernels"))
     plant(store.cache_directory() / "k-key.o")
@@ -402,6 +404,29 @@ def test_a_bomb_is_not_unpacked_to_its_end(tmp_path, monkeypatch):
             read_unpacked(path, 1 << 40)
 
 
+def test_what_the_command_line_names_gets_the_text_and_stays_what_it_is(tmp_path):
+    """Oracle: whoever reads the other end, and the kernel's word of what lies there."""
+    pipe, mine, theirs = tmp_path / "pipe", *os.pipe()
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="cannot write"):  # nobody reads, and nobody is waited for
+        write_named(pipe, "lost")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path, end in ((pipe, reader), (Path(f"/dev/fd/{theirs}"), mine)):
+        write_named(path, "whole\n")
+        assert os.read(end, 100) == b"whole\n"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with (tmp_path / "log").open("w") as log:
+        log.write("before\n")
+        log.flush()
+        write_named(Path(f"/dev/fd/{log.fileno()}"), "after\n")
+    assert (tmp_path / "log").read_text() == "before\nafter\n"
+    (tmp_path / "null").symlink_to(os.devnull)
+    write_named(tmp_path / "null", "gone")
+    assert sorted(os.listdir(tmp_path)) == ["log", "null", "pipe"]
+    for fd in (mine, theirs, reader):
+        os.close(fd)
+
+
 def test_lines_have_a_limit():
     assert list(lines_within(io.BytesIO(b"a\n\nbcd"), "f", 3)) == [b"a\n", b"\n", b"bcd"]
     with pytest.raises(OSError, match="line 2 has more than 3 bytes") as caught:
@@ -427,15 +452,16 @@ def test_a_whole_file_may_be_used_by_whom_it_is_for(tmp_path, mode):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
 @pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
-def test_a_whole_file_obeys_the_umask_if_nobody_is_named(tmp_path, umask):
+def test_a_whole_file_obeys_the_umask(tmp_path, umask, mode):
     """Oracle: a file that Python's own open makes at the same time."""
     before = os.umask(umask)
     try:
         (tmp_path / "plain").write_bytes(b"")
-        with whole_file(tmp_path / "file", None) as file:
+        with whole_file(tmp_path / "file", mode) as file:
             file.write(b"new")
     finally:
         os.umask(before)
-    plain, made = ((tmp_path / name).stat().st_mode for name in ("plain", "file"))
-    assert made == plain
+    plain, made = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "file"))
+    assert made == plain & mode

@@ -122,7 +122,7 @@ class VirtualBackend:
         if worker in self._workers:
             self._workers[worker].tasks.pop(task, None)
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
         if worker in self._workers:
             self._tell(worker, Order(self._workers[worker].tasks[task], chunk, tuple(items), singly))
         return 100

@@ -3,7 +3,7 @@
 open_plain, plain_file,  anybody's plain file: nothing waits for a pipe or device that lies in its place
 read_plain
 open_named, read_named,  what the command line names: also a pipe that the shell made for it, ``<(...)``
-text_named
+text_named, write_named
 read_unpacked            a plain file that may be gzip, with a limit on what comes out
 open_own, read_own       this user's own, through no link; and unless it is only looked at, nobody else
                          may write it: what is unpickled, run or believed comes from nowhere else
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from evenload.errors import ConfigError, quoted, reason_of
 
+DRAFT = ".tmp"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a link",
@@ -31,7 +32,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/proc/self/fd/")
 _MOST_EXPANSION = 200
 _FREE_BYTES = 64 << 20  # expansion does not count before
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -92,6 +93,37 @@ def text_named(path: str | os.PathLike, most_bytes: int, hint: str) -> str:
         raise ConfigError(f"cannot read {quoted(str(path), 200)}: {reason_of(error)}", hint=hint) from error
 
 
+def write_named(path: Path, text: str, option: str = "-o") -> None:
+    """Write a text to what the command line names: a file appears whole or not at all.
+
+    A device, and a pipe that somebody reads, are written into and stay what they are: ``>(...)`` of a shell,
+    /dev/stdout. Raises ConfigError if it cannot be written; ``option`` is what names another place.
+    """
+    try:
+        if str(path).startswith(_HANDED_OVER) or is_stream(path):
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0))
+            os.set_blocking(fd, True)  # it was opened so as not to wait for a reader
+            target: Any = open(fd, "wb")  # noqa: SIM115
+        else:
+            target = whole_file(path, 0o644, is_durable=False)
+        with target as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {quoted(str(path), 200)}: {error.strerror}",
+            hint=f"choose another place with {option}",
+        ) from error
+
+
+def is_stream(path: str | os.PathLike) -> bool:
+    """Whether ``path``, or what it links to, is neither a regular file nor a folder."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def lines_within(file: BinaryIO, name: str, most_bytes: int) -> Iterator[bytes]:
     """Yield the lines of the file ``name`` with their ends. Raises OSError for a longer one."""
     number = 0
@@ -138,26 +170,20 @@ def write_own(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, mode: int | None = 0o600, *, is_durable: bool = True) -> Iterator[BinaryIO]:
+def whole_file(path: Path, mode: int = 0o600, *, is_durable: bool = True) -> Iterator[BinaryIO]:
     """Yield a new file, which takes the place of ``path`` when the block ends; if it raises, nothing does.
 
-    mode        who may use it: 0o600 this user alone, 0o644 all may read it, None whom the umask lets
+    mode        who may use it, if the umask lets them: 0o600 this user alone, 0o644 all may read it
     is_durable  the disk has it first, so that not even a power cut leaves a part of it
-    Raises OSError. Nothing that lies in its place is opened or followed.
+    Raises OSError. Nothing that lies in its place is opened or followed. What a kill leaves of it is a hidden
+    file whose name ends in ``DRAFT``.
     """
-    import tempfile
-
-    if mode is None:
-        draft = f"{path.parent}/.{path.name[:40]}.{os.urandom(6).hex()}"
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    else:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    draft = path.with_name(f".{path.name[:40]}.{os.urandom(6).hex()}{DRAFT}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            if mode not in (None, 0o600):  # which it is made with
-                os.chmod(draft, mode)
             if is_durable:
                 sync(file.fileno())
         os.replace(draft, path)

@@ -19,6 +19,12 @@ def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.env
     return (base if base.is_absolute() else _home() / default) / "evenload"
 
 
+def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$XDG_CACHE_HOME/evenload``, or the same under the platform's usual place: ``~/.cache``."""
+    is_windows = environ.get("LOCALAPPDATA") and not environ.get("XDG_CACHE_HOME")
+    return user_folder("LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME", ".cache", environ)
+
+
 def _home() -> Path:
     if os.environ.get("HOME") == "":
         return NOWHERE

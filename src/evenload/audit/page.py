@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._plain_text import seconds_text
+from evenload._private_files import write_named
 from evenload._version import __version__
 from evenload.audit.audit import Audit, AuditParts
 from evenload.audit.occupancy import Stretches, closed, minus, union
 from evenload.audit.recording import WORK, shown_name
 from evenload.events import Idle, RunStarted, Span, WorkerStarted
-from evenload.report.html import as_script_text, fill, report_script, write_whole
+from evenload.report.html import as_script_text, fill, report_script
 from evenload.report.page.timeline import Timeline
 
 MOST_BARS = 40_000
@@ -39,7 +40,7 @@ def write_audit(parts: AuditParts, audit: Audit, path: Path) -> None:
         view=as_script_text(audit_view(parts, audit)),
         script=report_script(),
     )
-    write_whole(path, text)
+    write_named(path, text)
 
 
 def audit_view(parts: AuditParts, audit: Audit) -> dict[str, Any]:

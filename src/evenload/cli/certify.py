@@ -75,10 +75,10 @@ def certify(request: CertifyRequest) -> int:
     share = Fraction(bound, achieved)
     counted = share if request.used_only else share_with_idle(page)
     if request.badge is not None:
+        from evenload._private_files import write_named
         from evenload.report.certificates.badge import badge
-        from evenload.report.html import write_whole
 
-        write_whole(request.badge, badge(counted), "--badge")
+        write_named(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
     return _judge(request, page, share, counted)
 
@@ -101,15 +101,15 @@ def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fractio
 
 def _certify_run(request: CertifyRequest) -> Path:
     """Write the certificate of the run, and say which part of its log could not be read."""
+    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.report.certificates.run_certificate import run_certificate
-    from evenload.report.html import write_whole
     from evenload.report.source import open_run
 
     reading = open_run(request.source)
     page = run_certificate(reading)
     target = request.output or (reading.folder or Path()) / "run.cert.json"
-    write_whole(target, text_of(page))
+    write_named(target, text_of(page))
     for fault in reading.faults():
         click.echo(f"note: {fault}", err=True)
     return target

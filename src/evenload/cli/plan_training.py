@@ -77,10 +77,10 @@ def plan_training(request: PlanTrainingRequest) -> int:
     """
     found = _planned(request)
     if request.certificate is not None:
+        from evenload._private_files import write_named
         from evenload.balance.claim import text_of
-        from evenload.report.html import write_whole
 
-        write_whole(request.certificate, text_of(found.shares.certificate()), "--certificate")
+        write_named(request.certificate, text_of(found.shares.certificate()), "--certificate")
     if request.as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._bounded_json import MAX_JSON_BYTES
-from evenload._private_files import read_named
+from evenload._private_files import read_named, write_named
 from evenload.cli import LazyGroup
 from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError, EvenloadError, printable, quoted, reason_of
@@ -116,7 +116,7 @@ def vkey(zkey: Path, out: Path | None) -> int:
 
     text = read_zkey(zkey).verification_key.to_json()
     if out:
-        out.write_text(text, encoding="utf-8")
+        write_named(out, text)
     else:
         click.echo(text)
     return 0
@@ -132,7 +132,7 @@ def solidity(key: Path, name: str, out: Path | None) -> int:
 
     text = verifier_contract(read_key(key), name)
     if out:
-        out.write_text(text, encoding="utf-8")
+        write_named(out, text)
     else:
         click.echo(text, nl=False)
     return 0

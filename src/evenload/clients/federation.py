@@ -259,7 +259,7 @@ class _Checkpoint:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
         rounds = [dataclasses.asdict(r) for r in history]
-        with whole_file(self.path, None) as file:
+        with whole_file(self.path, 0o666) as file:
             torch.save({"format": FORMAT, "mark": self.made_with, "server": fields, "history": rounds}, file)
 
     def load(self) -> tuple[Server, list[Round]] | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import own_folder, read_own, refuse_unless_own
+from evenload._private_files import own_folder, read_own, refuse_unless_own, write_own
 from evenload.errors import ConfigError
 
 MOST_BYTES = 64_000
@@ -56,11 +56,8 @@ def announced(
         folder = _own_folder()
         at = None if events is None else str(events.resolve())
         job = RunningJob(os.getpid(), name, time.time(), " ".join(sys.argv)[:500], tuple(devices), at, page)
-        handle, made = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(job), file)
         path = folder / f"{os.getpid()}-{time.time_ns()}.json"
-        os.rename(made, path)  # the name is new: nothing is replaced
+        write_own(path, json.dumps(asdict(job)).encode())
     try:
         yield
     finally:

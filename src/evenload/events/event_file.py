@@ -16,6 +16,7 @@ class EventFile(Closing):
     """A sink that appends events to ``events.jsonl``; flushed at least every ``flush_s`` and by ``close()``.
 
     A last line that a killed run left half-written is ended first: it costs no event of this one.
+    ``is_new``: no earlier run has left events in it.
     ``error`` says why the file stops early (a full disk); None if it has all events.
     """
 
@@ -23,6 +24,7 @@ class EventFile(Closing):
         self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
     ):
         self._file = Path(path).open("a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self.is_new = not self._file.tell()
         if _is_cut(Path(path)):
             self._file.write("\n")
         self.error: BaseException | None = None

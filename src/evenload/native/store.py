@@ -7,14 +7,16 @@ repaired behind the user's back.
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from evenload._private_files import own_folder, read_own, whole_file, write_own
+from evenload._private_files import own_folder, read_own, write_own
 from evenload._terminal import log_of
-from evenload._user_folders import user_folder
+from evenload._user_folders import user_cache
 from evenload.errors import ConfigError
 
+T = TypeVar("T")
 WHAT = "machine code"
 MOST_BYTES = 1 << 28
 MOST_REMEMBERED, MOST_REMEMBERED_BYTES = 1000, 1 << 16
@@ -26,31 +28,64 @@ def cache_directory() -> Path:
     """``EVENLOAD_KERNEL_CACHE``, else ``$XDG_CACHE_HOME/evenload/kernels``, else
     ``~/.cache/evenload/kernels``."""
     chosen = os.environ.get("EVENLOAD_KERNEL_CACHE")
-    if chosen:
-        return Path(chosen)
-    return user_folder("XDG_CACHE_HOME", ".cache") / "kernels"
+    return Path(chosen) if chosen else user_cache() / "kernels"
 
 
 def kept(name: str, key: str, compile_it: Callable[[], bytes]) -> tuple[bytes, bool]:
     """(code, was it there): the object ``name`` of ``key`` from the cache, else ``compile_it()``, then kept.
 
-    Of several processes that miss the same object one compiles, and the others wait for it.
     Raises ConfigError if the cache is not private to this user.
     """
-    folder = _private_directory()
-    if folder is None:
-        return compile_it(), False
-    path = folder / f"{name}-{key[:32]}.o"
-    code = _read_object(path, key)
-    if code is not None:
-        return code, True
-    with alone(path):
-        code = _read_object(path, key)  # another process may have been first
-        if code is not None:
-            return code, True
-        code = compile_it()
-        _write_object(path, key, code)
-    return code, False
+
+    def find(path: Path) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return unsealed(key, read_own(path, WHAT, MOST_BYTES))
+
+    path = place_of(f"{name}-{key[:32]}.o", WHAT)
+    return kept_at(path, find, compile_it, lambda path, code: write_own(path, sealed(key, code)))
+
+
+def place_of(name: str, what: str) -> Path | None:
+    """The path of an entry of the cache; None where there is no place for one, which is logged.
+
+    Raises ConfigError if others may write there: then nothing in it is trusted. ``what`` it holds, in words.
+    """
+    path = cache_directory() / name
+    try:
+        own_folder(cache_directory(), what)
+        own_folder(path.parent, what)
+    except OSError as error:
+        log.warning("there is no cache directory to keep %s in, now or for later: %s", what, error)
+        return None
+    return path
+
+
+def kept_at(
+    path: Path | None,
+    find: Callable[[Path], T | None],
+    make: Callable[[], T],
+    keep: Callable[[Path, T], None],
+) -> tuple[T, bool]:
+    """(entry, was it there): what ``find(path)`` gives, else ``make()``, then kept by ``keep(path, made)``.
+
+    Of several processes that miss the same entry one makes it, and the others wait for it. A disk that is
+    full costs the next process the making, and this one nothing.
+    """
+    if path is None:
+        return make(), False
+    found = find(path)
+    if found is not None:
+        return found, True
+    with _alone(path):
+        found = find(path)  # another process may have been first
+        if found is not None:
+            return found, True
+        made = make()
+        try:
+            keep(path, made)
+        except OSError as error:
+            log.warning("%s cannot be kept for the next process: %s", path.name, error)
+    return made, False
 
 
 def remembered(kind: str, facts: str, make: Callable[[], str]) -> str:
@@ -68,20 +103,26 @@ def remembered(kind: str, facts: str, make: Callable[[], str]) -> str:
                 return content.decode()
         made = make()
         write_own(path, sealed(facts, made.encode()))
-        _remove_oldest(folder)
+        if len(os.listdir(folder)) > MOST_REMEMBERED:
+            remove_oldest(folder.glob("*"), MOST_REMEMBERED // 2, lambda facts: 1)
         return made
     except (OSError, ConfigError):
         return make()
 
 
-def _remove_oldest(folder: Path) -> None:
-    """Keep what is remembered of one kind to a thousand files."""
-    names = os.listdir(folder)
-    if len(names) > MOST_REMEMBERED:
-        oldest = sorted(names, key=lambda name: (folder / name).lstat().st_mtime_ns)
-        for name in oldest[: len(names) - MOST_REMEMBERED // 2]:
-            with contextlib.suppress(FileNotFoundError):  # another process did the same
-                os.unlink(folder / name)
+def remove_oldest(files: Iterable[Path], most: int, cost_of: Callable[[os.stat_result], int]) -> None:
+    """Remove those files that were not used for longest until the rest cost ``most``, or less."""
+    entries = []
+    for path in files:
+        with contextlib.suppress(OSError):  # another process removed it
+            facts = path.lstat()
+            entries.append((facts.st_mtime_ns, cost_of(facts), path))
+    total = sum(cost for _, cost, _ in entries)
+    for _, cost, path in sorted(entries):
+        if total <= most:
+            return
+        path.unlink(missing_ok=True)  # a process that has it mapped keeps it
+        total -= cost
 
 
 def sealed(key: str, code: bytes) -> bytes:
@@ -96,8 +137,8 @@ def unsealed(key: str, content: bytes) -> bytes | None:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold the lock of one object; without locks of files (Windows) two processes may compile the same."""
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of one entry; without locks of files (Windows) two processes may make the same."""
     try:
         import fcntl
 
@@ -111,38 +152,6 @@ def alone(path: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        with contextlib.suppress(OSError):  # who comes later makes a new one, and finds the object first
+        with contextlib.suppress(OSError):  # who comes later makes a new one, and finds the entry first
             os.unlink(path.with_suffix(".lock"))
         os.close(handle)
-
-
-def _private_directory() -> Path | None:
-    """The cache directory, or None where none can be made (a home that cannot be written): kernels are
-    compiled each time then. Raises ConfigError if there is one and it is open to others."""
-    path = cache_directory()
-    try:
-        return own_folder(path, WHAT)
-    except OSError as error:
-        log.warning("kernels are compiled anew each time: no cache directory (%s)", error)
-        return None
-
-
-def _read_object(path: Path, key: str) -> bytes | None:
-    """The code, or None if there is none, or a full disk or a crash cut it short.
-
-    Raises ConfigError if others can have written it.
-    """
-    try:
-        content = read_own(path, WHAT, MOST_BYTES)
-    except FileNotFoundError:
-        return None
-    return unsealed(key, content)
-
-
-def _write_object(path: Path, key: str, code: bytes) -> None:
-    """Whole or not at all. A disk that is full costs the next process a compilation, and this one nothing."""
-    try:
-        with whole_file(path) as file:
-            file.write(sealed(key, code))
-    except OSError as error:
-        log.warning("kernels are compiled anew next time: %s", error)

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import os
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenload._optional import require
-from evenload._private_files import plain_file
+from evenload._private_files import plain_file, whole_file
 from evenload.errors import EvenloadError, FormatError, reason_of
 from evenload.pipeline.file_types import is_file_type, picture_of, suffix_of, with_plain_alpha
 
@@ -144,10 +143,6 @@ def _safe_part(part: str) -> str:
     return safe
 
 
-def _for_others_to_read(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
-
-
 def is_unwritable(error: Exception) -> bool:
     """Whether other results could not be written either: it is forbidden, or the disk fails."""
     return isinstance(error, OSError) and error.errno in _FORBIDDEN
@@ -169,13 +164,5 @@ def write_output(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write, fsync, rename: after a crash the file is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(partial, "wb", opener=_for_others_to_read) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path, 0o644) as file:
+        file.write(content)

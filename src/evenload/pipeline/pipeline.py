@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload._optional import require
-from evenload._private_files import read_own, refuse_unless_own
+from evenload._private_files import OwnFolder
 from evenload.balance.policy import policy_from_name
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import Event, EventFile, json_text
@@ -33,7 +33,6 @@ from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Prev
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import FinalWrites
-from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
-    from evenload.pipeline.store.uploads import UploadOutcome
+    from evenload.pipeline.store.run_folder import RunFolder
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
 
@@ -108,9 +107,9 @@ class Pipeline:
 
         path = Path(path)
         try:
-            refuse_unless_own(path, path.stat(), WHAT)
-            folder = Path(json.loads(read_own(path / "job.json", WHAT, MOST_BYTES))["folder"])
-            text = read_own(path / "config.yaml", WHAT, MOST_BYTES).decode()
+            with OwnFolder(path.resolve(), WHAT) as run:
+                folder = Path(json.loads(run.read("job.json", MOST_BYTES))["folder"])
+                text = run.read("config.yaml", MOST_BYTES).decode()
         except ConfigError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -204,11 +203,13 @@ class Pipeline:
         part, FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
         what selecting the devices raises.
         """
+        from evenload.pipeline.planning.job_problem import stage_weight_bytes
+        from evenload.pipeline.store.reuse_preview import preview_reuse
+
         items, devices = _items_and_devices(items, devices)
         self = self.on(items)
         policy = policy or self.spec.schedule.policy
-        from evenload.pipeline.planning.job_problem import stage_weight_bytes
-
+        folder = Path(out).resolve() if out is not None else self.out
         fleet = self.fleet(devices, policy=policy, backend=backend)
         check_models(self.spec, self.folder)
         with fleet:
@@ -228,8 +229,8 @@ class Pipeline:
             )
             for stage, needs in zip(self.spec.stages, graph.needs, strict=True)
         )
-        folder = Path(out).resolve() if out is not None else self.out
-        kept = [] if fresh is True else self._kept(folder, cache, fresh or ())
+        with contextlib.nullcontext() if fresh is True else self._reusing(cache, fresh or ()) as reuse:
+            kept = [] if reuse is None else preview_reuse(self.spec, self.items, reuse, folder)
         return Preview(
             job=self.spec.job.name,
             n_items=len(self.items),
@@ -271,7 +272,9 @@ class Pipeline:
         """
         from evenload.pipeline.run.machines.fleet import RunFleet, backend_of, imports_of
 
-        _check_names(policy, backend or "process")
+        policy_from_name(policy)  # a typo is refused before there is a run folder
+        if isinstance(backend, str) and backend not in BACKENDS:
+            raise UnknownName("backend", backend, BACKENDS)
         use = self.spec.devices.use if devices is None else devices
         settings, follows = backend_of(self.spec.backend, backend)
         live = [(n, *one) for n, stage in enumerate(self.spec.stages) for one in stage.live]
@@ -279,12 +282,6 @@ class Pipeline:
         if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
             raise self.spec.origins.error(faults)
         return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
-
-    def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
-        from evenload.pipeline.store.reuse_preview import preview_reuse
-
-        with self._reusing(cache, fresh) as reuse:
-            return preview_reuse(self.spec, self.items, reuse, folder)
 
     def run(
         self,
@@ -328,6 +325,7 @@ class Pipeline:
         no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
         EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
+        from evenload.pipeline.run.ending.on_done import tell_done
         from evenload.pipeline.run.ending.uploading import finish_uploads, open_store_of
 
         items, devices = _items_and_devices(items, devices)
@@ -348,50 +346,46 @@ class Pipeline:
             fleet.expect_workers()
             from evenload.pipeline.run.ending.read_run import RunCounter  # beside the start of the workers
             from evenload.pipeline.run.session import JobSession
-            from evenload.pipeline.store.ledger import Ledger
+            from evenload.pipeline.store.run_folder import RunFolder
 
-            with self._reusing(cache, again, retry_failed) as reuse:
-                folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
-                with (
-                    contextlib.closing(Ledger.open(folder.path)) as ledger,
-                    store.uploads(folder.path) as uploads,
-                ):
-                    folder.sweep()
-                    table = folder.file("items.jsonl")
-                    text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
-                    folder.write_text("config.yaml", text)
-                    folder.begin(self.folder, self._made_of(reuse))
-                    is_shown = self.spec.report.html or report is not None
-                    counter = RunCounter(folder.file("events.jsonl"), is_shown=is_shown)
-                    with EventFile(folder.file("events.jsonl")) as file:
-                        session = JobSession(
-                            self.spec,
-                            self.items,
-                            self.folder,
-                            folder,
-                            ledger,
-                            [file, counter, *sinks],
-                            reuse=reuse,
-                            interrupts=interrupts,
-                            may_use_cpu=may_use_cpu(fleet.use),
-                            skipped=skipped,
-                            uploads=uploads,
-                        )
-                        session.go(
-                            fleet, functools.partial(self._planned, fleet, folder, watch), policy, sample_s
-                        )
-                        interrupts.hold()
-                        session.finish()
-                    finish = functools.partial(
-                        finish_uploads,
-                        uploads,
-                        folder.path,
-                        interrupts,
-                        waits=session.status != "interrupted",
-                        watch=watch_upload,
+            with (
+                self._reusing(cache, again, retry_failed) as reuse,
+                RunFolder.opened(Path(out) if out is not None else self.out, fresh=fresh is True) as folder,
+                store.uploads(folder) as uploads,
+            ):
+                table = folder.file("items.jsonl")
+                text = f"# Paths are relative to {self.folder}\n{self._text(str(table), table)}"
+                folder.write_text("config.yaml", text)
+                folder.begin(self.folder, self._made_of(reuse))
+                is_shown = self.spec.report.html or report is not None
+                with EventFile(folder.file("events.jsonl")) as file:
+                    counter = RunCounter(is_shown=is_shown, is_whole=file.is_new)
+                    session = JobSession(
+                        self.spec,
+                        self.items,
+                        self.folder,
+                        folder,
+                        [file, counter, *sinks],
+                        reuse=reuse,
+                        interrupts=interrupts,
+                        may_use_cpu=may_use_cpu(fleet.use),
+                        skipped=skipped,
+                        uploads=uploads,
                     )
-                    counter.is_whole &= file.error is None  # the report shows what can be read again
-                    return self._write(session, folder, report, counter, session.lost_events(file), finish)
+                    plan = functools.partial(self._planned, fleet, folder, watch)
+                    session.go(fleet, plan, policy, sample_s)
+                    interrupts.hold()
+                    session.finish()
+                counter.is_whole &= file.error is None  # the report shows what can be read again
+                last = FinalWrites()
+                result = self._write(session, folder, report, counter, session.lost_events(file), last)
+                waits = session.status != "interrupted"
+                upload, lacking = finish_uploads(uploads, interrupts, waits=waits, watch=watch_upload)
+                facts = None if upload is None else asdict(upload)
+                result = replace(result, faults=[*result.faults, *lacking], upload=facts)
+                told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
+                last.raise_with(session.error)
+                return replace(result, faults=[*result.faults, *told])
 
     def _reusing(
         self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
@@ -413,7 +407,7 @@ class Pipeline:
     def _planned(
         self,
         fleet: "RunFleet",
-        folder: RunFolder,
+        folder: "RunFolder",
         watch: "Watch | None",
         flow: "ItemFlow | None",
         reuse: "Sequence[StageReuse]",
@@ -449,16 +443,16 @@ class Pipeline:
     def _write(
         self,
         session: "JobSession",
-        folder: RunFolder,
+        folder: "RunFolder",
         report: str | Path | None,
         counter: "RunCounter",
         faults: list[str],
-        finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]",
+        last: FinalWrites,
     ) -> PipelineResult:
         from evenload.pipeline.job.openai_batch import batch_line
         from evenload.pipeline.run.ending.read_run import read_run
 
-        rows, last = session.rows(), FinalWrites()
+        rows = session.rows()
         with last.of("outputs"):
             folder.sweep()  # what workers that died were writing
         with last.of("results.jsonl"):
@@ -488,21 +482,7 @@ class Pipeline:
             page = Path(report) if report is not None else folder.file("report.html")
             with last.of(page.name):
                 write_view(view, summary, page, folder.path, [*faults, *unread])
-        result = self._hand_on(result, finish)
-        last.raise_with(session.error)
         return replace(result, report=page)
-
-    def _hand_on(
-        self, result: PipelineResult, finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]"
-    ) -> PipelineResult:
-        """Have the results copied, and then tell who wants to know that they are there."""
-        from evenload.pipeline.run.ending.on_done import tell_done
-
-        upload, lacking = finish()
-        facts = None if upload is None else asdict(upload)
-        result = replace(result, faults=[*result.faults, *lacking], upload=facts)
-        told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
-        return replace(result, faults=[*result.faults, *told])
 
 
 def _items_and_devices(items: Any, devices: Any) -> tuple[Any, Any]:
@@ -511,13 +491,6 @@ def _items_and_devices(items: Any, devices: Any) -> tuple[Any, Any]:
         return items, devices
     warnings.warn(f"write devices={quoted(items)}: items come first", DeprecationWarning, stacklevel=3)
     return None, items
-
-
-def _check_names(policy: str, backend: str | BackendSettings) -> None:
-    """Refuse a typo before there is a run folder. Raises UnknownName or ConfigError."""
-    policy_from_name(policy)
-    if isinstance(backend, str) and backend not in BACKENDS:
-        raise UnknownName("backend", backend, BACKENDS)
 
 
 def _check_place(report: Path) -> None:

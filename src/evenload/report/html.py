@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import whole_file
+from evenload._private_files import write_named
 from evenload._version import __version__
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Note
 from evenload.report.costs import cost_text
 from evenload.report.page.gallery import Gallery
@@ -42,7 +42,6 @@ __all__ = [
     "write_comparison",
     "write_report",
     "write_view",
-    "write_whole",
 ]
 
 SCHEMA = 1
@@ -142,7 +141,7 @@ def write_view(
     shown = view.to_json(folder, faults, summary)
     # Links to the pictures themselves work only from within the run folder.
     shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
-    write_whole(Path(path), page(shown))
+    write_named(Path(path), page(shown))
 
 
 def write_comparison(runs: Sequence[str | Path | RunEvents], path: str | Path) -> list[Summary]:
@@ -158,7 +157,7 @@ def write_comparison(runs: Sequence[str | Path | RunEvents], path: str | Path) -
     headline = " — ".join(_headline(view["summary"]) for view in shown)
     both = as_script_text({"schema": SCHEMA, "runs": shown, "paths": names})
     text = fill(title="Two runs compared", headline=headline, view=both, script=report_script())
-    write_whole(Path(path), text)
+    write_named(Path(path), text)
     return summaries
 
 
@@ -171,7 +170,7 @@ def write_bench(results: dict[str, Any], path: str | Path) -> None:
         view=as_script_text({**results, "version": __version__}),
         script=report_script(),
     )
-    write_whole(Path(path), text)
+    write_named(Path(path), text)
 
 
 def page(view: dict[str, Any]) -> str:
@@ -240,21 +239,6 @@ def _headline(summary: dict[str, Any]) -> str:
     done = counts or f"{summary['n_done']}{of} done, {summary['n_failed']} failed"
     cost = f" for {text}" if (text := cost_text(summary.get("cost") or {})) else ""
     return f"{done}, in {summary['wall_s']:.1f} s{cost}{useful}."
-
-
-def write_whole(path: Path, content: str, option: str = "-o") -> None:
-    """Write ``content`` to ``path``, which appears whole or not at all.
-
-    ``option`` is the command's option that names the place. Raises ConfigError if ``path`` cannot be written.
-    """
-    try:
-        with whole_file(path, 0o644, is_durable=False) as file:
-            file.write(content.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {quoted(str(path), 200)}: {error.strerror}",
-            hint=f"choose another place with {option}",
-        ) from error
 
 
 N_BINS = 240

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from evenload._user_folders import user_cache
 from evenload.devices import Device, DevicePool
-from evenload.devices.probes.child import cache_folder
 from evenload.devices.rates import known
 from evenload.devices.rates.hardware import HARDWARE, peak_rates
 from evenload.devices.rates.known import keep_rates, rates_of
@@ -45,7 +45,7 @@ def test_what_was_measured_is_kept_for_devices_of_that_kind():
 )
 def test_nothing_is_believed_that_makes_no_sense(content):
     key = known._key(CPU)
-    path = cache_folder() / "device_rates.json"
+    path = user_cache() / "device_rates.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(content.replace('"k"', json.dumps(key)))
     path.chmod(0o600)

@@ -47,7 +47,7 @@ class Scripted:
     def unload(self, worker: int, task: int) -> None:
         self.told.append(("unload", worker))
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
         self.told.append(("run", worker, chunk))
         return None
 

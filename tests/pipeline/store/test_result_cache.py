@@ -48,6 +48,18 @@ def test_a_result_is_found_again_and_linked(tmp_path: Path) -> None:
     assert (tmp_path / "other/outputs/x/j.txt").read_bytes() == b"hello"
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_whatever_the_umask_a_result_is_found_again(tmp_path: Path, umask: int) -> None:
+    """Oracle: the very file that was kept. Entries that a group may write were kept, and never believed."""
+    before = os.umask(umask)
+    try:
+        entry = taken(filled(tmp_path), tmp_path / "other")
+    finally:
+        os.umask(before)
+    assert entry is not None
+    assert (tmp_path / "other/outputs/x/j.txt").read_bytes() == b"hello"
+
+
 @pytest.mark.parametrize("damage", [b"jello", b"", b"hello!"])
 def test_a_damaged_file_is_not_believed(tmp_path: Path, damage: bytes) -> None:
     cache = filled(tmp_path)

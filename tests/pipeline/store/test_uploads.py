@@ -74,6 +74,7 @@ def run(tmp_path: Path) -> Path:
     write_atomically(tmp_path / "run" / "outputs/score/0.npy", b"score")
     write_atomically(tmp_path / "run" / "results.jsonl", b"{}\n")
     write_atomically(tmp_path / "run" / "journal/segment-0", b"ours")
+    write_atomically(tmp_path / "run" / "journal/lock", b"")
     write_atomically(tmp_path / "run" / "outputs/draw/7.txt.11.tmp", b"half")
     return tmp_path / "run"
 
@@ -212,7 +213,7 @@ def test_ctrl_c_leaves_the_rest_with_the_command_that_copies_it(run: Path, tmp_p
         raise KeyboardInterrupt
 
     with Uploads(store, run, TO, ONCE) as uploads:
-        outcome, said = finish_uploads(uploads, run, Interrupts(), waits=True, watch=interrupt)
+        outcome, said = finish_uploads(uploads, Interrupts(), waits=True, watch=interrupt)
         is_over.set()
     assert outcome is not None
     assert (outcome.n_left, len(said)) == (8, 1)

@@ -16,6 +16,7 @@ import click
 
 from evenload._optional import is_installed
 from evenload._plain_text import number_text
+from evenload._private_files import write_named
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
@@ -80,7 +81,7 @@ def bench(context: click.Context, request: BenchRequest) -> int | None:
             raise UnknownName("trial", name, TRIALS)
     page = _measure(request)
     if request.output:
-        request.output.write_text(json.dumps(page, indent=1, default=float) + "\n", encoding="utf-8")
+        write_named(request.output, json.dumps(page, indent=1, default=float) + "\n")
     if request.html:
         from evenload.report.html import write_bench
 

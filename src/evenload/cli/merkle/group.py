@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._private_files import write_named
 from evenload.cli.bench.selections import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafInput, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
@@ -123,10 +124,7 @@ def prove(
     if out is None:
         click.echo(text, nl=False)
         return 0
-    try:
-        out.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"-o {out}: {error.strerror}") from error
+    write_named(out, text)
     click.echo(str(out))
     return 0
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._private_files import write_named
 from evenload.cli.merkle.leaf_file import LeafInput, leaf_options
 from evenload.cli.options import FILE, FOLDER, json_option
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable
@@ -136,10 +137,7 @@ def prove(folder: Path, index: int | None, grown_from: int | None, out: Path | N
     if out is None:
         click.echo(text, nl=False)
         return 0
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"-o {printable(str(out))}: {error.strerror}") from error
+    write_named(out, text)
     click.echo(str(out))
     return 0
 

@@ -86,16 +86,16 @@ def _certify(
     """Write one certificate of all batches and layers, if asked for, as ``evenload certify`` checks it."""
     if path is None:
         return
+    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.balance.flow import ReplicaGraph, Router
     from evenload.balance.flow.certificate import claim_routings
-    from evenload.report.html import write_whole
 
     n_layers, n_experts = windows.shape[1:]
     graph = ReplicaGraph.from_slots(phy2log, n_experts, fleet.n_gpus, dead=fleet.dead)
     router = Router(graph, speeds=fleet.living_speeds())
     proofs = [router.solve(one).certificate(layer) for one in windows for layer in range(n_layers)]
-    write_whole(path, text_of(claim_routings(proofs, name)), "--certificate")
+    write_named(path, text_of(claim_routings(proofs, name)), "--certificate")
 
 
 for command in (place, replay, route, watch):

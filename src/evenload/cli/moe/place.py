@@ -130,15 +130,15 @@ def _certify(
     request: PlaceRequest, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", name: str
 ) -> None:
     """Write the certificate of the placement under the windows, as ``evenload certify`` checks it."""
+    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.moe.placement.placement_certificate import fleet_certificate
-    from evenload.report.html import write_whole
 
     assert request.certificate is not None
     page = fleet_certificate(
         phy2log, windows, request.fleet, is_routed=request.objective == "routed", name=name
     )
-    write_whole(request.certificate, text_of(page), "--certificate")
+    write_named(request.certificate, text_of(page), "--certificate")
 
 
 @dataclass(frozen=True, slots=True)

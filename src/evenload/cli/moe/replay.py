@@ -126,10 +126,10 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
 
     Candidates are planned with few fetches, after every ``--every`` batches, each of them by default.
     """
+    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.moe import MoveCosts, MoveRule, place
     from evenload.moe.replay.moves import replay_moves
-    from evenload.report.html import write_whole
 
     def plan(recent: "NDArray[np.int64]", old: "NDArray[np.int64] | None") -> "NDArray[np.int64]":
         target = None if old is None else request.target
@@ -140,7 +140,7 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
     rule = MoveRule(MoveCosts(request.fleet, fetch_tokens=fetch_tokens))
     found = replay_moves(batches, plan, rule, history=_history(request, batches), every=request.every or 1)
     if request.certificate:
-        write_whole(request.certificate, text_of(found.certificate(name)), "--certificate")
+        write_named(request.certificate, text_of(found.certificate(name)), "--certificate")
     return found.to_json()
 
 

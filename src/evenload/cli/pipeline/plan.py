@@ -108,11 +108,11 @@ def plan(request: PlanRequest) -> int:
 
 def certify_plan(path: Path, problem: "Problem", found: "Plan", name: str) -> None:
     """Write the certificate of a plan, as ``evenload certify`` checks it."""
+    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.pipeline.planning.plan_certificate import plan_certificate
-    from evenload.report.html import write_whole
 
-    write_whole(path, text_of(plan_certificate(problem, found, name)), "--certificate")
+    write_named(path, text_of(plan_certificate(problem, found, name)), "--certificate")
 
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":

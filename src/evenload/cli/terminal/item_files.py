@@ -5,7 +5,6 @@ import csv
 import dataclasses
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from evenload._plain_text import escaped_json
-from evenload._private_files import lines_within
+from evenload._private_files import is_stream, lines_within
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
@@ -30,7 +29,7 @@ def stream_items(path: str, format_: str = "auto") -> Iterator[Any]:
     Raises ConfigError if there is no such file, FormatError with the line that cannot be read.
     """
     kind = SUFFIXES.get(Path(path).suffix.lower(), "lines") if format_ == "auto" else format_
-    if path != "-" and not _is_pipe_or_device(path):
+    if path != "-" and not is_stream(path):
         _open(path).close()
     reader: dict[str, Callable[[Iterator[str], str], Iterator[Any]]] = {
         "lines": _lines,
@@ -55,15 +54,6 @@ def _open(path: str) -> BinaryIO:
         return open(path, "rb")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _is_pipe_or_device(path: str | Path) -> bool:
-    """Whether ``path``, or what it links to, is neither a regular file nor a folder."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _read(path: str, reader: Callable[[Iterator[str], str], Iterator[Any]]) -> Iterator[Any]:
@@ -180,7 +170,7 @@ class RowWriter:
         self._owns_file = path is not None
         if path is None:
             return
-        if not _is_pipe_or_device(path):
+        if not is_stream(path):
             self._target = Path(os.path.realpath(path))
             self._part = self._target.with_name(self._target.name + ".part")
         try:

@@ -66,7 +66,7 @@ class TuningCache:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(self._path, None, is_durable=False) as file:
+            with whole_file(self._path, 0o666, is_durable=False) as file:
                 file.write(json.dumps(page, indent=1).encode())
         except OSError as error:
             log.warning("strategies are measured anew next time: %s", error)

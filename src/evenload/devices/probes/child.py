@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, write_own
-from evenload._user_folders import user_folder
+from evenload._user_folders import user_cache
 from evenload.devices.interpreter_flags import isolation_flags
 
 MAX_AGE_S = 24 * 3600
@@ -48,7 +48,7 @@ def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = 
     line of output.
     """
     key = _key(script, depends_on)
-    cached = cache_folder() / f"{script.stem}-{key}.json"
+    cached = user_cache() / f"{script.stem}-{key}.json"
     if not refresh:
         answer = _recall(cached)
         if answer is not None:
@@ -56,12 +56,6 @@ def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = 
     answer = _run(script)
     _remember(cached, answer)
     return answer
-
-
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/evenload``, or the same under the platform's usual place."""
-    has_xdg = os.environ.get("XDG_CACHE_HOME") or not os.environ.get("LOCALAPPDATA")
-    return user_folder("XDG_CACHE_HOME" if has_xdg else "LOCALAPPDATA", ".cache")
 
 
 def _run(script: Path) -> Any:

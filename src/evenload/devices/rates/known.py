@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenload._private_files import read_own, write_own
+from evenload._user_folders import user_cache
 from evenload.devices.device import Device
-from evenload.devices.probes.child import cache_folder
 from evenload.devices.rates.hardware import peak_rates
 
 RATES = ("flop_per_s", "bytes_per_s")
@@ -39,7 +39,7 @@ def keep_rates(device: Device, rates: Mapping[str, float]) -> None:
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {**{name: rates[name] for name in RATES}, "rates_from": f"measured {day}"}
     known = {**_kept(), _key(device): row}
-    path = cache_folder() / "device_rates.json"
+    path = user_cache() / "device_rates.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_own(path, json.dumps(dict(list(known.items())[-MOST_DEVICES:])).encode())
     _kept.cache_clear()
@@ -54,7 +54,7 @@ def _key(device: Device) -> str:
 def _kept() -> Mapping[str, Mapping[str, Any]]:
     """What was measured before; nothing of it is believed that makes no sense."""
     try:
-        rows = json.loads(read_own(cache_folder() / "device_rates.json", "rates of devices", MOST_BYTES))
+        rows = json.loads(read_own(user_cache() / "device_rates.json", "rates of devices", MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     found = {}

@@ -82,8 +82,8 @@ class Backend(Protocol):
         """Free what the worker has built of ``task``."""
         ...
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
-        """Run ``items`` after what was sent before; Answered, Spoilt or Gone follows.
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
+        """Send ``items`` to be run after what was sent before; Answered, Spoilt or Gone follows.
 
         Returns the bytes sent, None in this process. Raises what pickling raises; nothing was sent then.
         """

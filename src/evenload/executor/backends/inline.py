@@ -61,7 +61,7 @@ class InlineBackend:
     def unload(self, worker: int, task: int) -> None:
         self._ask(worker, lambda: self._unload(worker, task))
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
         self._ask(worker, lambda: self._run(worker, task, chunk, items, singly))
 
     def drop(self, worker: int, chunk: int) -> None:

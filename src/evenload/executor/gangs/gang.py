@@ -92,7 +92,7 @@ def gang(
     reached = make_backend(backend, _options(fn))
     try:
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        return Gang(reached, pool, Record(events, echo), call).run()
+        return Gang(reached, pool, Record(events, echo), call).results()
     finally:
         reached.close(GRACE_S)
 
@@ -112,7 +112,7 @@ def gang_beside(
         backend = Ray()
     reached = make_backend(backend if isinstance(backend, str) else backend.beside(), _options(call.fn))
     try:
-        return Gang(reached, pool, record, call).run()
+        return Gang(reached, pool, record, call).results()
     finally:
         reached.close(GRACE_S)
 
@@ -152,7 +152,7 @@ class Gang:
         self._task = Tasks().prepare(call_function)
         self._supervisor = Supervisor(backend, record, self)
 
-    def run(self) -> list[Any]:
+    def results(self) -> list[Any]:
         """Run the call on all ranks; returns their results by rank. Raises GangError."""
         size, stage, timeout_s = len(self._devices), self._call.stage, self._call.timeout_s
         pickled = pickle_callable(self._call.fn)

@@ -66,6 +66,7 @@ class Journal(Closing):
         fingerprint: str | Mapping[str, str],
         *,
         on_change: str = "refuse",
+        is_fresh: bool = False,
         parts: Mapping[str, str] | None = None,
         tell: Callable[[Mapping[str, str] | None], str] = lambda was: "",
     ) -> "Journal":
@@ -74,6 +75,7 @@ class Journal(Closing):
         fingerprint  of all that determines a payload: a text, or named texts ("function": "3f2a…")
         on_change    if the journal has another fingerprint: "refuse" it, "rerun" everything and delete its
                      entries, or "keep" them, under this fingerprint from now on
+        is_fresh     delete its entries, whatever it is of
         parts        named texts that the fingerprint stands for, which the journal keeps for ``tell``
         tell         says how these differ from the parts that are given to it; None: the journal has none
         Raises ConfigError if it is refused, is in use by another process, if ``path`` is no journal, or is a
@@ -88,6 +90,8 @@ class Journal(Closing):
                 folder = undone.enter_context(_open_folder(path))
                 lock_fd = _lock(folder)
                 undone.callback(os.close, lock_fd)
+                if is_fresh:
+                    _empty(folder)
                 salt = _salt(folder, named, on_change, parts, tell)
                 journal = cls(folder, lock_fd, *_load(folder, salt))
                 undone.pop_all()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from evenload._private_files import own_folder, read_own, refuse_unless_own, write_own
+from evenload._private_files import DRAFT, own_folder, read_own, refuse_unless_own, write_own
 from evenload.errors import ConfigError, EvenloadError, printable, quoted
 
 LOOK_S = 0.25
@@ -69,7 +69,7 @@ class Control:
     def __enter__(self) -> "Control":
         try:
             own_folder(self._folder, WHAT)
-            self._clear("*.ask", "*.answer")
+            self._clear("*.ask", "*.answer", f"*{DRAFT}")
             _write(self._folder / "owner", _myself())
         except OSError as error:
             raise ConfigError(

@@ -12,17 +12,15 @@ damaged is an empty one, and the oldest entries make room for new ones.
 import contextlib
 import json
 import math
-import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, write_own
-from evenload._user_folders import user_folder
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import MOST_FEATURES, SizeModel
 from evenload.devices import Device
@@ -106,11 +104,6 @@ class CostCache:
             return {}
         entries = content["entries"] if content.get("format") == FORMAT else {}
         return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
-
-
-def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_CACHE_HOME/evenload``, by default under ``~/.cache``."""
-    return user_folder("XDG_CACHE_HOME", ".cache", environ)
 
 
 def size_bucket(first: Any, costs: Sequence[float] | None, batch: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, MutableMapping
 
+from evenload._user_folders import user_cache
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.balance.sizes.size_model import SizeModel
@@ -9,7 +10,7 @@ from evenload.devices import DevicePool
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
-from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket, user_cache
+from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket
 from evenload.executor.run.run import Run
 from evenload.executor.task.task import PreparedTask
 from evenload.settings import resolve

@@ -249,7 +249,7 @@ class Supervisor:
         chunk   the driver's own value for them, with a ``number`` from ``next_chunk``
         Returns the bytes that travel. Raises what pickling raises; nothing was sent then.
         """
-        n_bytes = self._backend.run(worker.number, task.id, chunk.number, items, singly)
+        n_bytes = self._backend.send(worker.number, task.id, chunk.number, items, singly)
         worker.chunks.append(chunk)
         worker.n_in_chunk.append(len(items))
         return n_bytes or 0

@@ -4,10 +4,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import write_named
 from evenload._version import __version__
 from evenload.errors import ConfigError, quoted
 from evenload.moe.replay.replayer import RoutingReplay
-from evenload.report.html import as_script_text, fill, report_script, write_whole
+from evenload.report.html import as_script_text, fill, report_script
 
 SHARED_SCRIPTS = ("dom", "format", "theme")  # of the report, before the page's own
 
@@ -38,7 +39,7 @@ def page_of(view: dict[str, Any]) -> str:
 
 def write_replay(replay: RoutingReplay, path: str | Path) -> None:
     """Write the page to ``path``, whole or not at all. Raises ConfigError if ``path`` cannot be written."""
-    write_whole(Path(path), page(replay), option="--html")
+    write_named(Path(path), page(replay), option="--html")
 
 
 def _asset(name: str) -> str:

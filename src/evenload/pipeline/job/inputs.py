@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload._private_files import plain_file
+from evenload._user_folders import user_cache
 from evenload.errors import ConfigError, EvenloadError, quoted
-from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.openai_batch import batch_rows
 from evenload.pipeline.job.remote.copies import RemoteCopies

@@ -24,7 +24,7 @@ from evenload.pipeline.run.outcome_reader import EndedTask
 from evenload.pipeline.store.full_disk import HINT, says_full
 from evenload.pipeline.store.group_commit import StageResult
 from evenload.pipeline.store.kept_results import KeptResults
-from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.store.ledger import LedgerEntry
 from evenload.pipeline.store.run_folder import RunFolder
 
 
@@ -39,13 +39,12 @@ class ResultRecorder:
         spec: JobSpec,
         flow: ItemFlow,
         run_folder: RunFolder,
-        ledger: Ledger,
         kept: KeptResults,
         log: EventLog,
     ):
         self.n_restored = 0
         self._spec, self._flow, self._log = spec, flow, log
-        self._run_folder, self._ledger, self._kept = run_folder, ledger, kept
+        self._run_folder, self._ledger, self._kept = run_folder, run_folder.ledger, kept
         self._told: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self._n_untold: Counter[int] = Counter()  # strand -> its results that the disk does not have yet
         self._refused: list[Refusal] = []  # failed between stages, and not told yet

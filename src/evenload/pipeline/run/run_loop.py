@@ -43,7 +43,7 @@ class RunLoop:
         try:
             self._parts.machines.begin()
             changes = self._parts.changes
-            with Control(self._context.run_folder, changes), contextlib.closing(changes):
+            with Control(self._context.run_folder.path, changes), contextlib.closing(changes):
                 while self._is_going_on() or self._parts.commit.pending:
                     self._round()
                     self.is_late = self._is_time_up() and self._is_going_on()
@@ -96,7 +96,7 @@ class RunLoop:
         self._parts.queues.tell()
         self._parts.inputs.close()
         with contextlib.suppress(OSError):
-            (self._context.run_folder / "control").rmdir()
+            (self._context.run_folder.path / "control").rmdir()
 
     def _settle(self) -> None:
         """The journal has what it can have; the rest was not done."""

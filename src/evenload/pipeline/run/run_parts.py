@@ -32,7 +32,8 @@ from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.store.group_commit import GroupCommit
 from evenload.pipeline.store.kept_results import ReuseSettings
-from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.store.ledger import LedgerEntry
+from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.store.uploads import Uploads
 from evenload.pipeline.worker.parking import parking_budget
 
@@ -84,9 +85,8 @@ class RunContext:
 
     spec: JobSpec
     folder: Path
-    run_folder: Path
+    run_folder: RunFolder
     flow: ItemFlow
-    ledger: Ledger
     log: EventLog
     may_use_cpu: bool
     reuse: ReuseSettings
@@ -98,7 +98,8 @@ class RunContext:
             for name in kept.files:
                 self.uploads.offer(str(kept.outputs[name]))
         if self.reuse.cache is not None:
-            self.reuse.cache.keep(kept, self.run_folder, (str(self.run_folder), str(self.folder)))
+            run_folder = self.run_folder.path
+            self.reuse.cache.keep(kept, run_folder, (str(run_folder), str(self.folder)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,13 @@ def build_parts(
     context: RunContext, tasks: Sequence[StageTask], fleet: RunFleet, planned: PlannedJob, policy: str
 ) -> RunParts:
     """All that runs ``tasks`` and what follows from them; starts nothing."""
-    spec, log = context.spec, context.log
+    spec, log, run_folder = context.spec, context.log, context.run_folder.path
     names = [stage.name for stage in spec.stages]
-    inputs = StageInputs(spec, context.flow, context.run_folder, log)
+    inputs = StageInputs(spec, context.flow, run_folder, log)
     dispatcher = _dispatcher(spec, planned, context.flow, inputs, holds=policy.startswith("measured"))
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
-    setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
+    setups = stage_setups(spec, context.folder, run_folder, sources, may_use_cpu=context.may_use_cpu)
     park_bytes = parking_budget(fleet.host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
     reached = fleet.take_backend()
     driver = StageDriver(
@@ -148,7 +149,7 @@ def build_parts(
         dispatcher,
         driver,
         inputs,
-        GroupCommit(context.ledger, reached.wake, context.share),
+        GroupCommit(context.run_folder.ledger, reached.wake, context.share),
         changes,
         MachineWatch(fleet.machines, fleet.use if fleet.follows else None, changes, log),
         QueueLengths(log, dispatcher, names),
@@ -212,7 +213,7 @@ def _remote_workers(
     if fleet.machines is None:
         return None
     limit = context.spec.backend.file_limit
-    return RemoteWorkers(setups, context.run_folder, Record(context.log), inputs.place_of, wake, limit)
+    return RemoteWorkers(setups, context.run_folder.path, Record(context.log), inputs.place_of, wake, limit)
 
 
 def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:

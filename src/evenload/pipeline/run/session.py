@@ -30,7 +30,6 @@ from evenload.pipeline.run.run_loop import RunLoop
 from evenload.pipeline.run.run_parts import RunContext, build_parts
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
-from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.store.uploads import Uploads
 
@@ -51,7 +50,6 @@ class JobSession:
         items: Iterable[tuple[Item, Mapping[str, Any]]],
         job_folder: Path,
         run_folder: RunFolder,
-        ledger: Ledger,
         sinks: Iterable[Callable[[Event], None]],
         *,
         reuse: ReuseSettings,
@@ -75,10 +73,10 @@ class JobSession:
         )
         self._log = EventLog(*sinks)
         self._context = RunContext(
-            spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu, reuse, uploads
+            spec, job_folder, run_folder, self._flow, self._log, may_use_cpu, reuse, uploads
         )
-        self._kept = KeptResults(spec, self._flow, reuse, ledger, run_folder.path)
-        self._recorder = ResultRecorder(spec, self._flow, run_folder, ledger, self._kept, self._log)
+        self._kept = KeptResults(spec, self._flow, reuse, run_folder)
+        self._recorder = ResultRecorder(spec, self._flow, run_folder, self._kept, self._log)
 
     @property
     def n_restored(self) -> int:

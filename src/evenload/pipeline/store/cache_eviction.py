@@ -5,11 +5,12 @@ import fcntl
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-DRAFT = ".tmp"  # how the name of a file ends that is not whole yet
+from evenload._private_files import DRAFT, write_own
 
 _GOAL = 0.9  # of the limit, so that the next result does not evict again
 _SURE_S = 86_400.0  # how long a count of bytes is believed
@@ -56,16 +57,14 @@ def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
             n_bytes, looked_s = _evict(folder / "results", limit_bytes, now_s), now_s
         elif not n_new_bytes:
             return True
-        draft = folder / "size.tmp"
-        draft.write_text(f"{n_bytes} {int(looked_s)}")  # rounded down: not in the future
-        draft.replace(note)
+        write_own(note, f"{n_bytes} {int(looked_s)}".encode())  # rounded down: not in the future
         return True
     return False
 
 
 def _sweep(folder: Path, now_s: float) -> None:
     """Take away what runs that were killed had begun to write."""
-    for draft in folder.glob(f"*/*/*{DRAFT}"):
+    for draft in (*folder.glob(f"*{DRAFT}"), *folder.glob(f"*/*/*{DRAFT}")):
         with contextlib.suppress(OSError):
             if draft.lstat().st_ctime < now_s - _ABANDONED_S:
                 draft.unlink(missing_ok=True)
@@ -102,22 +101,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _sizes(folder: Path) -> tuple[list[CachedSize], dict[str, list[Path]]]:
-    files: dict[str, list[Path]] = {}
-    n_bytes: dict[str, int] = {}
-    used: dict[str, float] = {}
-    changed: dict[str, float] = {}
+    """Return the size of each result, and its files."""
+    found: defaultdict[str, dict[Path, os.stat_result]] = defaultdict(dict)
     for part in folder.iterdir():
         for one in os.scandir(part):
-            key = one.name.partition(".")[0]
-            if one.name.endswith(DRAFT):
-                continue  # of a run that is at it
-            try:
-                status = one.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            files.setdefault(key, []).append(Path(one.path))
-            n_bytes[key] = n_bytes.get(key, 0) + max(status.st_size, 512 * status.st_blocks)
-            changed[key] = max(changed.get(key, 0.0), status.st_ctime)
-            if one.name == f"{key}.json":
-                used[key] = status.st_mtime
-    return [CachedSize(key, n_bytes[key], used.get(key), changed[key]) for key in files], files
+            if not one.name.endswith(DRAFT):  # of a run that is at it
+                with contextlib.suppress(OSError):
+                    found[one.name.partition(".")[0]][Path(one.path)] = one.stat(follow_symlinks=False)
+    sizes = []
+    for key, files in found.items():
+        n_bytes = sum(max(one.st_size, 512 * one.st_blocks) for one in files.values())
+        used_s = next((one.st_mtime for path, one in files.items() if path.name == f"{key}.json"), None)
+        sizes.append(CachedSize(key, n_bytes, used_s, max(one.st_ctime for one in files.values())))
+    return sizes, {key: list(files) for key, files in found.items()}

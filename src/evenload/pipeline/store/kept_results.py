@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
@@ -11,8 +10,9 @@ from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
 from evenload.pipeline.reuse.read_digests import ALL_READS, JobFacts, TaskValues, digest_reads
 from evenload.pipeline.reuse.stage_identity import StageIdentity
-from evenload.pipeline.store.ledger import Ledger, LedgerEntry
-from evenload.pipeline.store.result_cache import ResultCache, link_file
+from evenload.pipeline.store.ledger import LedgerEntry
+from evenload.pipeline.store.result_cache import ResultCache, SharedResult, link_file
+from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
@@ -50,7 +50,7 @@ class FoundResult:
 class KeptResults:
     """The results that a run need not compute.
 
-    ledger  None if there is no run folder yet
+    folder  None if there is none yet
     notes   files that were found damaged and will be made again, one sentence each
     reuse   how much of each stage was there, in order
     """
@@ -58,8 +58,7 @@ class KeptResults:
     spec: "JobSpec"
     flow: ItemFlow
     settings: ReuseSettings
-    ledger: Ledger | None
-    run_folder: Path
+    folder: RunFolder | None
     is_dry: bool = False
     notes: list[str] = field(default_factory=list)
     reuse: list[StageReuse] = field(init=False)
@@ -74,7 +73,9 @@ class KeptResults:
     @property
     def has_any(self) -> bool:
         """Whether there is anything to look through."""
-        return self.settings.cache is not None or (self.ledger is not None and not self.ledger.is_empty)
+        return self.settings.cache is not None or (
+            self.folder is not None and not self.folder.ledger.is_empty
+        )
 
     def find(self, task: StageTask) -> FoundResult | None:
         """Return the result of a task that is what would be computed now; None if it is to be done."""
@@ -87,7 +88,7 @@ class KeptResults:
             if found is not None:
                 reuse.n_kept += 1
                 return found
-        elif self.settings.cache is not None:
+        else:
             self._drop_from_cache(task)
         reuse.n_todo += 1
         reuse.why[why] += 1
@@ -109,8 +110,8 @@ class KeptResults:
 
     def _in_ledger(self, task: StageTask, strand: Strand) -> tuple[FoundResult | None, str]:
         name = self.spec.stages[task.stage].name
-        entry = self.ledger.find(name, strand) if self.ledger is not None else None
-        if entry is None or self.ledger is None:
+        entry = self.folder.ledger.find(name, strand) if self.folder is not None else None
+        if entry is None or self.folder is None:
             return None, ""
         self.reuse[task.stage].timed(entry.seconds if entry.error is None else 0.0)
         identity = self.settings.identities[task.stage]
@@ -121,7 +122,7 @@ class KeptResults:
         why = why or self._clash(entry.outputs, task)
         if why:
             return None, why
-        fault = self.ledger.fault_of(entry)
+        fault = self.folder.ledger.fault_of(entry)
         if fault:
             self.notes.append(f"{fault}: it is made again")
             return None, fault
@@ -130,12 +131,12 @@ class KeptResults:
             return FoundResult(entry), ""
         if not self.is_dry:  # the same result has another place: an item has samples now, or none
             for output, place in places.items():
-                link_file(self.run_folder / str(entry.outputs[output]), self.run_folder / place)
+                link_file(self.folder.path / str(entry.outputs[output]), self.folder.path / place)
         return FoundResult(replace(entry, outputs={**entry.outputs, **places}), is_new=True), ""
 
     def _facts(self, identity: str) -> Mapping[str, str] | None:
         if identity not in self._was:
-            self._was[identity] = self.ledger.facts_of(identity) if self.ledger is not None else None
+            self._was[identity] = None if self.folder is None else self.folder.ledger.facts_of(identity)
         return self._was[identity]
 
     def _clash(self, outputs: Mapping[str, Any], task: StageTask) -> str:
@@ -151,17 +152,14 @@ class KeptResults:
         return {name: place for name, place in found.items() if place is not None}
 
     def _in_cache(self, task: StageTask) -> FoundResult | None:
-        cache, identity = self.settings.cache, self.settings.identities[task.stage]
-        if cache is None:
-            return None
-        found = cache.find(identity.digest, lambda names: self.reads_of(task, names))
-        if found is None or self._clash(found.outputs, task):
+        cache, found = self._cached(task)
+        if cache is None or found is None or self._clash(found.outputs, task):
             return None
         places = self._places(task, LedgerEntry("", None, {}, found.files))
-        if self.is_dry:
+        if self.is_dry or self.folder is None:
             entry: LedgerEntry | None = LedgerEntry("", None, {**found.outputs, **places}, found.files)
         else:
-            entry = cache.take(found, places, self.run_folder)
+            entry = cache.take(found, places, self.folder.path)
         if entry is None:
             return None
         self.reuse[task.stage].n_cached += 1
@@ -169,11 +167,12 @@ class KeptResults:
         return FoundResult(entry, is_new=True)
 
     def _drop_from_cache(self, task: StageTask) -> None:
-        cache, identity = self.settings.cache, self.settings.identities[task.stage]
-        found = (
-            cache.find(identity.digest, lambda names: self.reads_of(task, names))
-            if cache is not None
-            else None
-        )
+        cache, found = self._cached(task)
         if cache is not None and found is not None and not self.is_dry:
             cache.drop(found.key)
+
+    def _cached(self, task: StageTask) -> tuple[ResultCache | None, SharedResult | None]:
+        cache, identity = self.settings.cache, self.settings.identities[task.stage]
+        if cache is None:
+            return None, None
+        return cache, cache.find(identity.digest, lambda names: self.reads_of(task, names))

@@ -80,14 +80,16 @@ class Ledger:
         self._said: set[str] = set()
 
     @classmethod
-    def open(cls, run_folder: Path) -> "Ledger":
-        """Open the ledger of a run folder, or begin one.
+    def open(cls, run_folder: Path, *, is_fresh: bool = False) -> "Ledger":
+        """Open the ledger of a run folder, or begin one; with ``is_fresh`` without what it holds.
 
         Raises ConfigError if an earlier version made its results, if it is not known any more what did, or if
         another process works in the folder.
         """
         try:
-            journal = Journal.open(run_folder / FOLDER, _FINGERPRINT, tell=lambda _: _EARLIER)
+            journal = Journal.open(
+                run_folder / FOLDER, _FINGERPRINT, is_fresh=is_fresh, tell=lambda _: _EARLIER
+            )
         except ConfigError as error:
             if error.hint not in (OTHER_HINT, KEEP_HINT):
                 raise

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import open_own, refuse_unless_own
+from evenload._private_files import DRAFT, own_folder, read_own, write_own
 from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.reuse.read_digests import result_key
-from evenload.pipeline.store.cache_eviction import DRAFT, evict
+from evenload.pipeline.store.cache_eviction import evict
 from evenload.pipeline.store.ledger import LedgerEntry
 
 DEFAULT_LIMIT_BYTES = 50 << 30
@@ -35,7 +35,7 @@ _WHAT = "results that are believed"
 
 
 @dataclass(frozen=True, slots=True)
-class _SharedResult:
+class SharedResult:
     """A result that is in the cache. ``files``: output -> bytes, digest, time of change, inode."""
 
     key: str
@@ -65,8 +65,7 @@ class ResultCache:
         folder = folder.expanduser().resolve()
         try:
             for one in (folder, folder / "reads", folder / "results"):
-                one.mkdir(mode=0o700, parents=True, exist_ok=True)
-                refuse_unless_own(one, one.lstat(), _WHAT)
+                own_folder(one, _WHAT)
         except OSError as error:
             raise ConfigError(
                 f"{folder} cannot be a cache: {error.strerror}", hint="name a folder of your own with --cache"
@@ -77,7 +76,7 @@ class ResultCache:
 
     def find(
         self, identity: str, digests_of: Callable[[Sequence[str]], Mapping[str, str] | None]
-    ) -> _SharedResult | None:
+    ) -> SharedResult | None:
         """Return the result of a stage for an item; None if nobody has it.
 
         digests_of  gives the digest of each read of this item, or None if one cannot be compared
@@ -88,7 +87,7 @@ class ResultCache:
                 return found
         return None
 
-    def take(self, found: _SharedResult, places: Mapping[str, str], run_folder: Path) -> LedgerEntry | None:
+    def take(self, found: SharedResult, places: Mapping[str, str], run_folder: Path) -> LedgerEntry | None:
         """Link the files of a result into a run folder, each at its place; None if one is gone or damaged."""
         for name, facts in found.files.items():
             source = self._file(found.key, f".{name}.file")
@@ -147,7 +146,7 @@ class ResultCache:
             allow_nan=True,
         ).encode("utf-8", "backslashreplace")
         if len(body) < _MOST_ENTRY_BYTES - 100:
-            _write(path, digest_of(body).encode() + b"\n" + body)
+            write_own(path, digest_of(body).encode() + b"\n" + body)
             self._n_new_bytes += 4096
         if self._n_new_bytes > self._limit_bytes // 20:
             self._evict()
@@ -164,14 +163,14 @@ class ResultCache:
     def _file(self, key: str, suffix: str) -> Path:
         return self._folder / "results" / key[:2] / f"{key}{suffix}"
 
-    def _read(self, identity: str, reads: Mapping[str, str]) -> _SharedResult | None:
+    def _read(self, identity: str, reads: Mapping[str, str]) -> SharedResult | None:
         key = result_key(identity, reads)
         content = _read_own(self._file(key, ".json"))
         check, _, body = content.partition(b"\n")
         if not content or check != digest_of(body).encode():
             return None
         try:
-            return _SharedResult(key, identity, reads, **json.loads(body))
+            return SharedResult(key, identity, reads, **json.loads(body))
         except (ValueError, TypeError):
             return None
 
@@ -203,7 +202,7 @@ class ResultCache:
         path = self._folder / "reads" / identity / f"{digest_of(content)}.json"
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not path.exists():
-            _write(path, content)
+            write_own(path, content)
 
 
 def link_file(source: Path, target: Path) -> None:
@@ -212,7 +211,7 @@ def link_file(source: Path, target: Path) -> None:
     Raises FileNotFoundError if there is no ``source``.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = _draft_of(target)
+    draft = target.with_name(f".{os.urandom(6).hex()}{DRAFT}")
     try:
         os.link(source, draft, follow_symlinks=False)
     except FileNotFoundError:
@@ -225,11 +224,6 @@ def link_file(source: Path, target: Path) -> None:
     draft.unlink(missing_ok=True)  # a name of the same file is not replaced, and both stay
 
 
-def _draft_of(path: Path) -> Path:
-    """Return a name that no other run has, on whatever machine: processes have equal numbers there."""
-    return path.with_name(f"{path.name}.{os.urandom(6).hex()}{DRAFT}")
-
-
 def _is_whole(path: Path, facts: Sequence[Any]) -> bool:
     """Return whether a file is what was stored; one with the same time and inode is not read again."""
     n_bytes, digest, *was = facts
@@ -239,22 +233,9 @@ def _is_whole(path: Path, facts: Sequence[Any]) -> bool:
     return status.st_size == n_bytes and digest_of(path.read_bytes()) == digest
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all; one that a power cut left empty is not believed."""
-    draft = _draft_of(path)
-    draft.write_bytes(content)
-    draft.replace(path)
-
-
 def _read_own(path: Path) -> bytes:
     """Return what a small file of this user's holds; b"" if there is none that can be believed."""
     try:
-        fd = open_own(path, _WHAT)
+        return read_own(path, _WHAT, _MOST_ENTRY_BYTES)
     except (OSError, ConfigError):
         return b""
-    try:
-        return os.read(fd, min(_MOST_ENTRY_BYTES, os.fstat(fd).st_size))
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

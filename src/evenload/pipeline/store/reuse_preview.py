@@ -12,7 +12,8 @@ from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.reuse.decision import StageReuse
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
-from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.ledger import FOLDER
+from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
@@ -31,13 +32,13 @@ def preview_reuse(
     rules = [StageRule.of(stage) for stage in spec.stages]
     flow = ItemFlow(rules, list(items), spec.job.seed, graph=spec.graph)
     with contextlib.ExitStack() as stack:
-        ledger = None
-        if any((run_folder / "journal").glob("segment-*")):
+        folder = None
+        if any((run_folder / FOLDER).glob("segment-*")):
             try:
-                ledger = stack.enter_context(contextlib.closing(Ledger.open(run_folder)))
+                folder = stack.enter_context(RunFolder.of_run(run_folder))
             except ConfigError:
                 return []
-        kept = KeptResults(spec, flow, settings, ledger, run_folder, is_dry=True)
+        kept = KeptResults(spec, flow, settings, folder, is_dry=True)
         if not kept.has_any:
             return []
         todo, left = flow.begin(), []

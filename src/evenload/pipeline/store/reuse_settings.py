@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenload._user_folders import user_cache
 from evenload.errors import ConfigError, UnknownName
-from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.read_digests import JobFacts
 from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stages

@@ -12,19 +12,21 @@ report.html, trace.json
 uploads.jsonl   which of these a store has, if they are copied to one
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evenload._arguments import refuse_drive
 from evenload._private_files import open_plain, read_plain
-from evenload.errors import ConfigError, reason_of
+from evenload.errors import ConfigError, EvenloadError, reason_of
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
+from evenload.pipeline.store.ledger import FOLDER, Ledger
 
 _FILES = (
     "config.yaml",
@@ -40,44 +42,61 @@ _FILES = (
     "uploads.jsonl",
 )
 _MOST_FACTS_BYTES = 1 << 20
-_FOLDERS = ("outputs", "inputs", "journal", "control")
+_FOLDERS = ("outputs", "inputs", FOLDER, "control")
 
 
 class RunFolder:
-    """The folder of one run. ``path`` is absolute; ``is_resumed``: it holds results already."""
+    """The folder of a run that no other process works in: whoever has one need not check it again.
 
-    def __init__(self, path: Path, *, is_resumed: bool = False):
-        self.path = path
-        self.is_resumed = is_resumed
+    ``opened`` and ``of_run`` make one.
+
+    path        absolute
+    ledger      its results, under the folder's lock
+    is_resumed  it held results already
+    """
+
+    def __init__(self, path: Path, ledger: Ledger, *, is_resumed: bool):
+        self.path, self.ledger, self.is_resumed = path, ledger, is_resumed
 
     @classmethod
-    def create(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
-        """Make the folder, or open it to go on with the run in it.
+    @contextlib.contextmanager
+    def opened(cls, path: Path, *, fresh: bool = False) -> Iterator["RunFolder"]:
+        """Make the folder, or open it to go on with the run in it; a context.
 
         With ``fresh`` the files of an earlier run are removed; what no run writes is left alone. A folder
         of other things is never touched: ConfigError, as for one that another process works in or that cannot
-        be written.
+        be written, and as of ``Ledger.open``.
         """
         refuse_drive(path)
         path = path.resolve()
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
-        present = _written_by_runs(path) if path.is_dir() else set()
-        if present and not fresh and not (path / "journal").is_dir():
-            raise ConfigError(
-                f"{path} holds a run already, and no journal to go on from",
-                hint="give another folder with -o, or --fresh",
-            )
-        if present and fresh:
-            _refuse_if_in_use(path)
+        is_resumed = _made(path, fresh=fresh)
         try:
-            # Whatever the umask, nobody else may write: the job in it is code to who goes on with the run.
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
-            for name in present if fresh else ():
-                shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        return cls(path, is_resumed=bool(present) and not fresh)
+            ledger = Ledger.open(path, is_fresh=fresh)
+        except EvenloadError:
+            if not fresh or is_in_use(path):
+                raise
+            _remove(path, [FOLDER])  # whatever lies there: it is not to be gone on with
+            ledger = Ledger.open(path)
+        with contextlib.closing(ledger):
+            if fresh:  # under the lock, so that no other process has begun here
+                _remove(path, _written_by_runs(path) - {FOLDER})
+            folder = cls(path, ledger, is_resumed=is_resumed)
+            folder.sweep()
+            yield folder
+
+    @classmethod
+    @contextlib.contextmanager
+    def of_run(cls, path: Path) -> Iterator["RunFolder"]:
+        """Open the folder of an earlier run, and change nothing in it; a context.
+
+        Raises ConfigError if there is no run in it, and as ``Ledger.open``.
+        """
+        if not (path / FOLDER).is_dir():
+            raise ConfigError(
+                f"{path} is not the folder of a run", hint="give the one that `evenload run` printed"
+            )
+        with contextlib.closing(Ledger.open(path)) as ledger:
+            yield cls(path, ledger, is_resumed=True)
 
     def begin(self, job_folder: Path, made_of: str) -> None:
         """Note whose job this is. The events of another one, which are none of this one's, are taken away.
@@ -95,10 +114,7 @@ class RunFolder:
         )
 
     def sweep(self) -> None:
-        """Remove files that were half written when a worker was killed.
-
-        Only for the holder of the journal's lock: another process may be writing such files now.
-        """
+        """Remove files that were half written when a worker was killed."""
         try:
             for partial in (self.path / "outputs").rglob("*.tmp"):
                 partial.unlink(missing_ok=True)
@@ -132,6 +148,33 @@ class RunFolder:
         self.write_text("summary.json", json_text(summary, indent=2) + "\n")
 
 
+def _made(path: Path, *, fresh: bool) -> bool:
+    """Make a run folder, or check one that is there; returns whether it holds results of a run."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
+    present = _written_by_runs(path) if path.is_dir() else set()
+    if present and not fresh and not (path / FOLDER).is_dir():
+        raise ConfigError(
+            f"{path} holds a run already, and no journal to go on from",
+            hint="give another folder with -o, or --fresh",
+        )
+    try:
+        # Whatever the umask, nobody else may write: the job in it is code to who goes on with the run.
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return bool(present) and not fresh
+
+
+def _remove(path: Path, names: Iterable[str]) -> None:
+    try:
+        for one in (path / name for name in names):
+            is_folder = one.is_dir() and not one.is_symlink()
+            shutil.rmtree(one) if is_folder else one.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _written_by_runs(path: Path) -> set[str]:
     """Return the names in a folder that runs write. Raises ConfigError for a folder of other things.
 
@@ -140,7 +183,7 @@ def _written_by_runs(path: Path) -> set[str]:
     present = set(os.listdir(path))
     ours = {name for name in present if name in (*_FILES, *_FOLDERS) or _is_partial(name)}
     foreign = sorted(name for name in present - ours if not name.startswith("."))
-    is_run = (path / "job.json").is_file() and (path / "journal" / "journal.json").is_file()
+    is_run = (path / "job.json").is_file() and (path / FOLDER / "journal.json").is_file()
     if foreign and not is_run:
         more = ", ..." if len(foreign) > 3 else ""
         raise ConfigError(
@@ -162,17 +205,10 @@ def _is_partial(name: str) -> bool:
 def is_in_use(path: Path) -> bool:
     """Return whether a process works in the run folder ``path``."""
     try:
-        with open(open_plain(path / "journal" / "lock"), "rb") as lock:
+        with open(open_plain(path / FOLDER / "lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
     return False
-
-
-def _refuse_if_in_use(path: Path) -> None:
-    if is_in_use(path):
-        raise ConfigError(
-            f"a process is at work in {path}", hint="wait for it, or give another folder with -o"
-        )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenload._closing import Closing
-from evenload._private_files import plain_file
+from evenload._private_files import DRAFT, plain_file
 from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
@@ -73,8 +73,9 @@ class UploadOutcome:
 class Uploads(Closing):
     """The threads that put a run folder's files into a store. A context: leaving it ends them.
 
-    tell   is called with a sentence when the store is taken to be down
-    clock  seconds
+    folder  of the run
+    tell    is called with a sentence when the store is taken to be down
+    clock   seconds
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Uploads(Closing):
     ):
         """Begin or go on with the record in ``folder``. Raises ConfigError, OSError as ``UploadRecord``."""
         self.tell: Callable[[str], None] = lambda text: None
-        self._store, self._folder, self._to, self._limits, self._clock = store, folder, to, limits, clock
+        self.folder, self._store, self._to, self._limits, self._clock = folder, store, to, limits, clock
         self._record = UploadRecord(folder, to)
         self._threads: list[threading.Thread] = []
         self._is_over = threading.Event()
@@ -151,7 +152,7 @@ class Uploads(Closing):
     def _is_there(self, relative: str) -> bool:
         """Return whether the store has this file as it is now; also if the file is gone."""
         try:
-            return self._record.has(relative, (self._folder / relative).stat())
+            return self._record.has(relative, (self.folder / relative).stat())
         except OSError:
             return True
 
@@ -188,7 +189,7 @@ class Uploads(Closing):
 
     def _send(self, relative: str) -> None:
         """Put a file, unless it is there, or the store is down."""
-        source = self._folder / relative
+        source = self.folder / relative
         with contextlib.suppress(OSError):  # it was taken away meanwhile
             before = source.stat()
             is_resting = self._is_over.is_set() or self._clock() < self._rests_until
@@ -276,14 +277,14 @@ class Uploads(Closing):
     def _files(self) -> Iterator[str]:
         """Yield what the store should have: records and the stages' files. No link is followed."""
         for name in RECORDS:
-            if (self._folder / name).is_file() and not (self._folder / name).is_symlink():
+            if (self.folder / name).is_file() and not (self.folder / name).is_symlink():
                 yield name
-        for at, folders, names in os.walk(self._folder / "outputs"):
+        for at, folders, names in os.walk(self.folder / "outputs"):
             folders.sort()
             for name in sorted(names):
                 path = Path(at, name)
-                relative = path.relative_to(self._folder).as_posix()
-                if not name.endswith(".tmp") and self._is_wanted(relative) and not path.is_symlink():
+                relative = path.relative_to(self.folder).as_posix()
+                if not name.endswith(DRAFT) and self._is_wanted(relative) and not path.is_symlink():
                     yield relative
 
 

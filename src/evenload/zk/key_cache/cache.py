@@ -7,10 +7,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
-from evenload._private_files import own_folder, plain_file
-from evenload._terminal import log_of
+from evenload._private_files import plain_file
 from evenload.errors import printable
 from evenload.gpu.llvm import programs
 from evenload.native import store
@@ -19,7 +17,6 @@ from evenload.zk.key_cache import entry
 from evenload.zk.key_cache.array_file import map_arrays, write_arrays
 
 WHAT = "checked proving keys"
-log = log_of(__name__)
 
 
 def kept_key(path: Path, level: str, load: Callable[[], CpuKey]) -> CpuKey:
@@ -31,18 +28,12 @@ def kept_key(path: Path, level: str, load: Callable[[], CpuKey]) -> CpuKey:
     """
     digest = file_digest(path)
     at = _entry_path(digest, level)
-    if at is None:
-        return load()
-    found = _found(at, digest, path)
-    if found is not None:
-        return found
-    with store.alone(at):
-        found = _found(at, digest, path)  # another process may have been first
-        if found is None:
-            found = load()
-            if found.sha256 == digest:  # the file was not exchanged meanwhile
-                _write(at, found)
-    return found
+
+    def keep(at: Path, key: CpuKey) -> None:
+        if key.sha256 == digest:  # the file was not exchanged meanwhile
+            _write(at, key)
+
+    return store.kept_at(at, lambda at: _found(at, digest, path), load, keep)[0]
 
 
 def forget(sha256: str, level: str) -> None:
@@ -55,13 +46,8 @@ def forget(sha256: str, level: str) -> None:
 
 def _entry_path(digest: str, level: str) -> Path | None:
     """None where there is no place for a cache. Raises ConfigError if others may write there."""
-    try:
-        folder = own_folder(own_folder(store.cache_directory(), WHAT) / "keys", WHAT)
-    except OSError as error:
-        log.warning("keys are checked anew each time: no cache directory (%s)", error)
-        return None
     code = hashlib.sha256(f"{programs.bulk_recipe(level).code_hash()} {entry.code_hash()}".encode())
-    return folder / f"{digest[:40]}-{level}-{code.hexdigest()[:16]}.key"
+    return store.place_of(f"keys/{digest[:40]}-{level}-{code.hexdigest()[:16]}.key", WHAT)
 
 
 def _found(at: Path, digest: str, path: Path) -> CpuKey | None:
@@ -81,29 +67,9 @@ def _write(at: Path, key: CpuKey) -> None:
     limit = limit_from(resolve().key_cache_limit, "key_cache_limit")
     facts, arrays = entry.parts_of(key)
     n_bytes = sum(array.nbytes for array in arrays.values())
-    if n_bytes > limit:
-        return
-    try:
-        _make_room(at.parent, limit - n_bytes)
+    if n_bytes <= limit:
+        store.remove_oldest(at.parent.glob("*.key"), limit - n_bytes, lambda facts: facts.st_size)
         write_arrays(at, facts, arrays)
-    except OSError as error:
-        log.warning("%s is checked anew next time: %s", key.name, error)
-
-
-def _make_room(folder: Path, limit: int) -> None:
-    """Remove the entries that were not used for longest until the rest has at most ``limit`` bytes."""
-    entries = []
-    for path in folder.glob("*.key"):
-        with contextlib.suppress(OSError):  # another process removed it
-            facts = path.lstat()
-            entries.append((facts.st_mtime_ns, facts.st_size, path))
-    total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
-        if total <= limit:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # a process that has it mapped keeps it
-        total -= size
 
 
 SETTLED_S = 2.0  # file systems keep times in steps; a file changed within one step looks unchanged
@@ -123,7 +89,7 @@ def file_digest(path: Path) -> str:
 
         def read() -> str:
             file.seek(0)
-            digest = _sha256(file)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore
             if _facts(os.fstat(file.fileno())) != _facts(before):
                 raise OSError(errno.EBUSY, "it was changed while it was read", str(path))
             return digest
@@ -131,13 +97,6 @@ def file_digest(path: Path) -> str:
         if os.name != "posix" or not is_settled:
             return read()
         return store.remembered("digests", _facts(before), read)
-
-
-def _sha256(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _facts(facts: os.stat_result) -> str:

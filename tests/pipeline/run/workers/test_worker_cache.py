@@ -223,8 +223,7 @@ def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) ->
 def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) -> None:
     changes = [f"stages.{stage}.estimate={{item_s: 10, load_s: 60}}" for stage in ("model", "after")]
     whole, plans = Pipeline.from_yaml(job, changes), {}
-    folder = RunFolder.create(tmp_path / "planned")
-    with whole.fleet("cpu*3") as fleet:
+    with RunFolder.opened(tmp_path / "planned") as folder, whole.fleet("cpu*3") as fleet:
         found = {
             n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(
                 fleet, folder, None, None, ()

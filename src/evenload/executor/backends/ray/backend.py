@@ -146,7 +146,7 @@ class RayBackend:
     def unload(self, worker: int, task: int) -> None:
         self._send(worker, Frame(protocol.UNLOAD, task))
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
         body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
         frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
         self._workers[worker].sent_s[chunk] = time.monotonic()

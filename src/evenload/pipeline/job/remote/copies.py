@@ -6,14 +6,13 @@ copies.of("s3://bucket/pictures/a.png")      a path; fetched again only if the s
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from evenload._private_files import own_folder, read_own, write_own
+from evenload._private_files import own_folder, read_own, whole_file, write_own
 from evenload.errors import ConfigError, EvenloadError
 from evenload.pipeline.job.memory_sizes import size_text
 from evenload.pipeline.job.remote.stores import FETCHED, is_remote, open_store, shown, store_error
@@ -115,21 +114,18 @@ class RemoteCopies:
         """Write the file's content to ``copy``, which appears whole or not at all; returns its bytes."""
         own_folder(self._folder, _WHAT)
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft, n_bytes = copy.with_name(f"{os.urandom(6).hex()}.tmp"), 0
+        n_bytes = 0
         try:
-            with store.open(path, "rb") as source, draft.open("wb") as target:
+            with store.open(path, "rb") as source, whole_file(copy, 0o666, is_durable=False) as target:
                 while block := source.read(_BLOCK_BYTES):
                     n_bytes += len(block)
                     if n_bytes > self._most_bytes:
                         raise self._too_long(url)
                     target.write(block)
-            draft.replace(copy)
         except EvenloadError:
             raise
         except Exception as error:
             raise store_error(url, error) from error
-        finally:
-            draft.unlink(missing_ok=True)
         return n_bytes
 
     def _too_long(self, url: str) -> ConfigError:

@@ -19,17 +19,15 @@ PLAIN = (Span, ItemFinished)  # what JSON gives back as it was
 class RunCounter:
     """A sink that counts a run's events as they come, while workers work: none is left to be read at its end.
 
-    path      of events.jsonl; what earlier sessions have left there is not counted
     is_shown  gather what the report shows, too
-    is_whole  nothing is missing
+    is_whole  nothing is missing: no earlier session has left events
     """
 
-    def __init__(self, path: Path, *, is_shown: bool):
+    def __init__(self, *, is_shown: bool, is_whole: bool):
         from evenload.report.html import RunView
         from evenload.report.tally import Tally
 
-        self.is_whole = not (path.is_file() and path.stat().st_size)
-        self.n_events = 0
+        self.is_whole, self.n_events = is_whole, 0
         self.view = RunView() if is_shown else None
         self.tally = Tally() if self.view is None else self.view.tally
 

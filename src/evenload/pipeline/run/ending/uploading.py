@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenload._private_files import own_folder
+from evenload._private_files import refuse_unless_own
 from evenload.errors import ConfigError, reason_of
 from evenload.pipeline.job.remote.remote_folder import RemoteFolder
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import HINT
-from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.store.upload_record import Destination, last_destination
 from evenload.pipeline.store.uploads import SendLimits, UploadOutcome, Uploads
 
@@ -34,16 +34,16 @@ class OpenedStore:
     limits: SendLimits = field(default_factory=SendLimits)
 
     @contextlib.contextmanager
-    def uploads(self, run_folder: Path) -> Iterator[Uploads | None]:
+    def uploads(self, run_folder: RunFolder) -> Iterator[Uploads | None]:
         """Copy what is offered meanwhile; a context. Raises ConfigError if ``run_folder`` takes no file."""
         if self.folder is None:
             yield None
             return
         to = Destination(self.folder.url, self.stages)
         try:
-            uploads = Uploads(self.folder, run_folder, to, self.limits)
+            uploads = Uploads(self.folder, run_folder.path, to, self.limits)
         except OSError as error:
-            raise ConfigError(f"cannot write to {run_folder}: {reason_of(error)}", hint=HINT) from error
+            raise ConfigError(f"cannot write to {run_folder.path}: {reason_of(error)}", hint=HINT) from error
         with uploads:
             yield uploads
 
@@ -60,12 +60,7 @@ def open_store_of(section: "UploadSection | None") -> OpenedStore:
 
 
 def finish_uploads(
-    uploads: Uploads | None,
-    run_folder: Path,
-    interrupts: Interrupts,
-    *,
-    waits: bool,
-    watch: WatchUpload | None,
+    uploads: Uploads | None, interrupts: Interrupts, *, waits: bool, watch: WatchUpload | None
 ) -> tuple[UploadOutcome | None, list[str]]:
     """Wait until the store has all of a run, or Ctrl-C; returns what it has, and what it lacks in words.
 
@@ -88,8 +83,9 @@ def finish_uploads(
         return outcome, []
     said = f": {outcome.why or why}" if outcome.why or why else ""
     n_files = f"{outcome.n_left} file{'s' if outcome.n_left > 1 else ''}"
-    text = f"{n_files} of the run are not at {outcome.to} yet{said}; copy them: evenload upload {run_folder}"
-    return outcome, [text]
+    return outcome, [
+        f"{n_files} of the run are not at {outcome.to} yet{said}; copy them: evenload upload {uploads.folder}"
+    ]
 
 
 def upload_run(run_folder: Path, to: str | None = None, watch: WatchUpload | None = None) -> UploadOutcome:
@@ -99,21 +95,17 @@ def upload_run(run_folder: Path, to: str | None = None, watch: WatchUpload | Non
     Raises ConfigError if there is no run, a process works in it, nobody said where to, or the store cannot be
     opened; MissingExtra without its package.
     """
-    if not (run_folder / "journal").is_dir():
-        raise ConfigError(
-            f"{run_folder} is not the folder of a run", hint="give the one that `evenload run` printed"
-        )
-    own_folder(run_folder, "results that are copied elsewhere")
-    last = last_destination(run_folder)
-    if to is None and last is None:
-        raise ConfigError(
-            f"{run_folder} was copied nowhere yet", hint="say where to: --to s3://bucket/folder"
-        )
-    url = to if to is not None else last.url if last else ""
-    if fault := fault_of_folder(url):
-        raise ConfigError(f"--to: {fault}" if to is not None else fault)
-    stages = last.stages if last is not None and to in (None, last.url) else None
-    store = OpenedStore(RemoteFolder(url), stages)
-    with contextlib.closing(Ledger.open(run_folder)), store.uploads(run_folder) as uploads:
-        assert uploads is not None
-        return uploads.finish(*(() if watch is None else (watch,)))
+    with RunFolder.of_run(run_folder) as folder:
+        refuse_unless_own(folder.path, folder.path.lstat(), "results that are copied elsewhere")
+        last = last_destination(folder.path)
+        if to is None and last is None:
+            raise ConfigError(
+                f"{run_folder} was copied nowhere yet", hint="say where to: --to s3://bucket/folder"
+            )
+        url = to if to is not None else last.url if last else ""
+        if fault := fault_of_folder(url):
+            raise ConfigError(f"--to: {fault}" if to is not None else fault)
+        stages = last.stages if last is not None and to in (None, last.url) else None
+        with OpenedStore(RemoteFolder(url), stages).uploads(folder) as uploads:
+            assert uploads is not None
+            return uploads.finish(*(() if watch is None else (watch,)))
