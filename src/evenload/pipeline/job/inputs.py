@@ -27,7 +27,7 @@ from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import InputsSection
+    from evenload.pipeline.job.spec_inputs import InputsSection
 
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]

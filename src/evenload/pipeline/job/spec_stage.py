@@ -31,16 +31,6 @@ from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
 
-__all__ = [
-    "BestSection",
-    "EstimateSection",
-    "FitName",
-    "ModelSection",
-    "OutputType",
-    "StageSpec",
-    "sampled_stages",
-]
-
 _OUTPUT_TYPES = (
     "png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file",
     "number", "text", "boolean", "json",
