@@ -28,8 +28,9 @@ def blocks_of(module: Any) -> Any:
 def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> None:
     """Spread the blocks of ``module`` over ``devices``, the rest on the first.
 
-    ``counts``: blocks on each device; by default as equal as they can be. The module's outputs are moved back to the first device. Equal names
-    among ``devices`` are one device. Raises ConfigError if ``counts`` do not fit.
+    ``counts``: blocks on each device; by default as equal as they can be. The module's outputs are moved
+    back to the first device. Equal names among ``devices`` are one device. Raises ConfigError if ``counts``
+    do not fit.
     """
     import torch
 
