@@ -16,7 +16,7 @@ from evenload.certificate import by_prices
 from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan, TimelineSlice, Unit
 from evenload.pipeline.planning.least_time import task_prices, task_rates
-from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
+from evenload.pipeline.planning.placement_options import PlacementOption, option_named
 from evenload.pipeline.planning.simulate_plan import SimulatedPlan, simulate_phases
 from evenload.pipeline.planning.simulation.workers import CandidateUnit
 from evenload.pipeline.problem import Problem
@@ -79,16 +79,9 @@ def _simulated(problem: Problem, plan: Plan) -> SimulatedPlan:
 
 
 def _option(unit: Unit, problem: Problem) -> PlacementOption:
-    stage = next(one for one in problem.stages if one.name == unit.stage)
-    devices = [one for name in unit.devices for one in problem.devices if one.id == name]
-    many = (
-        device_options(stage, devices[0], problem)
-        if len(devices) == 1
-        else [group_option(stage, devices, problem)]
-    )
-    for option in many:
-        if option is not None and option.fit == unit.fit:
-            return option
+    option = option_named(unit.stage, unit.devices, unit.fit.name, problem)
+    if option is not None and option.fit == unit.fit:
+        return option
     raise ConfigError(
         f"this plan cannot be certified: {unit.stage} on {'+'.join(unit.devices)} is of another problem",
         hint="give the problem that was planned",
