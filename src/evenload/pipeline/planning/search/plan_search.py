@@ -92,12 +92,11 @@ def hill_climb(
             if n_tried >= budget:
                 break
             n_tried += 1
-            tried = simulate_phases(problem, changed, late_first=candidate.late_first, slices="none")
+            tried = simulate_phases(problem, changed, slices="none")
             if tried.makespan_s < best.makespan_s * (1 - 1e-9):
                 phases, best, is_better = changed, tried, True
                 break
-    found = Candidate(candidate.mode, candidate.label, tuple(phases), candidate.late_first, candidate.layouts)
-    return found, best
+    return replace(candidate, phases=tuple(phases)), best
 
 
 def _changes(
@@ -165,7 +164,7 @@ def search_plan(
         best, coarse = search.exactly(problem, best, n_together), problem
     if best:
         chosen = best[0].candidate
-        run = simulate_phases(coarse, chosen.phases, late_first=chosen.late_first, slices="joined")
+        run = simulate_phases(coarse, chosen.phases, slices="joined")
         best[0] = Tried(chosen, run)
     search.tell(is_over=True)
     return best, coarse, bound_s, search.is_over
@@ -181,7 +180,7 @@ class _Search:
         self.is_over = False
 
     def simulate(self, problem: Problem, candidate: Candidate) -> SimulatedPlan:
-        run = simulate_phases(problem, candidate.phases, late_first=candidate.late_first, slices="none")
+        run = simulate_phases(problem, candidate.phases, slices="none")
         self.n_events += run.n_events
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)
