@@ -162,6 +162,14 @@ class ConfigError(EvenloadError, ValueError):
     exit_code = 2
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a sentence that proposes the nearest of ``known``; "" if none is near."""
+    import difflib  # a command that goes well does not wait for it
+
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {quoted(near[0])}? " if near else ""
+
+
 class UnknownName(ConfigError):
     """An error for a ``name`` that is not one of ``known``; the hint proposes the nearest."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, UnknownName, quoted
+from evenload.errors import ConfigError, UnknownName, did_you_mean, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.live_code import IN_PROGRAM, LiveCode
@@ -310,8 +310,7 @@ def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) ->
     faults = [f"{quoted(one.arg)} is required" for one in needed if one.arg not in given]
     names = [one.arg for one in (*positional[n_own:], *taken.kwonlyargs)]
     for name in (one for one in given if one not in names and taken.kwarg is None):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        nearest = f"did you mean {quoted(near[0])}? " if near else ""
+        nearest = did_you_mean(name, names, 0.5)
         faults.append(f"unknown {quoted(name)}; {nearest}known: {', '.join(names) or 'none'}")
     return faults
 

@@ -14,11 +14,9 @@ SLACK = 1e-9
 _LOADED = -1  # in place of a task: the end of a load
 
 
-def simulate_items(
-    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False
-) -> SimulatedPlan:
-    """Simulate ``phases``. ``late_first``: a worker of several stages prefers the last."""
-    return _PlanSimulation(problem, phases, late_first).run()
+def simulate_items(problem: Problem, phases: Sequence[CandidatePhase]) -> SimulatedPlan:
+    """Simulate ``phases``."""
+    return _PlanSimulation(problem, phases).run()
 
 
 class _SimulatedWorker:
@@ -47,8 +45,8 @@ class _SimulatedWorker:
 class _PlanSimulation:
     """One run of the simulation: its workers, queues and events, in simulated time."""
 
-    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool):
-        self.problem, self.late_first = problem, late_first
+    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase]):
+        self.problem = problem
         n_stages = len(problem.stages)
         index = {stage.name: number for number, stage in enumerate(problem.stages)}
         self.workers: list[_SimulatedWorker] = []
@@ -97,7 +95,7 @@ class _PlanSimulation:
             worker.limits[stage], worker.taken[stage], worker.at[stage] = unit.limit, 0, position
             worker.n_parallel = max(worker.n_parallel, unit.option.fit.n_parallel)
         for worker in here.values():
-            worker.stages.sort(reverse=self.late_first)
+            worker.stages.sort()
 
     def run(self) -> SimulatedPlan:
         self._queue_first_tasks()

@@ -84,7 +84,7 @@ def test_tiny_graphs_against_every_schedule(problem: Problem) -> None:
 def test_no_stage_begins_more_items_than_what_it_needs_has_ended(problem: Problem) -> None:
     bound_s = least_time(problem)
     for candidate in generate_candidates(problem, bound_s):
-        outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
+        outcome = simulate_phases(problem, candidate.phases)
         assert outcome.makespan_s >= bound_s * (1 - 1e-9)
         if not math.isfinite(outcome.makespan_s):
             continue  # a limit was too small

@@ -105,7 +105,7 @@ def test_never_below_the_bound_and_never_above_a_candidate(problem: Problem) -> 
     assert plan.bound_s == bound_s
     assert plan.makespan_s >= bound_s
     for candidate in generate_candidates(problem, bound_s):
-        outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
+        outcome = simulate_phases(problem, candidate.phases)
         assert outcome.makespan_s >= bound_s * (1 - 1e-9)
         assert plan.makespan_s <= outcome.makespan_s * (1 + 1e-9)
     check_complete(problem, plan)
@@ -209,7 +209,7 @@ def test_models_that_are_held_or_parked_are_in_the_bound(problem: Problem, chanc
     assert plan.makespan_s is not None
     assert plan.makespan_s >= least_time(problem) * (1 - 1e-9)
     for candidate in generate_candidates(problem, least_time(problem)):
-        outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
+        outcome = simulate_phases(problem, candidate.phases)
         assert outcome.makespan_s >= least_time(problem) * (1 - 1e-9)
 
 

@@ -67,9 +67,8 @@ def test_sets_of_workers_end_when_each_worker_alone_would(problem: Problem) -> N
         return
     bound_s = least_time(problem)
     for candidate in list(generate_candidates(problem, bound_s))[:25]:
-        options = {"late_first": candidate.late_first}
-        together = simulate_phases(problem, candidate.phases, **options)
-        alone = simulate_items(problem, candidate.phases, **options)
+        together = simulate_phases(problem, candidate.phases)
+        alone = simulate_items(problem, candidate.phases)
         if problem.sizes is None:
             assert together.makespan_s == pytest.approx(alone.makespan_s, rel=1e-9)
             assert sum(together.unit2items.values()) == sum(alone.unit2items.values())
@@ -77,7 +76,7 @@ def test_sets_of_workers_end_when_each_worker_alone_would(problem: Problem) -> N
             assert together.makespan_s <= alone.makespan_s * 1.3
         assert together.makespan_s >= bound_s * (1 - 1e-9)
         n_each = sum(one.n_items * len(one.device.split("+")) for one in together.slices)
-        joined = simulate_phases(problem, candidate.phases, slices="joined", **options)
+        joined = simulate_phases(problem, candidate.phases, slices="joined")
         assert sum(one.n_items for one in joined.slices) == n_each
 
 

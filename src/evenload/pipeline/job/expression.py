@@ -11,7 +11,7 @@ only the values of its item.
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
@@ -30,7 +30,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _MOST_LETTERS = 1000
 _MOST_DEPTH = 30
 
-Node = tuple[str, Any, Any]
+Term = Callable[[Mapping[str, Any]], Any]  # what a part of a condition is for an item with these values
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Condition:
     """A parsed condition. ``names``: the values of the item that it looks at."""
 
     text: str
-    tree: Node
     names: frozenset[str]
+    _term: Term = field(compare=False, repr=False)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Return whether it is true of an item with these values; a comparison of size with null is false.
@@ -50,7 +50,7 @@ class Condition:
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """Return what it is for an item with these values: of a name alone its value. Raises as ``holds``."""
-        return _evaluate(self.tree, values, self.text)
+        return self._term(values)
 
 
 def parse_condition(text: str) -> Condition:
@@ -58,10 +58,10 @@ def parse_condition(text: str) -> Condition:
     if len(text) > _MOST_LETTERS:
         raise ConfigError(f"a condition of {len(text)} letters", hint=f"use at most {_MOST_LETTERS}")
     parser = _Parser(text)
-    tree = parser.parse_or(0)
+    term = parser.parse_or(0)
     if parser.token[0] != "end":
         raise parser.error("'and', 'or' or the end")
-    return Condition(text, tree, frozenset(parser.names))
+    return Condition(text, frozenset(parser.names), term)
 
 
 class _Parser:
@@ -94,26 +94,28 @@ class _Parser:
             hint='write for example score >= 7 and category in ["physics", "social"]',
         )
 
-    def parse_or(self, depth: int) -> Node:
+    def parse_or(self, depth: int) -> Term:
         _check_depth(depth)
         return self.parse_chain("or", self.parse_and, depth)
 
-    def parse_and(self, depth: int) -> Node:
+    def parse_and(self, depth: int) -> Term:
         return self.parse_chain("and", self.parse_not, depth)
 
-    def parse_chain(self, word: str, parse_part: Callable[[int], Node], depth: int) -> Node:
+    def parse_chain(self, word: str, parse_part: Callable[[int], Term], depth: int) -> Term:
         """Parse parts that are joined by ``word``."""
-        tree = parse_part(depth)
+        parts = [parse_part(depth)]
         while self.token == ("name", word):
             self.advance()
-            tree = (word, tree, parse_part(depth))
-        return tree
+            parts.append(parse_part(depth))
+        settled = any if word == "or" else all
+        return parts[0] if len(parts) == 1 else lambda values: settled(part(values) for part in parts)
 
-    def parse_not(self, depth: int) -> Node:
+    def parse_not(self, depth: int) -> Term:
         if self.token == ("name", "not"):
             self.advance()
             _check_depth(depth + 1)
-            return ("not", self.parse_not(depth + 1), None)
+            part = self.parse_not(depth + 1)
+            return lambda values: not part(values)
         left = self.parse_value(depth)
         sign = self.token[1]
         if self.token == ("name", "not"):
@@ -124,41 +126,50 @@ class _Parser:
         if sign not in _COMPARES or self.token[0] not in ("sign", "name"):
             return left
         self.advance()
-        return (sign, left, self.parse_value(depth))
+        right = self.parse_value(depth)
+        return lambda values: _compare(sign, left(values), right(values), self.text)
 
-    def parse_value(self, depth: int) -> Node:
+    def parse_value(self, depth: int) -> Term:
         kind, text = self.token
         if kind == "number":
             self.advance()
-            return ("value", float(text) if re.search(r"[.eE]", text) else int(text), None)
+            return _always(float(text) if re.search(r"[.eE]", text) else int(text))
         if kind == "text":
-            return ("value", self.advance()[1:-1], None)
+            return _always(self.advance()[1:-1])
         if kind == "name" and text not in ("and", "or", "not", "in"):
             self.advance()
             if text in _CONSTANTS:
-                return ("value", _CONSTANTS[text], None)
+                return _always(_CONSTANTS[text])
             self.names.add(text)
-            return ("name", text, None)
+            return lambda values: self.look_up(text, values)
         if kind == "sign" and text == "(":
             self.advance()
-            tree = self.parse_or(depth + 1)
+            inner = self.parse_or(depth + 1)
             self.expect(")")
-            return tree
+            return inner
         if kind == "sign" and text == "[":
             return self.parse_list(depth)
         raise self.error("a value")
 
-    def parse_list(self, depth: int) -> Node:
+    def parse_list(self, depth: int) -> Term:
         _check_depth(depth + 1)
         self.advance()
-        parts: list[Node] = []
+        parts: list[Term] = []
         while self.token != ("sign", "]"):
             parts.append(self.parse_value(depth + 1))
             if self.token != ("sign", ","):
                 break
             self.advance()
         self.expect("]")
-        return ("list", tuple(parts), None)
+        return lambda values: [part(values) for part in parts]
+
+    def look_up(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name not in values:
+            known = ", ".join(sorted(values)) or "none"
+            raise ConfigError(
+                f"condition {quoted(self.text, 200)}: the item has no {quoted(name)}", hint=f"values: {known}"
+            )
+        return values[name]
 
     def expect(self, sign: str) -> None:
         if self.token != ("sign", sign):
@@ -171,26 +182,8 @@ def _check_depth(depth: int) -> None:
         raise ConfigError(f"a condition nested more than {_MOST_DEPTH} deep", hint="write it flat")
 
 
-def _evaluate(node: Node, values: Mapping[str, Any], text: str) -> Any:
-    kind, left, right = node
-    if kind == "value":
-        return left
-    if kind == "name":
-        if left not in values:
-            known = ", ".join(sorted(values)) or "none"
-            raise ConfigError(
-                f"condition {quoted(text, 200)}: the item has no {quoted(left)}", hint=f"values: {known}"
-            )
-        return values[left]
-    if kind == "list":
-        return [_evaluate(part, values, text) for part in left]
-    if kind == "not":
-        return not _evaluate(left, values, text)
-    first = _evaluate(left, values, text)
-    if kind in ("and", "or"):
-        is_settled = bool(first) == (kind == "or")
-        return bool(first) if is_settled else bool(_evaluate(right, values, text))
-    return _compare(kind, first, _evaluate(right, values, text), text)
+def _always(value: Any) -> Term:
+    return lambda _values: value
 
 
 def _compare(sign: str, first: Any, second: Any, text: str) -> bool:

@@ -14,8 +14,6 @@ from evenload.pipeline.json_values import json_value
 from evenload.pipeline.stage import Stage
 from evenload.pipeline.target import target_of
 
-__all__ = ["ROWS", "SOURCES", "job_document", "lacks_source", "with_inputs"]
-
 ROWS = "items.jsonl"  # beside the job, or in the run folder, where items are given as values
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,39}")
 

@@ -1,7 +1,6 @@
 """List the items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
 
 import csv
-import difflib
 import glob
 import io
 import json
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload._user_folders import user_cache
-from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.errors import ConfigError, EvenloadError, did_you_mean, quoted
 from evenload.pipeline.job.column_types import apply_types, type_columns
 from evenload.pipeline.job.openai_batch import batch_rows
 from evenload.pipeline.job.remote.copies import RemoteCopies
@@ -27,7 +26,7 @@ from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import InputsSection
+    from evenload.pipeline.job.spec_inputs import InputsSection
 
 Items = list[tuple[Item, dict[str, Any]]]
 Place = tuple[str | int, ...]
@@ -82,7 +81,7 @@ def _column_faults(inputs: "InputsSection", rows: Rows) -> Faults:
     for key in ("paths", "types") if rows else ():
         # A column that no item has may be one of items to come; one that is nearly there is misspelt.
         for column in getattr(inputs, key) if key in inputs.model_fields_set else ():
-            if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
+            if column not in known and did_you_mean(column, known):
                 faults.append((("job", "inputs", key), f"no item has a column {_nearest(column, known)}"))
     lacking = [name for name, values in rows if inputs.group_by and not _text(values.get(inputs.group_by))]
     if lacking:
@@ -100,9 +99,7 @@ def _text(value: Any) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    proposed = f"did you mean {quoted(near[0])}? " if near else ""
-    return f"{quoted(name)}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
+    return f"{quoted(name)}; {did_you_mean(name, known)}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
 
 
 def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults, notes: list[str]) -> Rows:

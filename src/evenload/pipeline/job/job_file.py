@@ -3,7 +3,6 @@
 Needs pydantic and PyYAML (extra ``yaml``).
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from evenload._private_files import text_named
-from evenload.errors import ConfigError, SpecError, printable, quoted
+from evenload.errors import ConfigError, SpecError, did_you_mean, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.checks.priorities import find_priority_faults
@@ -194,8 +193,7 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
         return [(place + below, text) for below, text in cause.faults]
     if kind == "extra_forbidden":
         known = _known_keys(place[:-1])
-        near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-        nearest = f"did you mean {quoted(near[0])}? " if near else ""
+        nearest = did_you_mean(str(place[-1]), known, 0.5)
         return [(place, f"unknown key; {nearest}known: {', '.join(known)}")]
     if kind == "missing":
         return [(place, "is required and not given")]
@@ -212,8 +210,7 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
 def _nearest_literal(part: Any) -> str:
     expected = str(part["ctx"]["expected"])
     choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
-    near = difflib.get_close_matches(str(part["input"]), choices, n=1)
-    return (f"did you mean {quoted(near[0])}? " if near else "") + f"use {expected}"
+    return f"{did_you_mean(str(part['input']), choices)}use {expected}"
 
 
 def _known_keys(place: Place) -> list[str]:

@@ -12,8 +12,21 @@ from evenload.errors import quoted
 Place = tuple[str | int, ...]
 _SECTION = "diffusion_model"
 _MODES = ("single", "data_parallel", "model_parallel")
-_MAIN_KEYS = {"backend": "name", "devices": "use", "schedule": "policy"}
 _DEVICE_MAPS = ("auto", "balanced")
+_ELSEWHERE = "is an older key that is not understood; write it in a stage, under model, params or call"
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(n) is int and n >= 0 for n in value)
+
+
+_KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is one, and which are
+    "parallel_mode": (lambda value: value in (*_MODES, "ray"), f"use {', '.join(_MODES)} or ray"),
+    "use_device_map": (lambda value: isinstance(value, bool), "use true or false"),
+    "device_ids": (_are_numbers, "use a list such as [0, 1, 2]"),
+    "device": (lambda value: isinstance(value, str), "use cuda, cuda:0 or cpu"),
+    "num_workers": (lambda value: type(value) is int and value >= 1, "use a number from 1"),
+}
 
 
 def convert_older_keys(
@@ -21,114 +34,58 @@ def convert_older_keys(
 ) -> tuple[dict[str, Any], list[str], list[tuple[Place, str]]]:
     """Return the document without older keys, a note for each that was converted, and the faults among them.
 
-    Where a file has the newer key as well, the newer one wins.
+    Sections of one value are written out already. Where a file has the newer key as well, the newer one wins.
     """
     if _SECTION not in document:
         return dict(document), [], []
     older = document[_SECTION]
-    rest = {key: value for key, value in document.items() if key != _SECTION}
+    found = {key: value for key, value in document.items() if key != _SECTION}
     params = older.get("params", {}) if isinstance(older, dict) else None
     if not isinstance(params, dict):
-        return (
-            rest,
-            [],
-            [((_SECTION,), "is an older section that holds params; write devices and schedule instead")],
-        )
-    conversion = _Conversion(rest, params)
-    for key in older:
-        if key != "params":
-            conversion.refuse((_SECTION, key), "write it in a stage, under model, params or call")
-    conversion.convert()
-    return conversion.document, conversion.notes, conversion.faults
-
-
-class _Conversion:
-    """A document while its older keys are converted, one method for each key."""
-
-    def __init__(self, document: dict[str, Any], params: dict[str, Any]):
-        self.document, self.params = document, params
-        self.notes: list[str] = []
-        self.set_here: set[tuple[str, str]] = set()
-        self.faults: list[tuple[Place, str]] = []
-
-    def convert(self) -> None:
-        rules: dict[str, Callable[[Any], None]] = {
-            "parallel_mode": self.parallel_mode,
-            "use_device_map": self.use_device_map,
-            "device_ids": self.device_ids,
-            "device": self.device,
-            "num_workers": self.num_workers,
-        }
-        for key in [*(k for k in rules if k in self.params), *(k for k in self.params if k not in rules)]:
-            if key in rules:
-                rules[key](self.params[key])
-            else:
-                self.refuse((_SECTION, "params", key), "write it in a stage, under model, params or call")
-
-    def parallel_mode(self, value: Any) -> None:
-        if value == "ray":
-            return self.set("parallel_mode", "backend", "name", value)
-        if value not in _MODES:
-            return self.refuse(
-                (_SECTION, "params", "parallel_mode"), f"use {', '.join(_MODES)} or ray", value
-            )
-        self.set("parallel_mode", "schedule", "mode", value)
-
-    def use_device_map(self, value: Any) -> None:
-        if not isinstance(value, bool):
-            return self.refuse((_SECTION, "params", "use_device_map"), "use true or false", value)
-        if value:
-            self.set("use_device_map", "schedule", "mode", "model_parallel")
-        else:
-            self.notes.append(f"{_SECTION}.params.use_device_map: false is what happens anyway")
-
-    def device_ids(self, value: Any) -> None:
-        is_sound = isinstance(value, list) and value and all(type(n) is int and n >= 0 for n in value)
-        if not is_sound:
-            return self.refuse((_SECTION, "params", "device_ids"), "use a list such as [0, 1, 2]", value)
-        self.set("device_ids", "devices", "use", "cuda:" + ",".join(map(str, value)))
-
-    def device(self, value: Any) -> None:
-        if not isinstance(value, str):
-            return self.refuse((_SECTION, "params", "device"), "use cuda, cuda:0 or cpu", value)
-        if value in _DEVICE_MAPS:
-            self.set("device", "schedule", "mode", "model_parallel")
-        elif "device_ids" in self.params:
-            self.notes.append(f"{_SECTION}.params.device: {value} has no effect beside device_ids")
-        elif value == "cuda" and self.params.get("parallel_mode", "single") == "single":
-            self.set("device", "devices", "use", "cuda:0")
-        else:
-            self.set("device", "devices", "use", value)
-
-    def num_workers(self, value: Any) -> None:
-        if type(value) is not int or value < 1:
-            return self.refuse((_SECTION, "params", "num_workers"), "use a number from 1", value)
-        device = self.params.get("device")
-        if "device_ids" in self.params or (isinstance(device, str) and device not in (*_DEVICE_MAPS, "cuda")):
-            self.notes.append(
-                f"{_SECTION}.params.num_workers: {value} has no effect: there is one worker for each device"
-            )
-        else:
-            self.set("num_workers", "devices", "use", value, wins=True)
-
-    def set(self, older: str, section: str, key: str, value: Any, *, wins: bool = False) -> None:
-        """Write an older key's value to ``section.key``, unless the file has that key itself.
-
-        ``wins``: over a value that another older key has set.
-        """
-        said = f"{_SECTION}.params.{older}: {self.params[older]}"
-        present = self.document.get(section, {})
-        if isinstance(present, str | int):
-            present = {_MAIN_KEYS[section]: present}
+        said = "is an older section that holds params; write devices and schedule instead"
+        return found, [], [((_SECTION,), said)]
+    notes: list[str] = []
+    faults = [((_SECTION, key), _ELSEWHERE) for key in older if key != "params"]
+    faults += [((_SECTION, "params", key), _ELSEWHERE) for key in params if key not in _KNOWN]
+    for key, (is_one, hint) in _KNOWN.items():
+        if key not in params:
+            continue
+        value, said = params[key], f"{_SECTION}.params.{key}: {params[key]}"
+        if not is_one(value):
+            faults.append(((_SECTION, "params", key), f"{quoted(value)} is not known; {hint}"))
+            continue
+        place = _today(key, value, params)
+        if isinstance(place, str):
+            notes.append(f"{_SECTION}.params.{key}: {place}")
+            continue
+        section, name, now = place
+        present = found.get(section, {})
         if not isinstance(present, dict):
-            return  # the section itself is a fault, which is reported elsewhere
-        if key in present and not (wins and (section, key) in self.set_here):
-            self.notes.append(f"{said} has no effect: {section}.{key} is {present[key]}")
-            return
-        self.set_here.add((section, key))
-        self.document[section] = {**present, key: value}
-        self.notes.append(f"{said} is now {section}.{key}: {value}")
+            continue  # the section itself is a fault, which is reported elsewhere
+        if name in present and (key != "num_workers" or name in (document.get(section) or {})):
+            notes.append(f"{said} has no effect: {section}.{name} is {present[name]}")
+            continue
+        found[section] = {**present, name: now}
+        notes.append(f"{said} is now {section}.{name}: {now}")
+    return found, notes, faults
 
-    def refuse(self, place: Place, hint: str, value: Any = None) -> None:
-        said = "is an older key that is not understood" if value is None else f"{quoted(value)} is not known"
-        self.faults.append((place, f"{said}; {hint}"))
+
+def _today(key: str, value: Any, params: Mapping[str, Any]) -> tuple[str, str, Any] | str:
+    """Return the section, the key and the value that mean the same today; a sentence if nothing is needed."""
+    device, has_ids = params.get("device"), "device_ids" in params
+    if key == "parallel_mode":
+        return ("backend", "name", value) if value == "ray" else ("schedule", "mode", value)
+    if value is False:
+        return "false is what happens anyway"
+    if key == "use_device_map" or (key == "device" and value in _DEVICE_MAPS):
+        return "schedule", "mode", "model_parallel"
+    if key == "device_ids":
+        return "devices", "use", "cuda:" + ",".join(map(str, value))
+    if key == "device" and has_ids:
+        return f"{value} has no effect beside device_ids"
+    if key == "device":
+        is_first = value == "cuda" and params.get("parallel_mode", "single") == "single"
+        return "devices", "use", "cuda:0" if is_first else value
+    if has_ids or (isinstance(device, str) and device not in (*_DEVICE_MAPS, "cuda")):
+        return f"{value} has no effect: there is one worker for each device"
+    return "devices", "use", value

@@ -11,8 +11,6 @@ from evenload.errors import quoted
 from evenload.events import json_text
 from evenload.pipeline.json_values import is_json
 
-__all__ = ["BODY", "batch_line", "batch_rows"]
-
 BODY = "body"  # the column with a line's request
 URL = "/v1/chat/completions"
 MOST_LINE_BYTES = 64 << 20

@@ -11,56 +11,24 @@ from typing import Any, Literal
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from evenload.errors import quoted
-from evenload.pipeline.job.section import Fault, Faults, Name, Section
-from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
+from evenload.pipeline.job.section import Fault, Faults, Section
+from evenload.pipeline.job.spec_inputs import JobSection
 from evenload.pipeline.job.spec_settings import (
     BackendSection,
     CacheSection,
     CostsSection,
     DevicesSection,
     ErrorsSection,
-    Mode,
     OnDoneSection,
     ReportSection,
     ScheduleSection,
     UploadSection,
 )
-from evenload.pipeline.job.spec_stage import (
-    BestSection,
-    EstimateSection,
-    FitName,
-    ModelSection,
-    OutputType,
-    StageSpec,
-)
+from evenload.pipeline.job.spec_stage import StageSpec
 from evenload.pipeline.job.stage_needs import find_need_faults, graph_of
 from evenload.pipeline.job.yaml_text import Origins
 from evenload.pipeline.problem import LOSSY
 from evenload.pipeline.stage_graph import StageGraph
-
-__all__ = [
-    "BackendSection",
-    "BestSection",
-    "CacheSection",
-    "CostsSection",
-    "DevicesSection",
-    "ErrorsSection",
-    "EstimateSection",
-    "Faults",
-    "FitName",
-    "InputsSection",
-    "JobSection",
-    "JobSpec",
-    "Mode",
-    "ModelSection",
-    "Name",
-    "OnDoneSection",
-    "OutputType",
-    "ReportSection",
-    "ScheduleSection",
-    "StageSpec",
-    "UploadSection",
-]
 
 
 class JobSpec(Section):

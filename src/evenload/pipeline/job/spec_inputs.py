@@ -8,8 +8,6 @@ from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import is_remote
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder
 
-__all__ = ["SOURCES", "InputsSection", "JobSection"]
-
 SOURCES = ("folder", "glob", "jsonl", "csv", "parquet", "openai_batch")
 
 

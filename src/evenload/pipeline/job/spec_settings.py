@@ -25,20 +25,6 @@ from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located
 
-__all__ = [
-    "BackendSection",
-    "CacheSection",
-    "CostsSection",
-    "DevicesSection",
-    "ErrorsSection",
-    "Mode",
-    "OnDoneSection",
-    "ReportSection",
-    "ScheduleSection",
-    "UploadSection",
-    "fault_of_address",
-]
-
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
 

@@ -1,6 +1,5 @@
 """One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,7 +20,7 @@ from pydantic import (
 )
 
 from evenload.devices.selection import check_spec
-from evenload.errors import quoted
+from evenload.errors import did_you_mean, quoted
 from evenload.pipeline.artifacts import output_path, part_id
 from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, find_builtin_stage
@@ -30,16 +29,6 @@ from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folde
 from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
-
-__all__ = [
-    "BestSection",
-    "EstimateSection",
-    "FitName",
-    "ModelSection",
-    "OutputType",
-    "StageSpec",
-    "sampled_stages",
-]
 
 _OUTPUT_TYPES = (
     "png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file",
@@ -51,8 +40,7 @@ _OTHER_FILE = r"file\.[a-z0-9]{1,12}"
 def _output_type(kind: str) -> str:
     if kind in _OUTPUT_TYPES or re.fullmatch(_OTHER_FILE, kind):
         return kind
-    near = difflib.get_close_matches(kind, _OUTPUT_TYPES, n=1)
-    nearest = f"did you mean {quoted(near[0])}? " if near else ""
+    nearest = did_you_mean(kind, _OUTPUT_TYPES)
     raise ValueError(f"{quoted(kind)} is not known; {nearest}use {', '.join(_OUTPUT_TYPES)} or file.mp4")
 
 

@@ -1,10 +1,9 @@
 """Make of a job's stages the graph that their ``needs`` describe, and find what is wrong with it."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from evenload.errors import quoted
+from evenload.errors import did_you_mean, quoted
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.stage_graph import StageGraph
 
@@ -46,8 +45,7 @@ def _order_faults(stages: "Sequence[StageSpec]", number: int) -> Iterator[Fault]
         if name in given[:at]:
             yield place, f"{quoted(name)} is given twice"
         elif name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-            proposed = f"did you mean {quoted(near[0])}? " if near else ""
+            proposed = did_you_mean(name, names)
             yield place, f"there is no stage {quoted(name)}; {proposed}stages: {', '.join(names)}"
         elif name == stages[number].name:
             yield place, f"stage {quoted(name)} cannot need itself"
@@ -95,10 +93,8 @@ def _gather_faults(stages: "Sequence[StageSpec]") -> Iterator[Fault]:
     made: dict[str, int] = {}
     for number, stage in enumerate(stages):
         if stage.gather is not None and stage.gather.by not in made:
-            near = difflib.get_close_matches(stage.gather.by, made, n=1, cutoff=0.6)
-            proposed = f"did you mean {quoted(near[0])}? " if near else ""
-            known = ", ".join(made) or "none"
-            text = f"no earlier stage has expand: {stage.gather.by}; {proposed}expanded before: {known}"
+            known = f"{did_you_mean(stage.gather.by, made)}expanded before: {', '.join(made) or 'none'}"
+            text = f"no earlier stage has expand: {stage.gather.by}; {known}"
             yield (number, "gather"), text
         if stage.expand is None:
             continue

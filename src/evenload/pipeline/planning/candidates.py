@@ -45,14 +45,12 @@ _WAYS_TO_FILL = (  # devices first, may one change stages, quotas
 class Candidate:
     """A way to run the job: a list of phases, before it is simulated.
 
-    late_first  where a device holds several stages, it takes the items that are furthest first
-    layouts     for each phase, all units that it may have; an improvement may add some of them
+    layouts  for each phase, all units that it may have; an improvement may add some of them
     """
 
     mode: str
     label: str
     phases: tuple[CandidatePhase, ...]
-    late_first: bool = False
     layouts: tuple[Layout, ...] = ()
 
 
@@ -153,9 +151,7 @@ def _phase_of_stages(problem: Problem, numbers: Sequence[int]) -> CandidatePhase
 def _every_stage_everywhere(problem: Problem) -> Iterator[Candidate]:
     phase = _phase_of_stages(problem, range(len(problem.stages)))
     if phase:
-        for late_first in (False, True):
-            how = ", finished ones first" if late_first else ""
-            yield Candidate("data_parallel", f"every stage on each device{how}", (phase,), late_first)
+        yield Candidate("data_parallel", "every stage on each device", (phase,))
 
 
 def _stages_together(problem: Problem, layouts: Sequence[Layout], mode: str) -> Iterator[Candidate]:

@@ -1,9 +1,11 @@
 """Explain that a model does not fit: what is needed, what is free, what can be done."""
 
+from dataclasses import replace
+
 from evenload.errors import ConfigError
 from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.planning.layouts import best_layouts
-from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, needed_bytes
+from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, group_option, needed_bytes
 from evenload.pipeline.problem import PlanStage, Problem
 
 
@@ -43,7 +45,7 @@ def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
     if len(allowed) < len(problem.devices):
         options.append("let it run on more devices (its `devices`)")
     if weights.n_blocks > 1:
-        n_devices = _group_needed(stage, problem, free)
+        n_devices = _group_needed(stage, problem)
         if "layer_split" not in stage.fits and n_devices is not None:
             options.append(f"split its layers over {n_devices} devices (fit: layer_split)")
         least = beside + weights.rest_bytes + STREAM_BUFFERS * weights.block_bytes
@@ -61,14 +63,10 @@ def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
     return options or [f"a device with {gib_text(weights.bytes + beside)} free"]
 
 
-def _group_needed(stage: PlanStage, problem: Problem, free: list[int]) -> int | None:
-    """Return the fewest devices, largest first, whose memory holds all blocks; None if all do not."""
-    weights = stage.weights
-    assert weights is not None
-    for n_devices in range(2, len(free) + 1):
-        beside = problem.context_bytes + stage.activation_bytes + (n_devices - 1) * stage.waiting_bytes
-        room = [free[0] - beside - weights.rest_bytes, *(size - beside for size in free[1:n_devices])]
-        blocks = [int(size // weights.block_bytes) for size in room]
-        if min(blocks) >= 1 and sum(blocks) >= weights.n_blocks:
-            return n_devices
-    return None
+def _group_needed(stage: PlanStage, problem: Problem) -> int | None:
+    """Return the fewest devices, largest first, that can share the stage's blocks; None if all cannot."""
+    may_split = replace(stage, fits=("layer_split",))
+    largest = sorted(problem.devices, key=lambda device: -(device.free_bytes or 0))
+    allowed = [device for device in largest if stage.name not in device.barred]
+    sizes = range(2, len(allowed) + 1)
+    return next((n for n in sizes if group_option(may_split, allowed[:n], problem) is not None), None)

@@ -75,6 +75,16 @@ def device_options(stage: PlanStage, device: PlanDevice, problem: Problem) -> li
     return options
 
 
+def option_named(stage: str, devices: Sequence[str], fit: str, problem: Problem) -> PlacementOption | None:
+    """Return the way ``fit`` of these devices to hold the stage; None if one is gone, or it is too large."""
+    held = [one for name in devices for one in problem.devices if one.id == name]
+    if len(held) != len(devices):
+        return None
+    what = next(one for one in problem.stages if one.name == stage)
+    options = [group_option(what, held, problem)] if len(held) > 1 else device_options(what, held[0], problem)
+    return next((one for one in options if one is not None and one.fit.name == fit), None)
+
+
 def bytes_together(options: Sequence[PlacementOption], device: str, problem: Problem) -> int:
     """Return the bytes that ``options``, all of known size, take when ``device`` holds them at once.
 

@@ -16,7 +16,7 @@ from evenload.certificate import by_prices
 from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan, TimelineSlice, Unit
 from evenload.pipeline.planning.least_time import task_prices, task_rates
-from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
+from evenload.pipeline.planning.placement_options import PlacementOption, option_named
 from evenload.pipeline.planning.simulate_plan import SimulatedPlan, simulate_phases
 from evenload.pipeline.planning.simulation.workers import CandidateUnit
 from evenload.pipeline.problem import Problem
@@ -63,32 +63,21 @@ def _why_not(problem: Problem, plan: Plan) -> str:
 
 
 def _simulated(problem: Problem, plan: Plan) -> SimulatedPlan:
-    """Simulate the plan again, task by task; both ways round for devices of several stages."""
+    """Simulate the plan again, task by task."""
     phases = [
         tuple(CandidateUnit(_option(unit, problem), unit.limit) for unit in phase.units)
         for phase in plan.phases
     ]
-    tried = [
-        simulate_phases(problem, phases, late_first=late_first, slices="by worker")
-        for late_first in (False, True)
-    ]
-    best = min(tried, key=lambda one: one.makespan_s)
-    if math.isinf(best.makespan_s):
+    found = simulate_phases(problem, phases, slices="by worker")
+    if math.isinf(found.makespan_s):
         raise ConfigError("this plan cannot be certified: it leaves tasks undone", hint="plan again")
-    return best
+    return found
 
 
 def _option(unit: Unit, problem: Problem) -> PlacementOption:
-    stage = next(one for one in problem.stages if one.name == unit.stage)
-    devices = [one for name in unit.devices for one in problem.devices if one.id == name]
-    many = (
-        device_options(stage, devices[0], problem)
-        if len(devices) == 1
-        else [group_option(stage, devices, problem)]
-    )
-    for option in many:
-        if option is not None and option.fit == unit.fit:
-            return option
+    option = option_named(unit.stage, unit.devices, unit.fit.name, problem)
+    if option is not None and option.fit == unit.fit:
+        return option
     raise ConfigError(
         f"this plan cannot be certified: {unit.stage} on {'+'.join(unit.devices)} is of another problem",
         hint="give the problem that was planned",

@@ -9,8 +9,8 @@ save enough to be worth it, as the times of a run that goes on are never exact.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evenload.pipeline.plan import Phase, Plan, Unit
-from evenload.pipeline.planning.placement_options import device_options, group_option
+from evenload.pipeline.plan import Phase, Plan
+from evenload.pipeline.planning.placement_options import option_named
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit, simulate_phases
 from evenload.pipeline.problem import PlanDevice, Problem
@@ -74,26 +74,12 @@ def replan(problem: Problem, state: RunState, current: Sequence[Phase], mode: st
 
 
 def _phases_that_go_on(rest: Problem, current: Sequence[Phase]) -> tuple[CandidatePhase, ...] | None:
-    """Return the current plan on the devices that are there; None if a stage with work left has none."""
-    there = {device.id: device for device in rest.devices}
-    phases: list[CandidatePhase] = []
-    for phase in current:
-        units = [_unit_that_goes_on(rest, unit, there) for unit in phase.units]
-        phases.append(tuple(unit for unit in units if unit is not None))
+    """Return the current plan on the devices that are there, with today's times and memory.
+
+    None if a stage with work left has no unit: its devices left, or its model fits no more.
+    """
+    options = [[option_named(u.stage, u.devices, u.fit.name, rest) for u in phase.units] for phase in current]
+    phases = [tuple(CandidateUnit(one) for one in some if one is not None) for some in options]
     kept = {unit.option.stage for phase in phases for unit in phase}
     left = {stage.name for number, stage in enumerate(rest.stages) if rest.n_left(number)}
     return tuple(phases) if left <= kept else None
-
-
-def _unit_that_goes_on(rest: Problem, unit: Unit, there: Mapping[str, PlanDevice]) -> CandidateUnit | None:
-    """Return the unit with today's times and memory; None if a device left or the model fits no more."""
-    if any(device not in there for device in unit.devices):
-        return None
-    stage = next(stage for stage in rest.stages if stage.name == unit.stage)
-    devices = [there[device] for device in unit.devices]
-    if len(devices) > 1:
-        option = group_option(stage, devices, rest)
-    else:
-        options = device_options(stage, devices[0], rest)
-        option = next((one for one in options if one.fit.name == unit.fit.name), None)
-    return None if option is None else CandidateUnit(option)

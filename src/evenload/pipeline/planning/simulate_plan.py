@@ -48,25 +48,24 @@ class SimulatedPlan:
 
 
 def simulate_phases(
-    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False, slices: str = "each"
+    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each"
 ) -> SimulatedPlan:
-    """Simulate ``phases``.
+    """Simulate ``phases``; a worker of several stages prefers the first.
 
-    late_first  a worker of several stages prefers the last
-    slices      what is recorded: each item and load | joined, where one follows the other | none | by worker:
-                each, and once for a worker on several devices
+    slices  what is recorded: each item and load | joined, where one follows the other | none | by worker:
+            each, and once for a worker on several devices
     """
-    return _PlanSimulation(problem, phases, late_first, slices).run()
+    return _PlanSimulation(problem, phases, slices).run()
 
 
 class _PlanSimulation:
     """One run of the simulation: its workers, queues and events, in simulated time."""
 
-    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool, slices: str):
+    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], slices: str):
         self.problem = problem
         self.tasks = ReadyTasks(problem)
         self.mean_size, self.is_whole = problem.mean_size, problem.sizes is None
-        self.workers = list_workers(problem, phases, late_first=late_first)
+        self.workers = list_workers(problem, phases)
         self.device2workers: dict[str, list[int]] = {device.id: [] for device in problem.devices}
         for worker in self.workers:
             for device in worker.devices:

@@ -1,7 +1,7 @@
 """Spread a model's blocks over several devices, or stream them to one that is too small, by hooks.
 
-    place_layers(transformer, ["cuda:0", "cuda:1"])      blocks 0..29 on the first, 30..59 on the second
-    stream_layers(transformer, "cuda:0", n_resident=27)  27 blocks stay, the others are copied when needed
+    place_layers(transformer, ["cuda:0", "cuda:1"], [30, 30])   30 blocks on the first, 30 on the second
+    stream_layers(transformer, "cuda:0", n_resident=27)   27 blocks stay, the others are copied when needed
 
 A block's inputs are moved to its device. The hooks keep nothing between calls, so that several items may be
 in the same model at once, each in another part of it.
@@ -25,71 +25,29 @@ def blocks_of(module: Any) -> Any:
     return blocks
 
 
-def cut_evenly(sizes: Sequence[int], n_parts: int) -> list[int]:
-    """Cut blocks of ``sizes`` into ``n_parts`` runs so that the largest is least; returns where each begins.
+def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> None:
+    """Spread the blocks of ``module`` over ``devices``, the rest on the first.
 
-    Exact, by bisection of the largest part's size. There are at most as many parts as blocks.
-    """
-    n_parts = min(n_parts, len(sizes))
-    low, high = max(sizes), sum(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if len(_greedy(sizes, middle)) <= n_parts else (middle + 1, high)
-    starts = _greedy(sizes, low)
-    while len(starts) < n_parts:  # fewer parts are enough, but no device is to be empty
-        bounds = [*starts, len(sizes)]
-        widest = max(range(len(starts)), key=lambda part: bounds[part + 1] - bounds[part])
-        starts.insert(widest + 1, (bounds[widest] + bounds[widest + 1]) // 2)
-    return starts
-
-
-def _greedy(sizes: Sequence[int], most: int) -> list[int]:
-    """Fill one part after the other up to ``most``; returns where each begins."""
-    starts, filled = [0], 0
-    for at, size in enumerate(sizes):
-        if filled + size > most and at > starts[-1]:
-            starts.append(at)
-            filled = 0
-        filled += size
-    return starts
-
-
-def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> dict[str, int]:
-    """Spread the blocks of ``module`` over ``devices``, the rest on the first; returns the bytes on each.
-
-    ``counts``: blocks on each device; by default their bytes are as equal as they can be. The module's
-    outputs are moved back to the first device. Equal names among ``devices`` are one device. Raises
-    ConfigError if ``counts`` do not fit.
+    ``counts``: blocks on each device; by default as equal as they can be. The module's outputs are moved
+    back to the first device. Equal names among ``devices`` are one device. Raises ConfigError if ``counts``
+    do not fit.
     """
     import torch
 
-    blocks = blocks_of(module)
-    if counts and (sum(counts) != len(blocks) or len(counts) != len(devices)):
+    blocks, n = blocks_of(module), len(devices)
+    counts = counts or [len(blocks) * (at + 1) // n - len(blocks) * at // n for at in range(n)]
+    if sum(counts) != len(blocks) or len(counts) != n:
         raise ConfigError(
-            f"{'+'.join(map(str, counts))} blocks over {len(devices)} devices, but "
+            f"{'+'.join(map(str, counts))} blocks over {n} devices, but "
             f"{type(module).__name__} has {len(blocks)}",
             hint="plan again: the model is another than the one that was planned",
         )
-    if counts:
-        starts = [sum(counts[:part]) for part in range(len(counts))]
-    else:
-        starts = cut_evenly([n_bytes_of(block) for block in blocks], len(devices))
-    place = {
-        id(block): devices[max(part for part, start in enumerate(starts) if start <= at)]
-        for at, block in enumerate(blocks)
-    }
     _move_all_but(blocks, module, devices[0])
-    for block in blocks:
-        block.to(place[id(block)])
-        block.register_forward_pre_hook(
-            _bring(torch.device(place[id(block)])), with_kwargs=True, prepend=True
-        )
+    places = [device for device, n in zip(devices, counts, strict=True) for _ in range(n)]
+    for block, device in zip(blocks, places, strict=True):
+        block.to(device)
+        block.register_forward_pre_hook(_bring(torch.device(device)), with_kwargs=True, prepend=True)
     _bring_back(blocks, module, torch.device(devices[0]))
-    n_bytes = dict.fromkeys(devices, 0)
-    for block in blocks:
-        n_bytes[place[id(block)]] += n_bytes_of(block)
-    n_bytes[devices[0]] += n_bytes_of(module) - n_bytes_of(blocks)
-    return n_bytes
 
 
 def _move_all_but(blocks: Iterable[Any], module: Any, device: Any) -> None:

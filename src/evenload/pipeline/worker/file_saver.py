@@ -5,9 +5,9 @@ than many stages do, and several waits at a time cost hardly more than one.
 """
 
 import contextlib
-import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from evenload.pipeline.artifacts import write_output
@@ -20,8 +20,7 @@ class FileSaver:
     """A queue of files to write, with threads that write them."""
 
     def __init__(self) -> None:
-        self._todo: queue.SimpleQueue[_SaveRequest | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: ThreadPoolExecutor | None = None
         self._changed = threading.Condition()
         self._n_waiting_bytes = 0
 
@@ -34,34 +33,27 @@ class FileSaver:
         with self._changed:
             self._changed.wait_for(lambda: self._n_waiting_bytes < MOST_WAITING_BYTES)
             self._n_waiting_bytes += n_bytes
-        if len(self._threads) < N_THREADS:
-            thread = threading.Thread(target=self._work, name="evenload-save", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._todo.put((files, n_bytes, then))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(N_THREADS, "evenload-save")
+        self._threads.submit(self._write, files, n_bytes, then)
 
     def close(self) -> None:
         """Wait until everything is written, and end the threads."""
-        for _ in self._threads:
-            self._todo.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
 
-    def _work(self) -> None:
-        while (request := self._todo.get()) is not None:
-            files, n_bytes, then = request
-            fault: Exception | None = None
-            try:
-                for path, content in files:
-                    write_output(path, content)
-            except Exception as error:
-                fault = error
-            with self._changed:
-                self._n_waiting_bytes -= n_bytes
-                self._changed.notify_all()
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending
-                then(fault)
-
-
-_SaveRequest = tuple[Sequence[tuple[Path, bytes]], int, Callable[[Exception | None], None]]
+    def _write(
+        self, files: Sequence[tuple[Path, bytes]], n_bytes: int, then: Callable[[Exception | None], None]
+    ) -> None:
+        fault: Exception | None = None
+        try:
+            for path, content in files:
+                write_output(path, content)
+        except Exception as error:
+            fault = error
+        with self._changed:
+            self._n_waiting_bytes -= n_bytes
+            self._changed.notify_all()
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            then(fault)

@@ -4,13 +4,12 @@ A name is a column of the inputs or an output of an earlier stage. Where a stage
 knows before it ran, any name is let through; the first item that lacks it fails with it.
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenload.errors import quoted
+from evenload.errors import did_you_mean, quoted
 from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
 from evenload.pipeline.stage_graph import StageGraph
@@ -101,10 +100,8 @@ class _Names:
         """Propose the nearest known name, and list them; texts in a stage's source are only proposed."""
         listed = sorted(known & (self.columns | {one for stage in self.stages for one in stage.outputs}))
         listed = listed or sorted(known)
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
         more = ", ..." if len(listed) > _MOST_NAMED else ""
-        said = f"known: {', '.join(listed[:_MOST_NAMED]) or 'none'}{more}"
-        return f"did you mean {quoted(near[0])}? {said}" if near else said
+        return f"{did_you_mean(name, sorted(known))}known: {', '.join(listed[:_MOST_NAMED]) or 'none'}{more}"
 
 
 def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
@@ -146,9 +143,8 @@ def _no_key(names: _Names, name: str) -> str | None:
 def _output_faults(stage: "StageSpec", outputs: StageOutputs) -> Iterator[Fault]:
     given = sorted(outputs.names - set(outputs.missing))
     for name in outputs.missing:
-        near = difflib.get_close_matches(name, given, n=1)
-        proposed = f"did you mean {quoted(near[0])}? " if near else ""
-        text = f"the stage returns no {quoted(name)}; {proposed}it returns: {', '.join(given) or 'none'}"
+        proposed = f"{did_you_mean(name, given)}it returns: {', '.join(given) or 'none'}"
+        text = f"the stage returns no {quoted(name)}; {proposed}"
         yield ("outputs", name), text
 
 

@@ -1,11 +1,10 @@
 """The priority of each item, as ``schedule.priority`` says it of the item's columns."""
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, did_you_mean, quoted
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Fault, one_line
 from evenload.pipeline.stage import Item
@@ -48,8 +47,7 @@ def find_priority_faults(spec: "JobSpec", items: Sequence[tuple[Item, Mapping[st
     columns = {"id", "group", *(name for _, values in items for name in values)}
     unknown = sorted(parse_condition(text).names - columns)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], sorted(columns), n=1, cutoff=0.6)
-        nearest = f"did you mean {quoted(near[0])}? " if near else ""
+        nearest = did_you_mean(unknown[0], sorted(columns))
         more = ", ..." if len(columns) > _MOST_NAMED else ""
         known = f"known: {', '.join(sorted(columns)[:_MOST_NAMED])}{more}"
         return [(_PLACE, f"{quoted(unknown[0])} is no column of the inputs; {nearest}{known}")]

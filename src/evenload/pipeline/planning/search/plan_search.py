@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from evenload.pipeline.planning.candidates import Candidate, generate_candidates
 from evenload.pipeline.planning.layouts import MANY_DEVICES
 from evenload.pipeline.planning.least_time import least_time
-from evenload.pipeline.planning.placement_options import ALIKE, PlacementOption, device_options, group_option
+from evenload.pipeline.planning.placement_options import ALIKE, option_named
 from evenload.pipeline.planning.simulate_plan import (
     CandidatePhase,
     CandidateUnit,
     SimulatedPlan,
     simulate_phases,
 )
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.problem import Problem
 
 MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
 MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
@@ -60,32 +60,17 @@ def _rounded(speed: float) -> float:
 
 def refine(candidate: Candidate, problem: Problem, n_together: int) -> Candidate | None:
     """Return the candidate of a coarse problem as one of ``problem``; None if a model does not fit."""
-    stages = {stage.name: stage for stage in problem.stages}
-    devices = {device.id: device for device in problem.devices}
-    found: dict[PlacementOption, PlacementOption | None] = {}
     phases: list[CandidatePhase] = []
     for phase in candidate.phases:
         units: list[CandidateUnit] = []
         for unit in phase:
             option = unit.option
-            if option not in found:
-                there = [devices[one] for one in option.devices]
-                found[option] = _same_option(option, stages[option.stage], there, problem)
-            exact = found[option]
+            exact = option_named(option.stage, option.devices, option.fit.name, problem)
             if exact is None:
                 return None
             units.append(CandidateUnit(exact, None if unit.limit is None else unit.limit * n_together))
         phases.append(tuple(units))
     return replace(candidate, phases=tuple(phases), layouts=())
-
-
-def _same_option(
-    option: PlacementOption, stage: PlanStage, devices: list[PlanDevice], problem: Problem
-) -> PlacementOption | None:
-    if len(devices) > 1:
-        return group_option(stage, devices, problem)
-    ways = device_options(stage, devices[0], problem)
-    return next((one for one in ways if one.fit.name == option.fit.name), None)
 
 
 def hill_climb(
@@ -107,12 +92,11 @@ def hill_climb(
             if n_tried >= budget:
                 break
             n_tried += 1
-            tried = simulate_phases(problem, changed, late_first=candidate.late_first, slices="none")
+            tried = simulate_phases(problem, changed, slices="none")
             if tried.makespan_s < best.makespan_s * (1 - 1e-9):
                 phases, best, is_better = changed, tried, True
                 break
-    found = Candidate(candidate.mode, candidate.label, tuple(phases), candidate.late_first, candidate.layouts)
-    return found, best
+    return replace(candidate, phases=tuple(phases)), best
 
 
 def _changes(
@@ -180,7 +164,7 @@ def search_plan(
         best, coarse = search.exactly(problem, best, n_together), problem
     if best:
         chosen = best[0].candidate
-        run = simulate_phases(coarse, chosen.phases, late_first=chosen.late_first, slices="joined")
+        run = simulate_phases(coarse, chosen.phases, slices="joined")
         best[0] = Tried(chosen, run)
     search.tell(is_over=True)
     return best, coarse, bound_s, search.is_over
@@ -196,7 +180,7 @@ class _Search:
         self.is_over = False
 
     def simulate(self, problem: Problem, candidate: Candidate) -> SimulatedPlan:
-        run = simulate_phases(problem, candidate.phases, late_first=candidate.late_first, slices="none")
+        run = simulate_phases(problem, candidate.phases, slices="none")
         self.n_events += run.n_events
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)

@@ -47,10 +47,9 @@ class WorkerKind:
 
     __slots__ = ("item_s", "limits", "load_s", "n_parallel", "number", "rank", "stages")
 
-    def __init__(
-        self, number: int, stages: Sequence[int], units: Mapping[int, CandidateUnit], problem: Problem
-    ):
-        self.number, self.stages = number, tuple(stages)
+    def __init__(self, number: int, units: Mapping[int, CandidateUnit], problem: Problem):
+        self.number = number
+        self.stages = stages = tuple(sorted(units))
         self.item_s = {s: units[s].option.item_s for s in stages}
         self.load_s = {s: units[s].option.load_s for s in stages}
         self.limits = {s: limit for s in stages if (limit := units[s].limit) is not None}
@@ -121,10 +120,8 @@ class WorkerSet:
         return found if limit is None else min(found, limit - self.taken[stage])
 
 
-def list_workers(
-    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool
-) -> list[SimulatedWorker]:
-    """List the workers of all phases. ``late_first``: a worker of several stages prefers the last."""
+def list_workers(problem: Problem, phases: Sequence[CandidatePhase]) -> list[SimulatedWorker]:
+    """List the workers of all phases."""
     index = {stage.name: number for number, stage in enumerate(problem.stages)}
     kinds: dict[tuple, WorkerKind] = {}
     workers: list[SimulatedWorker] = []
@@ -133,14 +130,13 @@ def list_workers(
         for position, unit in enumerate(phase):
             here.setdefault(unit.option.devices, {})[index[unit.option.stage]] = position, unit
         for devices, placed in here.items():
-            stages = sorted(placed, reverse=late_first)
             units = {stage: unit for stage, (_, unit) in placed.items()}
             key = tuple(
                 (s, u.option.item_s, u.option.load_s, u.limit, u.option.fit.n_parallel)
                 for s, u in sorted(units.items())
             )
             if key not in kinds:
-                kinds[key] = WorkerKind(len(kinds), stages, units, problem)
+                kinds[key] = WorkerKind(len(kinds), units, problem)
             at = {stage: position for stage, (position, _) in placed.items()}
             workers.append(
                 SimulatedWorker(
