@@ -382,8 +382,9 @@ class Run:
 
     def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
         """``chunk`` came back without results, or could not be sent."""
-        self._account.ended(chunk, device, now, "failed")
-        for fail in self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run)):
+        instructions = self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run))
+        self._account.ended(chunk, device, now, "failed", self._suspects(chunk))
+        for fail in instructions:
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = failure.to_error(item, device)
@@ -399,10 +400,10 @@ class Run:
             if may_excuse and self._losses.excuse(chunk.send.items):
                 position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
-        self._account.ended(chunk, device, now, "lost")
-        for fail in self._scheduler.handle(
-            ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
-        ):
+        event = ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
+        instructions = self._scheduler.handle(event)
+        self._account.ended(chunk, device, now, "lost", self._suspects(chunk))
+        for fail in instructions:
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = error_of_lost_item(item, fail.why, device, gone, self.options.timeout_s)
@@ -479,7 +480,12 @@ class Run:
         )
         if n_first:
             self.sizing.counted(len(answer.values), answer.busy_s)
-        self._account.answered(chunk, device, answer, n_first=n_first, n_bytes=message.n_bytes)
+        self._account.answered(
+            chunk, device, answer, n_first=n_first, n_bytes=message.n_bytes, suspects=self._suspects(chunk)
+        )
+
+    def _suspects(self, chunk: "Sent") -> list[int]:
+        return self._scheduler.states.suspects(chunk.send.items)
 
     def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
         items, values, failures = accept.items, answer.values, answer.failures
