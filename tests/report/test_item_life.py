@@ -2,13 +2,22 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evenload.cli import main
-from evenload.events import ItemFailed, Span
-from evenload.report.item_life import LifeStep, broken_steps, life_of
+from evenload.events import (
+    ItemFailed,
+    Queued,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+)
+from evenload.report.item_life import broken_steps, life_of
 from evenload.report.source import open_run
 
 STAGES = """
@@ -61,7 +70,7 @@ def test_every_attempt_of_every_item_is_told_and_how_it_ended(tmp_path: Path, ca
         life = life_of(events, row["id"])
         n_deaths, n_errors = row["plan"].count("d"), row["plan"].count("e")
         n_begun = len((begun / row["id"]).read_text())
-        tries = [step for step in life if step.state == "running"]
+        tries = [step for step in life if step.text == "given to a worker"]
         # a stage calls an item again by itself after an error, within one attempt on its worker
         assert n_begun == len(tries) + (n_errors > 0), (row, life)
         assert sum("ended with exit code 3" in step.text for step in life) == n_deaths
@@ -92,6 +101,24 @@ def test_an_item_of_a_map_is_told_by_its_number() -> None:
 
 
 def test_a_log_that_lacks_events_is_told() -> None:
-    lone = LifeStep(1.0, "map", "1", "done", "", "", "")
-    assert not broken_steps([lone])
-    assert broken_steps([lone, LifeStep(2.0, "map", "1", "waiting", "", "", "")])
+    """What was done at second 1 cannot be dealt at second 5, unless it went out as a copy before."""
+    done = Span("map", "cpu:0", "cpu:0/1", 1, 1, 0.0, 1.0, dealt_s=0.0)
+    known = Queued(1.1, "map")
+    copy = Span("map", "cpu:1", "cpu:1/1", 1, 1, 1.2, 5.5, "superseded", dealt_s=0.5)
+    again = replace(copy, start_s=5.0, dealt_s=5.0)
+    assert not broken_steps(life_of([done, known, copy], "1"))
+    (broken,) = broken_steps(life_of([done, known, again], "1"))
+    assert broken.missing == (
+        "events missing between second 1.000 and 5.000: it was done, and 'dealt' cannot follow"
+    )
+    ended = [RunStarted(0.0, "map", 0.0), replace(copy, status="lost"), RunFinished(9.0, "done")]
+    (broken,) = broken_steps(life_of(ended, "1"))
+    assert broken.missing == "events missing after second 5.500: the run ended, and it was waiting"
+
+
+def test_maps_one_after_another_in_one_log_are_told_apart() -> None:
+    one = [StageStarted(0.0, "map"), Span("map", "a", "a/1", 0, 3, 0.0, 1.0), StageFinished(1.5, "map")]
+    later = [StageStarted(2.0, "map"), Span("map", "b", "b/1", 0, 3, 2.0, 3.0), StageFinished(3.5, "map")]
+    life = life_of([*one, *later], "2")
+    assert [step.state for step in life] == ["running", "done"] * 2
+    assert not broken_steps(life)

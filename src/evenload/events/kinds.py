@@ -116,8 +116,9 @@ class Span:
     they do not follow one another; ``cost`` is the sum of their size hints, if there are any. ``busy_s``:
     seconds inside the task; of these, ``waited_s`` in which it said that it waits (``evenload.waiting``).
     ``cpu_s``: seconds of processors that the worker's process took for them; None if not known.
-    ``status``: ok | failed (some item raised) | lost (the worker died) | superseded (a duplicate elsewhere
-    was faster).
+    ``status``: ok | failed (some item raised) | lost (the worker died) | superseded (none of its results
+    counted). ``suspects``: items of it that are tried again one by one, as they raised, could not be read,
+    or may have ended a worker; None if there are none.
     """
 
     stage: str
@@ -136,6 +137,7 @@ class Span:
     items: Sequence[int] | None = None
     waited_s: float = 0.0
     cpu_s: float | None = None
+    suspects: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

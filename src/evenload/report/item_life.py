@@ -1,33 +1,36 @@
-"""What became of one item of a run, attempt by attempt, as its events tell it.
+"""What became of one item of a run: its events, read as a walk through the table of an item's states.
 
-waiting ──► running ──► done | failed       in each stage that it goes through
-   ▲           │
-   └── lost, tried again
+The table (``TRANSITIONS``) is the scheduler's own. A step that it does not allow is told: events are missing.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evenload.events import Event, ItemFailed, ItemFinished, Restored, Span, WorkerExited
-
-NEXT_STATES = {
-    "waiting": {"running", "done", "failed"},  # at once: restored from a journal, or given up
-    "running": {"running", "waiting", "done", "failed"},  # a copy runs beside the first attempt
-    "done": {"running", "done", "failed"},  # made anew; a copy that came second; of a chunk that came back
-    "failed": {"running", "failed", "done"},  # tried again by `evenload retry`
-}
-"""State of an item in a stage -> the states that may follow it."""
+from evenload.events import (
+    Event,
+    ItemFailed,
+    ItemFinished,
+    Restored,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+    WorkerExited,
+)
+from evenload.executor.decide.item_states import IS_OVER, next_state
 
 
 @dataclass(frozen=True, slots=True)
 class LifeStep:
-    """A change of an item's state in one stage.
+    """What happened to an item in one stage.
 
-    t       seconds since the run began
-    state   waiting | running | done | failed
-    device  where; "" if on none
-    worker  the worker's name there
-    text    what happened, in words
+    t        seconds since the run began
+    state    of the item after it, as in ``item_states.STATES``
+    device   where; "" if on none
+    worker   the worker's name there
+    text     what happened, in words
+    missing  why no step before it allows this one; "" if one does
     """
 
     t: float
@@ -37,6 +40,17 @@ class LifeStep:
     device: str
     worker: str
     text: str
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """An event that is about the item. ``by_s``: a time at which the run knew of it, at the latest."""
+
+    t: float
+    by_s: float
+    event: Span | Restored | ItemFinished | ItemFailed
+    is_end: bool = True  # of a span; False: its begin
 
 
 def life_of(events: Iterable[Event], item: str) -> list[LifeStep]:
@@ -49,20 +63,135 @@ def life_of(events: Iterable[Event], item: str) -> list[LifeStep]:
     events = list(events)
     names = _names(events, item)
     exits = {event.worker: event.reason for event in events if isinstance(event, WorkerExited)}
-    steps = [step for event in events for step in _steps(event, names, exits)]
-    return sorted(steps, key=lambda step: (step.t, step.state != "running"))
+    is_map = not any(isinstance(event, ItemFinished) for event in events)
+    steps: list[LifeStep] = []
+    for part, is_whole in _runs_in(events):
+        sights: dict[tuple[str, int], list[_Sight]] = {}
+        for sight in _sights(part):
+            for index in _in(sight.event, names):
+                sights.setdefault((sight.event.stage, index), []).append(sight)
+        for (stage, index), seen in sights.items():
+            walk = _Walk(stage, index, names[index], exits, seen, is_map=is_map)
+            steps += walk.steps(must_end=is_whole and is_map)
+    return sorted(steps, key=lambda step: step.t)
 
 
 def broken_steps(steps: Iterable[LifeStep]) -> list[LifeStep]:
     """Return the steps that no step before them allows: the log lacks events, or contradicts itself."""
-    state: dict[tuple[str, str], str] = {}
-    broken = []
-    for step in steps:
-        place = (step.stage, step.item)
-        if step.state not in NEXT_STATES[state.get(place, "waiting")] and step.state != state.get(place):
-            broken.append(step)
-        state[place] = step.state
-    return broken
+    return [step for step in steps if step.missing]
+
+
+class _Walk:
+    """One item's way through one stage of one run."""
+
+    def __init__(
+        self, stage: str, index: int, name: str, exits: dict[str, str], seen: list[_Sight], *, is_map: bool
+    ):
+        self._index, self._exits, self._is_map = index, exits, is_map
+        self._seen = sorted(seen, key=lambda one: (one.t, one.is_end, not isinstance(one.event, Span)))
+        self._fails = any(isinstance(one.event, ItemFailed) for one in seen)
+        self._step = LifeStep(0.0, stage, name, "waiting", "", "", "")
+        self._n_held, self._over_by_s = 0, 0.0
+
+    def steps(self, *, must_end: bool) -> Iterator[LifeStep]:
+        """Yield its steps; ``must_end``: its run came to the end of all items."""
+        for at, sight in enumerate(self._seen):
+            event, before = sight.event, self._step
+            happened, text = self._read(sight)
+            where = (event.device, event.worker) if isinstance(event, Span) else ("", "")
+            if isinstance(event, ItemFailed):
+                where = (event.device or "", "")
+            state, missing = before.state, ""
+            for one in happened:
+                try:
+                    state = next_state(before.item, state, one)
+                except AssertionError:
+                    since = (
+                        f"between second {before.t:.3f} and {sight.t:.3f}" if at else f"before {sight.t:.3f}"
+                    )
+                    missing = f"events missing {since}: it was {state}, and '{one}' cannot follow"
+                    state = {"dealt": "running", "given up": "failed"}.get(one, "done")
+            if state in IS_OVER and before.state not in IS_OVER:
+                self._over_by_s = sight.by_s
+            if must_end and at == len(self._seen) - 1 and state not in IS_OVER and not missing:
+                missing = f"events missing after second {sight.t:.3f}: the run ended, and it was {state}"
+            self._step = replace(
+                before, t=sight.t, state=state, device=where[0], worker=where[1], text=text, missing=missing
+            )
+            yield self._step
+
+    def _read(self, sight: _Sight) -> tuple[list[str], str]:
+        """Return what an event means by the table, and in words."""
+        event, is_over = sight.event, self._step.state in IS_OVER
+        if isinstance(event, Restored):
+            return ["restored"] * (not self._fails), "restored from the journal"
+        if isinstance(event, ItemFinished):
+            is_new = self._step.state == "waiting"
+            return ["restored" if is_new else "answered"], "its result is kept"
+        if isinstance(event, ItemFailed):
+            return ["given up"], f"given up: {event.error}: {event.message}"
+        if sight.is_end:
+            self._n_held -= 1
+            happened, text = self._ended(event)
+            return [] if is_over else happened, text
+        self._n_held += 1
+        what = "a copy is given to a worker" if event.duplicate else "given to a worker"
+        text = what + (f", with {event.n_items - 1} more" if event.n_items > 1 else "")
+        # A copy may go out while the result is on its way.
+        return ["dealt"] * (not is_over or sight.t > self._over_by_s), text
+
+    def _ended(self, span: Span) -> tuple[list[str], str]:
+        """Return what the end of an attempt that has no result before means, and in words."""
+        after = f"after {span.stop_s - span.start_s:.3f} s"
+        wrong = ["went wrong"] * (self._index in (span.suspects or ()))
+        back = wrong + ["returned"] * (self._n_held == 0)
+        if span.status == "lost":
+            return back, f"lost {after}: its worker {self._exits.get(span.worker, 'was lost')}"
+        if wrong:
+            return back, f"in vain {after}: it is tried again"
+        if span.status == "ok":  # a pipeline keeps the result next, and says so
+            return ["answered"] * self._is_map, f"done {after}"
+        if span.status == "superseded":
+            return back, f"dropped {after}: another attempt was done sooner"
+        if span.n_items == 1:
+            return [] if self._fails else back, f"an error {after}"
+        return ["answered"] * (not self._fails), f"its chunk came back {after}, with an error of some item"
+
+
+def _runs_in(events: Iterable[Event]) -> Iterator[tuple[list[Event], bool]]:
+    """Yield the events of each run, or map, of a log, and whether it came to the end of its items."""
+    part: list[Event] = []
+    closed: set[str] = set()
+    is_whole = is_named = False
+    for event in events:
+        is_next_map = isinstance(event, StageStarted) and event.stage in closed and not is_named
+        if (isinstance(event, RunStarted) and part) or is_next_map:
+            yield part, is_whole
+            part, closed, is_whole = [], set(), False
+        part.append(event)
+        if isinstance(event, RunStarted):
+            is_named = True
+        elif isinstance(event, StageFinished):
+            closed.add(event.stage)
+        elif isinstance(event, RunFinished):
+            is_whole = event.status in ("done", "failures")
+    yield part, is_whole
+
+
+def _sights(events: list[Event]) -> list[_Sight]:
+    """Return what is said of items, with the time of the next event that was written as it happened."""
+    by_s, found = float("inf"), list[_Sight]()
+    for event in reversed(events):
+        if isinstance(event, Span):
+            dealt_s = event.start_s if event.dealt_s is None else min(event.dealt_s, event.start_s)
+            found.append(_Sight(event.stop_s, by_s, event))
+            found.append(_Sight(dealt_s, dealt_s, event, is_end=False))
+        elif isinstance(event, Restored | ItemFinished | ItemFailed):
+            by_s = event.t
+            found.append(_Sight(event.t, event.t, event))
+        else:
+            by_s = getattr(event, "t", by_s)
+    return found[::-1]
 
 
 def _names(events: Iterable[Event], item: str) -> dict[int, str]:
@@ -74,41 +203,9 @@ def _names(events: Iterable[Event], item: str) -> dict[int, str]:
     return found
 
 
-def _steps(event: Event, names: dict[int, str], exits: dict[str, str]) -> Iterator[LifeStep]:
-    if isinstance(event, Span):
-        for index in _in(event, names):
-            place = (event.stage, names[index])
-            where = (event.device, event.worker)
-            what = "a copy runs" if event.duplicate else "runs"
-            together = f", with {event.n_items - 1} more" if event.n_items > 1 else ""
-            yield LifeStep(event.start_s, *place, "running", *where, what + together)
-            state, text = _ended(event, exits)
-            yield LifeStep(event.stop_s, *place, state, *where, text)
-    elif isinstance(event, Restored):
-        for index in _in(event, names):
-            yield LifeStep(event.t, event.stage, names[index], "done", "", "", "restored from the journal")
-    elif isinstance(event, ItemFinished) and event.index in names:
-        yield LifeStep(event.t, event.stage, names[event.index], "done", "", "", "its result is kept")
-    elif isinstance(event, ItemFailed) and event.index in names:
-        text = f"given up: {event.error}: {event.message}"
-        yield LifeStep(event.t, event.stage, names[event.index], "failed", event.device or "", "", text)
-
-
-def _ended(span: Span, exits: dict[str, str]) -> tuple[str, str]:
-    """Return the state after an attempt, and what came of it, in words."""
-    after = f"after {span.stop_s - span.start_s:.3f} s"
-    if span.status == "ok":
-        return "done", f"done {after}"
-    if span.status == "superseded":
-        return "done", f"dropped {after}: another attempt was done sooner"
-    if span.status == "lost":
-        return "waiting", f"lost {after}: its worker {exits.get(span.worker, 'was lost')}"
-    if span.n_items > 1:
-        return "done", f"its chunk came back {after}, with an error of some item"
-    return "waiting", f"an error {after}"
-
-
-def _in(event: Span | Restored, names: dict[int, str]) -> list[int]:
+def _in(event: Span | Restored | ItemFinished | ItemFailed, names: dict[int, str]) -> list[int]:
     """Return those of the items that the event is of; its range may be of any length."""
+    if isinstance(event, ItemFinished | ItemFailed):
+        return [event.index] if event.index in names else []
     of = range(event.index, event.index + event.n_items) if event.items is None else event.items
     return [index for index in names if index in of]

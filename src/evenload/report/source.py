@@ -222,11 +222,12 @@ def _are_maps(event: Event) -> bool:
             isinstance(counts, dict) and all(isinstance(n, _NUMBERS) for n in counts.values())
         ):
             return False
-    items = getattr(event, "items", None)
-    if items is not None and not (
-        isinstance(items, (list, tuple)) and all(type(one) is int for one in items)
-    ):
-        return False
+    for name in ("items", "suspects"):
+        items = getattr(event, name, None)
+        if items is not None and not (
+            isinstance(items, (list, tuple)) and all(type(one) is int for one in items)
+        ):
+            return False
     devices = getattr(event, "devices", None)
     return not devices or all(isinstance(facts, dict) for facts in devices.values())
 

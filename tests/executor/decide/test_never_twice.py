@@ -196,6 +196,17 @@ class Fleet:
         else:
             getattr(self, what)(device)
 
+    def check_states(self, known: set[int]) -> None:
+        """What the scheduler says of each item is what this fleet has counted by itself."""
+        held = {item for chunks in self.held.values() for chunk in chunks for item in chunk.send.items}
+        ends = {"Accept": "done", "Fail": "failed", "withdrawn": "skipped"}
+        for item in range(self.scheduler.states.n):
+            said = self.scheduler.states[item]
+            if item in known or item in self.fates:
+                assert said == ("done" if item in known else ends[self.fates[item]])
+            else:
+                assert said in (("running", "on trial") if item in held else ("waiting", "suspect"))
+
     def end_well(self) -> None:
         """From here on nothing goes wrong."""
         for device in tuple(self.away):
@@ -247,6 +258,7 @@ def test_no_order_of_events_runs_twice_what_may_run_once_or_loses_anything(
             scheduler.handle(ItemsRestored(restored))
         for event in data.draw(EVENTS):
             fleet.happen(*event)
+            fleet.check_states({item for item in known if item < stop})
     scheduler.handle(InputEnded())
     fleet.end_well()
     assert set(fleet.fates) == set(range(n)) - known

@@ -21,7 +21,7 @@ from virtual_workers import Clock, VirtualBackend
 from evenload.balance.policy import policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.errors import NoUsableDevice, TaskError, WorkerLost
-from evenload.events import EventLog, RunFinished, RunStarted, StageFinished
+from evenload.events import EventLog, RunFinished, RunStarted, Span, StageFinished
 from evenload.executor.decide import record as record_module
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
@@ -33,6 +33,7 @@ from evenload.executor.run import run as run_module
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.supervisor import supervisor
+from evenload.report.item_life import broken_steps, life_of
 from evenload.report.tally import Tally
 
 WITH_CLOCKS = (chunk_sender, engine, membership, record_module, run_module, supervisor)
@@ -228,6 +229,47 @@ class Begun:
                 self.fates += zip(block.items, block.values, strict=True)
         except NoUsableDevice:
             self.has_no_device = True
+
+
+@given(
+    n_items=st.integers(1, 24),
+    policy=st.sampled_from(POLICIES),
+    options=OPTIONS,
+    n_devices=st.integers(1, 3),
+    bad=st.frozensets(st.integers(0, 23), max_size=2),
+    n_faults=st.integers(0, 30),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_the_events_tell_the_life_of_each_item_and_how_it_ended(
+    n_items: int,
+    policy: str,
+    options: MapOptions,
+    n_devices: int,
+    bad: frozenset[int],
+    n_faults: int,
+    seed: int,
+) -> None:
+    """The oracle: what the receiver was given, and the workers' own counts of what they began and failed.
+
+    Without the event that brought the result, the life is known to be broken.
+    """
+    pool, clock = DevicePool(DEVICES[:n_devices]), Clock()
+    backend = VirtualBackend(pool, clock, seed, n_faults, bad)
+    events: list[Any] = [RunStarted(0.0, "r", 0.0, n_items, pool.facts())]
+    log = EventLog(events.append, clock=clock.monotonic)
+    (one,) = run_all(backend, pool, [(n_items, policy, options)], log)
+    if one.has_no_device:
+        return
+    events.append(RunFinished(log.now(), "done"))
+    for at, value in one.fates:
+        life = life_of(events, str(at))
+        assert not broken_steps(life), life
+        assert life[-1].state == ("failed" if isinstance(value, TaskError) else "done"), life
+        assert sum(step.text.startswith(("given to", "a copy")) for step in life) >= backend.begun[at]
+        if backend.begun[at] > 1 and not isinstance(value, TaskError):
+            cut = [event for event in events if not (isinstance(event, Span) and event.status != "lost")]
+            assert broken_steps(life_of(cut, str(at))) or not life_of(cut, str(at))
 
 
 def drop(run: Run) -> None:

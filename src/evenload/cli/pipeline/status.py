@@ -78,7 +78,7 @@ def _tell_life(events: list[Event], item: str, as_json: bool) -> int:
         )
     )
     for step in broken:
-        click.echo(f"the log lacks events before second {step.t:.3f} of {step.stage}", err=True)
+        click.echo(f"{step.stage}: {step.missing}", err=True)
     return 0
 
 

@@ -51,6 +51,11 @@ class DeviceTrust:
         self._records: dict[str, _Record] = {}
         self._failed_on: dict[int, set[str]] = {}
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether an item has failed that has not succeeded since."""
+        return bool(self._failed_on)
+
     def failed_on(self, item: int) -> frozenset[str]:
         """The devices on which ``item`` has failed: it should be tried on others first."""
         return frozenset(self._failed_on.get(item, ()))

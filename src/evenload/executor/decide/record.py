@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Sequence
 
 from evenload._arguments import flag
 from evenload._terminal import print_line
@@ -76,6 +77,7 @@ class Record:
         cost: float | None = None,
         waited_s: float = 0.0,
         cpu_s: float | None = None,
+        suspects: Sequence[int] = (),
     ) -> None:
         if self._log is None:
             return
@@ -98,6 +100,7 @@ class Record:
                 _scattered(items),
                 waited_s,
                 cpu_s,
+                tuple(suspects) or None,
             )
         )
 

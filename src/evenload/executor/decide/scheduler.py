@@ -19,7 +19,7 @@ from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.attempts import Losses, MemoryNeeds, RetryQueue
 from evenload.executor.decide.device_trust import DeviceTrust
 from evenload.executor.decide.instruction import Indices
-from evenload.executor.decide.spans import Spans
+from evenload.executor.decide.item_states import ItemStates
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
 
@@ -58,7 +58,8 @@ class Scheduler:
     memory_bytes       memory by device, where it is known
     most_retries       retries of an item whose task raises, each after twice the pause of the one before
 
-    ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt | raised.
+    ``states`` says of each item what became of it; what an item did to be suspect is kept beside, for those
+    few. ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt | raised.
     """
 
     def __init__(
@@ -72,8 +73,7 @@ class Scheduler:
         most_retries: int = 0,
     ):
         self.dealer = dealer
-        self.settled = Spans()
-        self.n_fed = 0
+        self.states = ItemStates()
         self.is_ended = False
         self.retries: Counter[str] = Counter()
         self._batch = batch
@@ -83,8 +83,6 @@ class Scheduler:
         self._sent: dict[int, HeldChunk] = {}
         self._hung: dict[int, HungChunk] = {}
         self._losses = Losses(max_worker_deaths)
-        self._suspects: set[int] = set()  # units whose items are sent one by one
-        self._partial: set[int] = set()  # units of which some items are settled
         self._later = RetryQueue(most_retries)
         self._trust = DeviceTrust()
         self._memory = MemoryNeeds(memory_bytes or {})
@@ -95,7 +93,7 @@ class Scheduler:
 
     @property
     def is_finished(self) -> bool:
-        return self.is_ended and self.settled.n == self.n_fed
+        return self.is_ended and self.states.n_over == self.states.n
 
     def expect(self, n_items: int) -> None:
         """Tell the dealer that there will be ``n_items`` in all."""
@@ -104,26 +102,26 @@ class Scheduler:
     def is_superseded(self, chunk: int) -> bool:
         """Whether every item of the chunk is settled already."""
         items = self._hung[chunk].items if chunk in self._hung else self._sent[chunk].items
-        return not self._open(items)
+        return not self.states.open(items)
 
     # --- items come -------------------------------------------------------------------------------
 
     def _on_read(self, event: ins.ItemsRead) -> list[ins.Instruction]:
+        n_before = self.states.n
+        self.states.add(event.n)
         if event.costs is None:
-            self.n_fed += event.n
-            n_new = self.n_fed // self._batch - self._n_units
+            n_new = self.states.n // self._batch - self._n_units
             self.dealer.add_range(self._n_units, n_new)
             self._n_units += n_new
             return []
-        for cost in event.costs:
-            self.n_fed += 1
+        for n, cost in enumerate(event.costs, n_before + 1):
             self._unit_cost = cost + (self._unit_cost or 0.0)
-            if self.n_fed % self._batch == 0:
+            if n % self._batch == 0:
                 self._add_unit()
         return []
 
     def _on_input_end(self, event: ins.InputEnded) -> list[ins.Instruction]:
-        if self.n_fed > self._n_units * self._batch:
+        if self.states.n > self._n_units * self._batch:
             self._add_unit()
             if not self._open_in(self._n_units - 1):
                 self.dealer.forget([self._n_units - 1])
@@ -132,12 +130,8 @@ class Scheduler:
         return []
 
     def _on_restored(self, event: ins.ItemsRestored) -> list[ins.Instruction]:
-        for item in event.items:
-            self.settled.add(item, item + 1)
-        units = {item // self._batch for item in event.items}
-        open_ = {unit for unit in units if self._open_in(unit)}
-        self._partial |= open_
-        self.dealer.forget(units - open_)
+        self.states.move(event.items, "restored")
+        self.dealer.forget(unit for unit in self._units(event.items) if not self._open_in(unit))
         return []
 
     def _add_unit(self) -> None:
@@ -148,40 +142,52 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _on_free(self, event: ins.DeviceFree) -> list[ins.Instruction]:
-        for unit, failed_on in self._later.due(event.now):
-            self.dealer.strike(unit)  # an idle device's copy of it may run just where it has failed
-            self.dealer.requeue([unit], avoid=failed_on)
+        if self._later.next_s is not None:
+            for unit, failed_on in self._later.due(event.now):
+                self.dealer.strike(unit)  # an idle device's copy of it may run just where it has failed
+                self.dealer.requeue([unit], avoid=failed_on)
         most = None if event.most is None else max(1, event.most // self._batch)
         answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
         if not isinstance(answer, Deal):
             dues_s = [at_s for at_s in (answer.until, self._later.next_s) if at_s is not None]
             return [ins.Rest(event.device, answer.why, min(dues_s, default=None))]
         units = answer.indices
-        singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
-        items = units if self._batch == 1 else self._items(units)
-        if singly and self._batch > 1:
-            items = self._one_by_one(items)
+        items, singly = self._whole(units), False
+        if not (isinstance(items, range) and self.states.moved_alike(items, "dealt")):
+            items, singly = self._picked(items)
+            self.states.move(items, "dealt")
         self._sent[answer.chunk] = HeldChunk(event.device, units, items, singly)
         return [ins.Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
 
-    def _items(self, units: ins.Indices) -> ins.Indices:
-        is_whole = self._suspects.isdisjoint(units) and self._partial.isdisjoint(units)
-        if isinstance(units, range) and is_whole:
-            return range(units.start * self._batch, min(units.stop * self._batch, self.n_fed))
-        return tuple(item for unit in units for item in self._open_in(unit))
+    def _whole(self, units: ins.Indices) -> ins.Indices:
+        """Return all items of ``units``."""
+        if self._batch == 1:
+            return units
+        if isinstance(units, range):
+            return range(units.start * self._batch, min(units.stop * self._batch, self.states.n))
+        return tuple(item for unit in units for item in self._items_of(unit))
 
-    def _one_by_one(self, items: ins.Indices) -> ins.Indices:
-        """Return those suspects that have ended no worker; if all may have, the first alone.
+    def _picked(self, items: ins.Indices) -> tuple[ins.Indices, bool]:
+        """Return those of ``items`` to send, and whether they are run one by one.
 
         What an item does to its worker may take effect at a later one, which must not be taken for it twice.
+        So of a batch with suspects, those go first that have ended no worker; if all may have, one alone.
         """
-        return tuple(item for item in items if not self._losses.is_suspect(item)) or items[:1]
+        singly = bool(self.states.suspects(items))
+        if self._batch > 1:
+            items = tuple(self.states.open(items))
+            if singly:
+                items = tuple(item for item in items if not self._losses.is_suspect(item)) or items[:1]
+        return items, singly
 
     def _open_in(self, unit: int) -> list[int]:
-        return self.settled.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
+        return self.states.open(self._items_of(unit))
 
-    def _open(self, items: Iterable[int]) -> list[int]:
-        return [item for item in items if item not in self.settled]
+    def _items_of(self, unit: int) -> range:
+        return range(unit * self._batch, min((unit + 1) * self._batch, self.states.n))
+
+    def _units(self, items: Iterable[int]) -> set[int]:
+        return {item // self._batch for item in items}
 
     # --- chunks come back -------------------------------------------------------------------------
 
@@ -191,32 +197,31 @@ class Scheduler:
         sent = self._sent.pop(event.chunk, None)
         if sent is None:
             return []
-        if event.no_memory:
+        if event.no_memory or not (event.raised or self._trust.has_failures):
             return self._settle(event, sent)
         begun, here = sent.items[: event.skipped], self.dealer.devices_here()
         return self._trust.judge(sent.device, begun, event.raised, here) + self._settle(event, sent)
 
     def _settle(self, event: ins.ChunkAnswered, sent: HeldChunk) -> list[ins.Instruction]:
         if event.skipped is not None:  # it was dropped as others were faster: what is still open runs again
-            begun = set(range(event.skipped))
-            if self._repeatable:
-                begun -= {*event.no_memory, *event.raised}
-            accepted = self._accept(sent, [at for at in sorted(begun) if sent.items[at] not in self.settled])
+            vain = {*event.no_memory, *event.raised} if self._repeatable else set()
+            accepted = self._accept(sent, [at for at in range(event.skipped) if at not in vain])
+            self.states.move(self.states.open(sent.items[at] for at in sorted(vain)), "went wrong")
             self._redo_rest(event.chunk, sent, event.now)
             return accepted
-        retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
-        again = [p for p in event.raised if self._may_try_again(sent.items[p])]
-        if retry or again:
-            return self._accept_part(event, sent, retry, again)
+        if event.no_memory or event.raised:
+            retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
+            again = [p for p in event.raised if self._may_try_again(sent.items[p])]
+            if retry or again:
+                return self._accept_part(event, sent, retry, again)
         if sent.singly and any(item not in sent.items for unit in sent.units for item in self._open_in(unit)):
-            accepted = self._accept(sent, self._open_positions(sent))
+            accepted = self._accept(sent, range(len(sent.items)))
             self._redo_rest(event.chunk, sent, event.now)
             return accepted
-        first = self.dealer.done(event.chunk, event.now, event.busy_s)
-        if len(first) == len(sent.units) and isinstance(sent.items, range) and not self._suspects:
-            self.settled.add(sent.items.start, sent.items.stop)
+        self.dealer.done(event.chunk, event.now, event.busy_s)
+        if isinstance(sent.items, range) and self.states.moved_alike(sent.items, "answered"):
             return [ins.Accept(sent.items, None)]
-        return self._accept(sent, self._open_positions(sent))
+        return self._accept(sent, range(len(sent.items)))
 
     def _on_late_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
         """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
@@ -224,33 +229,39 @@ class Scheduler:
         n = len(sent.items) if event.skipped is None else event.skipped
         again = {p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)}
         again |= {p for p in event.raised if self._may_try_again(sent.items[p])}
-        accepted = self._accept(sent, [at for at in self._open_positions(sent) if at < n and at not in again])
-        is_open = {unit for unit in sent.units if self._open_in(unit)}
-        self.dealer.failed(event.chunk, event.now, is_open)
-        self.dealer.forget(set(sent.units) - is_open)
-        self._suspects |= is_open  # some of their items may be settled
+        accepted = self._accept(sent, [at for at in range(n) if at not in again])
+        self.states.move([sent.items[at] for at in again], "went wrong")
+        self._redo_rest(event.chunk, sent, event.now)
+        self._forget_over(sent)
         return accepted
 
-    def _open_positions(self, sent: HeldChunk) -> list[int]:
-        return [at for at, item in enumerate(sent.items) if item not in self.settled]
-
     def _redo_rest(self, chunk: int, sent: HeldChunk, now: float) -> None:
-        """End a chunk of which some items are settled; units with open ones are dealt again."""
-        again = [unit for unit in sent.units if self._open_in(unit)]
-        self._partial.update(again)
-        self.dealer.failed(chunk, now, again)
+        """End a chunk of which some items are over; units with open ones are dealt again."""
+        self.dealer.failed(chunk, now, self._return(sent))
 
-    def _accept(self, sent: HeldChunk, positions: list[int]) -> list[ins.Instruction]:
-        for position in positions:
-            self.settled.add(sent.items[position], sent.items[position] + 1)
-        return [ins.Accept(sent.items, tuple(positions))] if positions else []
+    def _return(self, sent: HeldChunk) -> list[int]:
+        """Take a chunk that has ended from its worker; returns its units that have open items."""
+        left = set(self.states.open(sent.items))
+        if left:
+            others = (*self._sent.values(), *(hung.held for hung in self._hung.values()))
+            self.states.move(sorted(left.difference(*(other.items for other in others))), "returned")
+        return [unit for unit in sent.units if self._open_in(unit)]
+
+    def _forget_over(self, sent: HeldChunk) -> None:
+        self.dealer.forget({unit for unit in sent.units if not self._open_in(unit)})
+
+    def _accept(self, sent: HeldChunk, positions: Iterable[int]) -> list[ins.Instruction]:
+        """Take the results at those of ``positions`` whose items are not over."""
+        first = tuple(position for position in positions if not self.states.is_over(sent.items[position]))
+        self.states.move([sent.items[position] for position in first], "answered")
+        return [ins.Accept(sent.items, first)] if first else []
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
-        may_run = self._repeatable and item not in self.settled
+        may_run = self._repeatable and not self.states.is_over(item)
         return may_run and self._memory.may_retry(item, device, self.dealer.devices_here())
 
     def _may_try_again(self, item: int) -> bool:
-        return item not in self.settled and self._repeatable and self._later.may_retry(item)
+        return not self.states.is_over(item) and self._repeatable and self._later.may_retry(item)
 
     def _accept_part(
         self, event: ins.ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
@@ -258,13 +269,12 @@ class Scheduler:
         """Run positions ``retry`` where there is more memory, ``again`` after a pause; accept the others."""
         short = {sent.items[position] for position in retry}
         unlucky = {sent.items[position] for position in again} - short
-        units, later = ({item // self._batch for item in items} for items in (short, unlucky))
-        later -= units
+        later = self._units(unlucky) - self._units(short)
         self.retries += Counter(memory=len(short), raised=len(unlucky))
-        self._suspects |= units | later
-        ended = [at for at in self._open_positions(sent) if sent.items[at] not in short | unlucky]
-        accepted = self._accept(sent, ended)
-        units |= {unit for unit in sent.units if self._open_in(unit)} - later
+        self.states.move(sorted(short | unlucky), "went wrong")
+        in_vain = {*retry, *again}
+        accepted = self._accept(sent, [at for at in range(len(sent.items)) if at not in in_vain])
+        units = set(self._return(sent)) - later
         avoid = self._memory.to_avoid(short, sent.device, self.dealer.devices_here())
         self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
         for item in unlucky:
@@ -279,13 +289,13 @@ class Scheduler:
         sent = self._sent.pop(event.chunk, None)
         if sent is None:
             return []
-        open_ = self._open(sent.items)
+        open_ = self.states.open(sent.items)
         is_unknown = event.is_run and not self._repeatable
         if is_unknown or sent.singly:
             return self._give_up(event.chunk, event.now, sent, open_, "unknown" if is_unknown else "spoilt")
-        self._suspects.update(sent.units)
+        self.states.move(open_, "went wrong")
         self.retries["spoilt"] += len(open_)
-        self.dealer.failed(event.chunk, event.now, sent.units)
+        self._redo_rest(event.chunk, sent, event.now)
         return []
 
     def _give_up(
@@ -297,7 +307,8 @@ class Scheduler:
 
     def _on_withdrawn(self, event: ins.ChunkWithdrawn) -> list[ins.Instruction]:
         sent = self._sent.pop(event.chunk)
-        self._give_up(event.chunk, event.now, sent, self._open(sent.items), "withdrawn")
+        self.states.move(self.states.open(sent.items), "withdrawn")
+        self._redo_rest(event.chunk, sent, event.now)
         return []
 
     # --- workers die ------------------------------------------------------------------------------
@@ -313,10 +324,11 @@ class Scheduler:
                 began, blamed = sent.blamed(event.position, self._batch)
                 instructions += self._settle_blamed(sent, began, blamed, event.is_overtime)
             elif event.position == PACKING and not self._repeatable:  # it may have gone on to this one
-                instructions += self._fail(self._open(sent.items), "unknown")
-            again = [unit for unit in sent.units if self._open_in(unit)]
-            self.dealer.forget(set(sent.units) - set(again))
-            self.dealer.requeue([u for u in again if u in self._suspects], alone=True, avoid=event.device)
+                instructions += self._fail(self.states.open(sent.items), "unknown")
+            again = self._return(sent)
+            self._forget_over(sent)
+            suspects = self._units(self.states.suspects(sent.items))
+            self.dealer.requeue([u for u in again if u in suspects], alone=True, avoid=event.device)
             self.dealer.requeue(again)
         return instructions
 
@@ -330,7 +342,7 @@ class Scheduler:
             return []
         _, stuck = held.blamed(event.position, self._batch)
         items = [held.items[at] for at in stuck]
-        units = {item // self._batch for item in items}
+        units = self._units(items)
         self._hung[event.chunk] = HungChunk(held, items)
         self.dealer.narrow(event.chunk, units)  # so that copies can be made of these alone
         again = [unit for unit in held.units if unit not in units]
@@ -347,9 +359,10 @@ class Scheduler:
         A worker that went on after all was ``at`` another position when it ended.
         """
         hung = self._hung.pop(chunk)
-        stuck = self._open(hung.items)
+        stuck = self.states.open(hung.items)
         if at >= 0 and (stuck or why == "overtime"):
-            last = self._open(hung.held.items[position] for position in hung.held.blamed(at, self._batch)[1])
+            blamed = hung.held.blamed(at, self._batch)[1]
+            last = self.states.open(hung.held.items[position] for position in blamed)
             stuck = last if why == "overtime" else sorted({*stuck, *last})
         has_copy, ends = self.dealer.has_copy(chunk), []
         if len(stuck) == 1 and (why == "overtime" or (why == "spoilt" and not has_copy)):
@@ -357,43 +370,40 @@ class Scheduler:
         elif len(stuck) == 1 and why == "died" and not has_copy:
             ends = self._strike(stuck[0])
         elif len(stuck) > 1 and why:
-            self._suspects.update(item // self._batch for item in stuck)
+            self.states.move(stuck, "went wrong")
             self.retries[why] += len(stuck)
         self._redo_rest(chunk, hung.held, now)
-        self.dealer.forget({unit for unit in hung.held.units if not self._open_in(unit)})
+        self._forget_over(hung.held)
         return ends
 
     def _settle_blamed(
         self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool
     ) -> list[ins.Instruction]:
-        suspects = self._open(sent.items[p] for p in blamed)
+        suspects = self.states.open(sent.items[p] for p in blamed)
         if is_overtime and (len(suspects) == 1 or not self._repeatable):
             ends = self._fail(suspects, "overtime")
         elif len(suspects) == 1:
             ends = self._strike(suspects[0])
         else:
-            self._suspects.update(item // self._batch for item in suspects)
+            self.states.move(suspects, "went wrong")
             if sent.singly:  # nothing else would tell which of them it was
                 self._losses.suspect(suspects)
             self.retries["overtime" if is_overtime else "died"] += len(suspects)
             ends = []
         if not self._repeatable:
-            ends = ends + self._fail(self._open(sent.items[:n_began]), "unknown")
+            ends = ends + self._fail(self.states.open(sent.items[:n_began]), "unknown")
         return ends
 
     def _strike(self, item: int) -> list[ins.Instruction]:
-        unit = item // self._batch
-        self._suspects.add(unit)
-        self.dealer.strike(unit)
+        self.states.move([item], "went wrong")
+        self.dealer.strike(item // self._batch)
         if self._losses.blame(item):
             return self._fail([item], "died")
         self.retries["died"] += 1
         return []
 
     def _fail(self, items: list[int], why: str) -> list[ins.Instruction]:
-        for item in items:
-            self.settled.add(item, item + 1)
-        self._partial.update(item // self._batch for item in items)  # the others go without them
+        self.states.move(items, "given up")
         return [ins.Fail(tuple(items), why)] if items else []
 
     # --- devices come and go ----------------------------------------------------------------------

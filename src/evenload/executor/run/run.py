@@ -252,19 +252,19 @@ class Run:
             return False
         limit = self._limit()
         source.want(min(limit, self.sizing.demand(len(self.devices), self._look_ahead_bytes)))
-        if scheduler.n_fed == source.n_ready:
+        if scheduler.states.n == source.n_ready:
             source.call_when_more()
         is_ended, n_ready = source.is_ended, source.n_ready  # in this order: the reader ends last
-        n_new = min(n_ready, limit) - scheduler.n_fed
+        n_new = min(n_ready, limit) - scheduler.states.n
         is_known = False
         if self.journal is not None:
-            is_last = is_ended and scheduler.n_fed + n_new == n_ready
+            is_last = is_ended and scheduler.states.n + n_new == n_ready
             is_known = self._feed_from_journal(self.journal, n_new, is_last)
         elif n_new > 0:
-            scheduler.handle(ins.ItemsRead(n_new, source.costs(scheduler.n_fed, n_new)))
-        if is_ended and scheduler.n_fed == n_ready:
+            scheduler.handle(ins.ItemsRead(n_new, source.costs(scheduler.states.n, n_new)))
+        if is_ended and scheduler.states.n == n_ready:
             scheduler.handle(ins.InputEnded())
-        sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
+        sink.is_waiting_for_room = not scheduler.is_ended and scheduler.states.n >= limit
         return is_known
 
     def _feed_from_journal(self, journal: "JournalSink", n_new: int, is_last: bool) -> bool:
@@ -276,7 +276,7 @@ class Run:
             n_new -= n_new % batch  # whole batches, so that one is known as a whole if all of it is
         if n_new <= 0:
             return False
-        start = scheduler.n_fed
+        start = scheduler.states.n
         scheduler.handle(ins.ItemsRead(n_new, source.costs(start, n_new)))
         blocks = journal.known(range(start, start + n_new))
         if blocks:
@@ -295,7 +295,7 @@ class Run:
         """
         room = self._look_ahead if self._sink.n_bytes < self._look_ahead_bytes else 0
         batch = self.sizing.n_per_call
-        return -(-max(self._sink.n_taken + room, self._scheduler.n_fed) // batch) * batch
+        return -(-max(self._sink.n_taken + room, self._scheduler.states.n) // batch) * batch
 
     def deal(self, device: str, now: float, *, may_copy: bool = True, most: int | None = None) -> Send | Rest:
         """The next chunk for ``device``, or why there is none now.
@@ -378,12 +378,13 @@ class Run:
             assert isinstance(accept, Accept)
             self._accept(accept, device, answer, message.n_bytes)
         if self._progress is not None:
-            self._progress.show(self._scheduler.settled.n, self.source.total)
+            self._progress.show(self._scheduler.states.n_over, self.source.total)
 
     def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
         """``chunk`` came back without results, or could not be sent."""
-        self._account.ended(chunk, device, now, "failed")
-        for fail in self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run)):
+        instructions = self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run))
+        self._account.ended(chunk, device, now, "failed", self._suspects(chunk))
+        for fail in instructions:
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = failure.to_error(item, device)
@@ -399,10 +400,10 @@ class Run:
             if may_excuse and self._losses.excuse(chunk.send.items):
                 position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
-        self._account.ended(chunk, device, now, "lost")
-        for fail in self._scheduler.handle(
-            ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
-        ):
+        event = ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
+        instructions = self._scheduler.handle(event)
+        self._account.ended(chunk, device, now, "lost", self._suspects(chunk))
+        for fail in instructions:
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = error_of_lost_item(item, fail.why, device, gone, self.options.timeout_s)
@@ -460,7 +461,7 @@ class Run:
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
-            n_ended, retries = self._scheduler.settled.n, self._scheduler.retries
+            n_ended, retries = self._scheduler.states.n_over, self._scheduler.retries
             self.summary = self._account.close(
                 n_ended, self.source.total, self._began_s, now, startup_s, retries, str(self.law or "")
             )
@@ -479,7 +480,12 @@ class Run:
         )
         if n_first:
             self.sizing.counted(len(answer.values), answer.busy_s)
-        self._account.answered(chunk, device, answer, n_first=n_first, n_bytes=message.n_bytes)
+        self._account.answered(
+            chunk, device, answer, n_first=n_first, n_bytes=message.n_bytes, suspects=self._suspects(chunk)
+        )
+
+    def _suspects(self, chunk: "Sent") -> list[int]:
+        return self._scheduler.states.suspects(chunk.send.items)
 
     def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
         items, values, failures = accept.items, answer.values, answer.failures

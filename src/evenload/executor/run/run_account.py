@@ -106,11 +106,13 @@ class RunAccount:
         return summary
 
     def answered(
-        self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int, n_bytes: int = 0
-    ) -> None:
+        self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int, n_bytes: int = 0,
+        suspects: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         """``chunk`` came back, with the first results of ``n_first`` of its items; others had the rest.
 
-        n_bytes  size of its results
+        n_bytes   size of its results
+        suspects  items of it that are tried again
         """
         self._result_bytes += n_bytes
         status = "superseded" if not n_first else "failed" if answer.failures else "ok"
@@ -135,15 +137,20 @@ class RunAccount:
         if is_good and not answer.waited_s:  # nobody knows how long a copy of it would have waited
             self._work_done.add_shared(device, _key(items), 0.0, work_s, is_done=True)
         waits = answer.waited_s, answer.cpu_s
+        others = (*waits, suspects)
         self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first, *waits)
-        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status, *waits)
+        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status, *others)
 
-    def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
-        """``chunk`` has no results: failed | lost | superseded."""
+    def ended(
+        self, chunk: SentChunk[Any], device: str, now: float, status: str, suspects: Sequence[int] = ()
+    ) -> None:
+        """``chunk`` has no results: failed | lost | superseded; ``suspects`` of it are tried again."""
         since_s = self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
         if status == "superseded":
             self._work_done.add_shared(device, _key(chunk.send.items), since_s, now, is_done=False)
-        self._span(chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status)
+        self._span(
+            chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status, suspects=suspects
+        )
 
     def worker_lost(self) -> None:
         self._n_workers_lost += 1
@@ -172,12 +179,12 @@ class RunAccount:
     def _span(
         self, chunk: SentChunk[Any], items: "range | tuple[int, ...]", cost: float | None, device: str,
         start_s: float, stop_s: float, busy_s: float, status: str, waited_s: float = 0.0,
-        cpu_s: float | None = None,
+        cpu_s: float | None = None, suspects: Sequence[int] = (),
     ) -> None:  # fmt: skip
         send = chunk.send
         self._record.span(
             self._stage, device, chunk.worker, items, start_s, stop_s, busy_s, status, send.why,
-            chunk.dealt_s, send.duplicate, cost, waited_s, cpu_s,
+            chunk.dealt_s, send.duplicate, cost, waited_s, cpu_s, suspects,
         )  # fmt: skip
 
 
