@@ -31,7 +31,7 @@ class Weights:
 class PlanStage:
     """A stage to plan.
 
-    item_s            seconds for an item of size 1 on a device of speed 1, model whole
+    item_s            seconds for an item on a device of speed 1, model whole
     load_s            seconds until a whole model is ready on a device
     weights           None if not known: then the stage counts as fitting everywhere
     activation_bytes  while one item is computed, beside the weights
@@ -83,7 +83,6 @@ class PlanDevice:
 class Problem:
     """A job to plan, on the devices there are.
 
-    sizes          relative work of each item, or None if all are alike
     host_bytes     host memory for streamed weights; None if not known
     context_bytes  bytes that the framework takes on each device before any weight
     hop_share      cost of one hop between devices that share layers, as a share of an item's time, where
@@ -96,7 +95,6 @@ class Problem:
     stages: tuple[PlanStage, ...]
     devices: tuple[PlanDevice, ...]
     n_items: int
-    sizes: tuple[float, ...] | None = None
     host_bytes: int | None = None
     context_bytes: int = 0
     hop_share: float = 0.007
@@ -110,15 +108,6 @@ class Problem:
     @property
     def graph(self) -> StageGraph:
         return StageGraph(self.needs) if self.needs else chain(len(self.stages))
-
-    @property
-    def work_s(self) -> float:
-        """Seconds that all work left takes on a device of speed 1."""
-        return sum(self.n_left(s) * stage.item_s for s, stage in enumerate(self.stages)) * self.mean_size
-
-    @property
-    def mean_size(self) -> float:
-        return 1.0 if not self.sizes else sum(self.sizes) / len(self.sizes)
 
     def n_left(self, number: int) -> int:
         """Return the tasks of stage ``number`` that are not done."""
@@ -142,12 +131,6 @@ def check(problem: Problem) -> None:
         if not (0 < device.speed < math.inf and 0 <= device.ready_s < math.inf):
             said = f"device {device.id}: speed {device.speed}, ready {device.ready_s} s"
             raise ConfigError(said, hint=_POSITIVE)
-    sizes = problem.sizes or ()
-    if problem.sizes is not None and (
-        len(sizes) != problem.n_items or not all(0 < x < math.inf for x in sizes)
-    ):
-        said = f"{len(sizes)} sizes for {problem.n_items} items"
-        raise ConfigError(said, hint="give one above 0 for each item")
     if problem.done and len(problem.done) != len(problem.stages):
         raise ConfigError(f"{len(problem.done)} counts of done tasks for {len(problem.stages)} stages")
     needs = problem.needs

@@ -20,7 +20,7 @@ STREAM_BUFFERS = 2  # blocks being copied while another one computes
 class PlacementOption:
     """A way for some devices to hold a stage's model.
 
-    item_s  seconds from the start to the end of an item of size 1; where items wait, between two ends
+    item_s  seconds from the start to the end of an item; where items wait, between two ends
     load_s  seconds until the model is ready
     """
 

@@ -45,13 +45,7 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     scale = problem.n_items / n_items
     stages = tuple(replace(stage, item_s=stage.item_s * scale) for stage in problem.stages)
     done = tuple(n_done * n_items // problem.n_items for n_done in problem.done)
-    sizes = None
-    if problem.sizes is not None:
-        ordered = sorted(problem.sizes, reverse=True)
-        groups = [ordered[start::n_items] for start in range(n_items)]
-        sizes = tuple(sum(group) / len(ordered) * n_items for group in groups)
-    coarse = replace(problem, stages=stages, devices=devices, n_items=n_items, done=done, sizes=sizes)
-    return coarse, n_together
+    return replace(problem, stages=stages, devices=devices, n_items=n_items, done=done), n_together
 
 
 def _rounded(speed: float) -> float:
