@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from evenload.errors import ConfigError
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-LOSSY = ("fp8", "nf4")  # ways to hold a model that change its results
+# Ways to hold a model that change its results, and the bytes of its weights then, relative to those now.
+LOSSY = {"fp8": 0.5, "nf4": 0.28125}
 _DEFAULT_FITS = ("whole", "layer_split", "resident_stream")
 
 
@@ -40,7 +41,6 @@ class PlanStage:
     n_tasks           how often an item goes through the stage; more than 1 for samples
     fits              ways to hold the model that may be used
     in_flight         items at once that wait on a device
-    lossy_ratio       bytes of the weights in fp8 or nf4, relative to those now
     """
 
     name: str
@@ -52,7 +52,6 @@ class PlanStage:
     n_passes: int = 1
     n_tasks: int = 1
     fits: tuple[str, ...] = _DEFAULT_FITS
-    lossy_ratio: tuple[tuple[str, float], ...] = (("fp8", 0.5), ("nf4", 0.28125))
     in_flight: int = 1
 
 
@@ -85,8 +84,6 @@ class Problem:
 
     host_bytes     host memory for streamed weights; None if not known
     context_bytes  bytes that the framework takes on each device before any weight
-    hop_share      cost of one hop between devices that share layers, as a share of an item's time, where
-                   the bytes that travel are not known
     in_flight      items at once on devices that share layers; None: one for each device
     done           tasks done already of each stage
     needs          of each stage, the stages it takes from, by number; () for a chain
@@ -97,7 +94,6 @@ class Problem:
     n_items: int
     host_bytes: int | None = None
     context_bytes: int = 0
-    hop_share: float = 0.007
     in_flight: int | None = None
     done: tuple[int, ...] = field(default=())
     needs: tuple[tuple[int, ...], ...] = ()

@@ -243,20 +243,13 @@ class _Search:
         if not found:
             return []
         found.sort(key=lambda pair: pair[1].simulated.makespan_s)
-        scale = found[0][1].simulated.makespan_s / found[0][0].simulated.makespan_s
-        known = {id(before) for before, _ in found}
-        others = [
-            Tried(
-                one.candidate, replace(one.simulated, makespan_s=one.simulated.makespan_s * max(1.0, scale))
-            )
-            for one in best
-            if id(one) not in known
-        ]
         least_s = found[0][1].simulated.makespan_s
-        rest = [
-            *(tried for _, tried in found[1:]),
-            *(one for one in others if one.simulated.makespan_s >= least_s),
-        ]
+        scale = max(1.0, least_s / found[0][0].simulated.makespan_s)
+        rest = [tried for _, tried in found[1:]]
+        for one in best:
+            if all(one is not before for before, _ in found):
+                makespan_s = max(least_s, one.simulated.makespan_s * scale)
+                rest.append(Tried(one.candidate, replace(one.simulated, makespan_s=makespan_s)))
         return [found[0][1], *sorted(rest, key=lambda one: one.simulated.makespan_s)]
 
 
