@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from evenload.errors import ConfigError
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-LOSSY = ("fp8", "nf4")  # ways to hold a model that change its results
+# Ways to hold a model that change its results, and the bytes of its weights then, relative to those now.
+LOSSY = {"fp8": 0.5, "nf4": 0.28125}
 _DEFAULT_FITS = ("whole", "layer_split", "resident_stream")
 
 
@@ -31,7 +32,7 @@ class Weights:
 class PlanStage:
     """A stage to plan.
 
-    item_s            seconds for an item of size 1 on a device of speed 1, model whole
+    item_s            seconds for an item on a device of speed 1, model whole
     load_s            seconds until a whole model is ready on a device
     weights           None if not known: then the stage counts as fitting everywhere
     activation_bytes  while one item is computed, beside the weights
@@ -40,7 +41,6 @@ class PlanStage:
     n_tasks           how often an item goes through the stage; more than 1 for samples
     fits              ways to hold the model that may be used
     in_flight         items at once that wait on a device
-    lossy_ratio       bytes of the weights in fp8 or nf4, relative to those now
     """
 
     name: str
@@ -52,7 +52,6 @@ class PlanStage:
     n_passes: int = 1
     n_tasks: int = 1
     fits: tuple[str, ...] = _DEFAULT_FITS
-    lossy_ratio: tuple[tuple[str, float], ...] = (("fp8", 0.5), ("nf4", 0.28125))
     in_flight: int = 1
 
 
@@ -83,11 +82,8 @@ class PlanDevice:
 class Problem:
     """A job to plan, on the devices there are.
 
-    sizes          relative work of each item, or None if all are alike
     host_bytes     host memory for streamed weights; None if not known
     context_bytes  bytes that the framework takes on each device before any weight
-    hop_share      cost of one hop between devices that share layers, as a share of an item's time, where
-                   the bytes that travel are not known
     in_flight      items at once on devices that share layers; None: one for each device
     done           tasks done already of each stage
     needs          of each stage, the stages it takes from, by number; () for a chain
@@ -96,10 +92,8 @@ class Problem:
     stages: tuple[PlanStage, ...]
     devices: tuple[PlanDevice, ...]
     n_items: int
-    sizes: tuple[float, ...] | None = None
     host_bytes: int | None = None
     context_bytes: int = 0
-    hop_share: float = 0.007
     in_flight: int | None = None
     done: tuple[int, ...] = field(default=())
     needs: tuple[tuple[int, ...], ...] = ()
@@ -110,15 +104,6 @@ class Problem:
     @property
     def graph(self) -> StageGraph:
         return StageGraph(self.needs) if self.needs else chain(len(self.stages))
-
-    @property
-    def work_s(self) -> float:
-        """Seconds that all work left takes on a device of speed 1."""
-        return sum(self.n_left(s) * stage.item_s for s, stage in enumerate(self.stages)) * self.mean_size
-
-    @property
-    def mean_size(self) -> float:
-        return 1.0 if not self.sizes else sum(self.sizes) / len(self.sizes)
 
     def n_left(self, number: int) -> int:
         """Return the tasks of stage ``number`` that are not done."""
@@ -142,12 +127,6 @@ def check(problem: Problem) -> None:
         if not (0 < device.speed < math.inf and 0 <= device.ready_s < math.inf):
             said = f"device {device.id}: speed {device.speed}, ready {device.ready_s} s"
             raise ConfigError(said, hint=_POSITIVE)
-    sizes = problem.sizes or ()
-    if problem.sizes is not None and (
-        len(sizes) != problem.n_items or not all(0 < x < math.inf for x in sizes)
-    ):
-        said = f"{len(sizes)} sizes for {problem.n_items} items"
-        raise ConfigError(said, hint="give one above 0 for each item")
     if problem.done and len(problem.done) != len(problem.stages):
         raise ConfigError(f"{len(problem.done)} counts of done tasks for {len(problem.stages)} stages")
     needs = problem.needs

@@ -59,8 +59,7 @@ class _PlanSimulation:
         ]
         self.holds = {device.id: {index[n] for n in device.holds if n in index} for device in problem.devices}
         self.last_held: dict[str, tuple[tuple[str, ...], set[int]]] = {}
-        self.sizes = problem.sizes
-        self.ready: list[list[tuple[float, int]]] = [[] for _ in range(n_stages)]  # (-size, task)
+        self.ready: list[list[int]] = [[] for _ in range(n_stages)]
         self.n_left = [problem.n_left(s) for s in range(n_stages)]  # not started
         self.n_unfinished = sum(self.n_left)
         self.events: list[tuple[float, int, int, int, int]] = []  # time, order, worker, stage, task
@@ -129,9 +128,6 @@ class _PlanSimulation:
         self.order += 1
         heapq.heappush(self.events, (t, self.order, worker, stage, task))
 
-    def _size(self, stage: int, task: int) -> float:
-        return 1.0 if self.sizes is None else self.sizes[task // self.problem.stages[stage].n_tasks]
-
     def _queue_first_tasks(self) -> None:
         """Queue the tasks that can begin at once: those not done whose earlier stages are."""
         stages = self.problem.stages
@@ -144,8 +140,7 @@ class _PlanSimulation:
                 last = min(last, n_reached)
                 for task in range(n_reached if number in self.n_missing else 0):
                     self.n_missing[number][task] -= 1
-            self.ready[number] = [(-self._size(number, task), task) for task in range(first, last)]
-            heapq.heapify(self.ready[number])
+            self.ready[number] = list(range(first, last))
 
     def _arrive(self, device: str, now: float) -> None:
         """Give a free device to its next worker, if there is one."""
@@ -228,8 +223,7 @@ class _PlanSimulation:
                 worker.closed.add(stage)
                 continue
             load_s = 0.0 if stage in worker.loaded else worker.load_s[stage]
-            size = -self.ready[stage][0][0] if self.ready[stage] else 1.0
-            if self._others_suffice(worker, stage, now + load_s + size * worker.item_s[stage], now):
+            if self._others_suffice(worker, stage, now + load_s + worker.item_s[stage], now):
                 worker.closed.add(stage)
             elif self.ready[stage]:
                 return stage
@@ -237,7 +231,7 @@ class _PlanSimulation:
 
     def _others_suffice(self, worker: _SimulatedWorker, stage: int, deadline: float, now: float) -> bool:
         """Return whether the other open workers would finish the rest of the stage by ``deadline``."""
-        needed = self.n_left[stage] * self.problem.mean_size
+        needed: float = self.n_left[stage]
         for other in self.stage2workers[stage]:
             if other is worker or not other.is_open or stage in other.closed:
                 continue
@@ -250,7 +244,7 @@ class _PlanSimulation:
             for start in starts:
                 room = (deadline - start - load_s) / item_s + SLACK
                 if room > 0:
-                    possible += room if self.sizes is not None else math.floor(room)
+                    possible += math.floor(room)
             limit = other.limits[stage]
             needed -= possible if limit is None else min(possible, limit - other.taken[stage])
             if needed <= SLACK:
@@ -258,7 +252,7 @@ class _PlanSimulation:
         return False
 
     def _start(self, worker: _SimulatedWorker, stage: int, now: float) -> None:
-        size, task = heapq.heappop(self.ready[stage])
+        task = heapq.heappop(self.ready[stage])
         start = now = max(now, worker.loaded_s)
         if stage not in worker.loaded:
             start += worker.load_s[stage]
@@ -267,7 +261,7 @@ class _PlanSimulation:
             for device in worker.devices:
                 if start > now:
                     self._record(device, stage, "load", now, start)
-        stop = start - size * worker.item_s[stage]
+        stop = start + worker.item_s[stage]
         for device in worker.devices:
             self._record(device, stage, "work", start, stop)
         worker.taken[stage] += 1
@@ -308,7 +302,7 @@ class _PlanSimulation:
                 if missing is not None:
                     missing[following] -= 1
                 if missing is None or not missing[following]:
-                    heapq.heappush(self.ready[later], (-self._size(later, following), following))
+                    heapq.heappush(self.ready[later], following)
 
     def _following(self, stage: int, task: int, later: int) -> range:
         """Return the tasks of the stage ``later`` for which ``task`` was the last of what they need of it.

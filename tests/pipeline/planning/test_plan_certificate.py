@@ -65,7 +65,6 @@ def test_stages_that_need_several(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"sizes": (1.0, 2.0)}, "several sizes"),
         ({"done": (1,)}, "rest of a run"),
         ({"n_items": 300_000}, "300000 tasks"),
     ],

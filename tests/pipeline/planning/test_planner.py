@@ -309,13 +309,6 @@ def test_samples_and_the_best_of_them() -> None:
     assert plan.makespan_s >= (24 * 1.0 + 24 * 0.5 + 6 * 2.0) / 1.5
 
 
-def test_sizes_differ_and_the_longest_begin() -> None:
-    sizes = (1.0,) * 20 + (10.0,)
-    problem = problem_of([(1.0, 0.0)], [1.0, 1.0, 1.0], 21, sizes=sizes)
-    assert make_plan(problem).makespan_s == pytest.approx(10.0)
-    assert least_time(problem) == pytest.approx(10.0, rel=1e-6)
-
-
 def test_very_many_items_are_taken_together_and_say_so() -> None:
     problem = problem_of([(1.0, 5.0), (0.5, 5.0)], [1.0, 0.5, 1.0], 2_000_000)
     plan = make_plan(problem)
@@ -370,7 +363,6 @@ def test_the_bound_lets_a_device_that_is_ready_later_load_by_then() -> None:
         ({"devices": (PlanDevice("a"), PlanDevice("a"))}, "two devices have the same name: a"),
         ({"devices": (PlanDevice("a", 0.0),)}, "speed 0.0"),
         ({"stages": (PlanStage("s", -1.0),)}, "-1.0 s an item"),
-        ({"sizes": (1.0,)}, "1 sizes for 3 items"),
         ({"done": (1, 1)}, "2 counts"),
     ],
 )

@@ -45,9 +45,7 @@ def convert_older_keys(
         said = "is an older section that holds params; write devices and schedule instead"
         return found, [], [((_SECTION,), said)]
     notes: list[str] = []
-    faults: list[tuple[tuple[int | str, ...], str]] = [
-        ((_SECTION, key), _ELSEWHERE) for key in older if key != "params"
-    ]
+    faults: list[tuple[Place, str]] = [((_SECTION, key), _ELSEWHERE) for key in older if key != "params"]
     faults += [((_SECTION, "params", key), _ELSEWHERE) for key in params if key not in _KNOWN]
     for key, (is_one, hint) in _KNOWN.items():
         if key not in params:

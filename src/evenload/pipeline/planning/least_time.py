@@ -48,9 +48,7 @@ def least_time(problem: Problem) -> float:
     low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
     low, prices = _priced(bound, low)
     is_many = sum(costs[s].n_left for s in left) > _MANY * len(problem.devices)
-    if is_many or problem.sizes is not None:
-        return low
-    return _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
+    return low if is_many else _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
 
 
 def _priced(bound: "_Bound", low: float) -> tuple[float, Mapping[int, float]]:
@@ -90,14 +88,11 @@ class _Cost:
     load_s: float
     speeds: tuple[float, ...]
     work_s: float
-    longest_s: float
-    shortest_s: float
     is_split: bool
 
 
 def _cost(number: int, problem: Problem) -> _Cost:
-    stage, sizes = problem.stages[number], problem.sizes
-    least = min(sizes) if sizes else 1.0  # which items are left is not known
+    stage = problem.stages[number]
     is_split = "layer_split" in stage.fits and len(problem.devices) > 1
     is_split = is_split and stage.weights is not None and stage.weights.n_blocks > 1
     speeds = tuple(_best_speed(stage, device, problem, is_split) for device in problem.devices)
@@ -109,9 +104,7 @@ def _cost(number: int, problem: Problem) -> _Cost:
         item_s=stage.item_s,
         load_s=0.0 if is_held else min([stage.load_s, *returns]),
         speeds=speeds,
-        work_s=n_left * stage.item_s * (least if problem.done else problem.mean_size),
-        longest_s=stage.item_s * (least if problem.done or not sizes else max(sizes)),
-        shortest_s=stage.item_s * least,
+        work_s=n_left * stage.item_s,
         is_split=is_split,
     )
 
@@ -132,12 +125,12 @@ class _Bound:
     """Tests of whether all work can be done by a time ``t``; each says False only if it surely cannot."""
 
     def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
-        self.problem, self.costs, self.left = problem, costs, left
+        self.costs, self.left = costs, left
         speeds = zip(*(cost.speeds for cost in costs), strict=True)
         ready = [device.ready_s for device in problem.devices]
         self.kinds: Counter[_Kind] = Counter(zip(speeds, ready, strict=True))
         graph = problem.graph
-        passes = [cost.shortest_s / max(cost.speeds) for cost in costs]
+        passes = [cost.item_s / max(cost.speeds) for cost in costs]
         first = [0.0 if needs else cost.load_s + min(ready)
                  for cost, needs in zip(costs, graph.needs, strict=True)]  # fmt: skip
         leads = [lead + seconds for lead, seconds in zip(first, passes, strict=True)]
@@ -153,7 +146,7 @@ class _Bound:
     def path_s(self) -> float:
         """Return the seconds of an item on its longest way through the stages, on the fastest devices."""
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
-        return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
+        return max(lead[s] + costs[s].item_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
     def window(self, a: tuple[int, ...], ready: float, t: float) -> float:
         """Return the seconds for work until ``t`` of a device that loads ``a`` once it is ready."""
@@ -192,7 +185,7 @@ class _Bound:
     def could_alone(self, s: int, t: float) -> bool:
         """Test one stage, on devices that do nothing else."""
         cost, possible = self.costs[s], 0.0
-        whole = not cost.is_split and self.problem.sizes is None
+        whole = not cost.is_split
         for (speeds, ready), n_devices in self.kinds.items():
             n_tasks = self.window((s,), ready, t) * speeds[s] / cost.item_s
             possible += n_devices * (math.floor(n_tasks + _ROUNDING) if whole else n_tasks)

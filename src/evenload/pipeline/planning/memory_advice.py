@@ -6,7 +6,7 @@ from evenload.errors import ConfigError
 from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, group_option, needed_bytes
-from evenload.pipeline.problem import PlanStage, Problem
+from evenload.pipeline.problem import LOSSY, PlanStage, Problem
 
 
 def shortfall_error(problem: Problem) -> ConfigError | None:
@@ -56,7 +56,7 @@ def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
         if n_devices is None:
             per_device = beside + weights.bytes / max(1, len(free))
             options.append(f"{gib_text(per_device)} free on each of {len(free)} devices")
-    for name, ratio in stage.lossy_ratio:
+    for name, ratio in LOSSY.items():
         needed = int(weights.bytes * ratio) + beside
         if name not in stage.fits and free and needed <= free[0]:
             options.append(f"hold it in {name} ({gib_text(needed)}; fit: {name}, devices.allow_lossy: true)")

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.problem import LOSSY, PlanDevice, PlanStage, Problem
 
 ALIKE = 1.02  # speeds, or times for an item, that differ by less count as one
+HOP_SHARE = 0.007  # of an item's time, between devices that share layers, if its bytes are not known
 STREAM_BUFFERS = 2  # blocks being copied while another one computes
 
 
@@ -20,7 +21,7 @@ STREAM_BUFFERS = 2  # blocks being copied while another one computes
 class PlacementOption:
     """A way for some devices to hold a stage's model.
 
-    item_s  seconds from the start to the end of an item of size 1; where items wait, between two ends
+    item_s  seconds from the start to the end of an item; where items wait, between two ends
     load_s  seconds until the model is ready
     """
 
@@ -102,7 +103,7 @@ def needed_bytes(stage: PlanStage, problem: Problem, fit: str = "whole") -> int 
     """Return the bytes that one device needs to hold ``stage`` whole; None if its weights are not known."""
     if stage.weights is None:
         return None
-    ratio = dict(stage.lossy_ratio).get(fit, 1.0)
+    ratio = LOSSY.get(fit, 1.0)
     return int(stage.weights.bytes * ratio) + stage.activation_bytes + problem.context_bytes
 
 
@@ -151,7 +152,7 @@ def _n_too_small(stage: PlanStage, problem: Problem) -> int:
 def _hops_s(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> float:
     """Return the seconds that one item travels between the devices of a group, and back to the first."""
     if not stage.waiting_bytes:
-        return problem.hop_share * stage.item_s / devices[0].speed * len(devices)
+        return HOP_SHARE * stage.item_s / devices[0].speed * len(devices)
     slowest = min(device.upload_bytes_s for device in devices)
     return stage.n_passes * len(devices) * stage.waiting_bytes / slowest
 

@@ -31,7 +31,7 @@ def plan_certificate(problem: Problem, plan: Plan, name: str = "plan") -> dict[s
     It claims the simulated time of the plan, and a bound by work and loads, which may be lower than
     ``plan.bound_s``: that one knows how long an item's way through all stages is, and that tasks are whole.
 
-    Raises ConfigError for a plan without times, with items of several sizes, or for the rest of a run.
+    Raises ConfigError for a plan without times, or for the rest of a run.
     """
     why_not = _why_not(problem, plan)
     if why_not:
@@ -52,8 +52,6 @@ def plan_certificate(problem: Problem, plan: Plan, name: str = "plan") -> dict[s
 def _why_not(problem: Problem, plan: Plan) -> str:
     if plan.makespan_s is None:
         return "how long its stages take is not known"
-    if problem.sizes is not None:
-        return "its items are of several sizes"
     if any(problem.done):
         return "it is for the rest of a run"
     n_tasks = sum(problem.n_left(number) for number in range(len(problem.stages)))
@@ -68,7 +66,7 @@ def _simulated(problem: Problem, plan: Plan) -> SimulatedPlan:
         tuple(CandidateUnit(_option(unit, problem), unit.limit) for unit in phase.units)
         for phase in plan.phases
     ]
-    found = simulate_phases(problem, phases, slices="by worker")
+    found = simulate_phases(problem, phases)
     if math.isinf(found.makespan_s):
         raise ConfigError("this plan cannot be certified: it leaves tasks undone", hint="plan again")
     return found

@@ -1,14 +1,14 @@
 """Simulate a plan: a discrete-event run with the planner's times, in which workers that are alike go in step.
 
 A simulated worker is what one phase holds on the same devices: one stage, or several side by side. When it is
-free, it takes the longest item that waits for one of its stages. It leaves the last items of a stage to
-others if they would be done with all that is left no later than this worker with one more item. A worker that
-has nothing left gives its devices to the next phase. This is what pull queues with known speeds do; no worker
+free, it takes the first item that waits for one of its stages. It leaves the last items of a stage to others
+if they would be done with all that is left no later than this worker with one more item. A worker that has
+nothing left gives its devices to the next phase. This is what pull queues with known speeds do; no worker
 sees the future.
 
-Workers of one kind that begin at the same time with items of the same size end at the same time, too. So they
-are simulated together, as one set with a count, until they part. The result is that of a simulation item by
-item; it costs as many events as there are sets, not items.
+Workers of one kind that begin at the same time end at the same time, too. So they are simulated together, as
+one set with a count, until they part. The result is that of a simulation item by item; it costs as many
+events as there are sets, not items.
 """
 
 import heapq
@@ -52,8 +52,8 @@ def simulate_phases(
 ) -> SimulatedPlan:
     """Simulate ``phases``; a worker of several stages prefers the first.
 
-    slices  what is recorded: each item and load | joined, where one follows the other | none | by worker:
-            each, and once for a worker on several devices
+    slices  what is recorded: each item and load of a worker | joined, on each device, where one follows the
+            other | none
     """
     return _PlanSimulation(problem, phases, slices).run()
 
@@ -64,7 +64,6 @@ class _PlanSimulation:
     def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], slices: str):
         self.problem = problem
         self.tasks = ReadyTasks(problem)
-        self.mean_size, self.is_whole = problem.mean_size, problem.sizes is None
         self.workers = list_workers(problem, phases)
         self.device2workers: dict[str, list[int]] = {device.id: [] for device in problem.devices}
         for worker in self.workers:
@@ -83,11 +82,7 @@ class _PlanSimulation:
         self.n_events = 0
         self.n_unfinished = sum(self.tasks.n_left)
         self.timeline = (
-            None
-            if slices == "none"
-            else PlanTimeline(
-                problem, self.workers, joins=slices == "joined", by_worker=slices == "by worker"
-            )
+            None if slices == "none" else PlanTimeline(problem, self.workers, joins=slices == "joined")
         )
 
     def run(self) -> SimulatedPlan:
@@ -193,17 +188,17 @@ class _PlanSimulation:
         for stage in kind.stages:
             if stage not in some.closed and (
                 tasks.n_ready[stage]
-                or tasks.n_left[stage] * self.mean_size <= self._most_by(some, stage, 1.0)
+                or tasks.n_left[stage] <= self._most_by(some, stage)
                 or (stage not in some.loaded and kind.load_s[stage] > 0 and not some.ends)
                 or some.taken.get(stage, 0) >= kind.limits.get(stage, math.inf)
             ):
                 return True
         return not some.ends and len(some.closed) == len(kind.stages)
 
-    def _most_by(self, some: WorkerSet, stage: int, size: float) -> float:
-        """Return at least the work that all open workers could do while one of these does one item more."""
+    def _most_by(self, some: WorkerSet, stage: int) -> float:
+        """Return at least the items that all open workers could do while one of these does one item more."""
         load_s = 0.0 if stage in some.loaded else some.kind.load_s[stage]
-        return self.rate[stage] * (load_s + size * some.kind.item_s[stage]) * (1 + 1e-6) + 1e-6
+        return self.rate[stage] * (load_s + some.kind.item_s[stage]) * (1 + 1e-6) + 1e-6
 
     def _step(self, some: WorkerSet, now: float) -> bool:
         """Have these workers begin, load, wait, or let their devices go. Return whether others may see it."""
@@ -247,47 +242,45 @@ class _PlanSimulation:
             if n_left == 0 or (limit is not None and some.taken[stage] >= limit):
                 self._close(some, stage)
                 continue
-            size = self.tasks.size_next(stage)
-            most = self._most_by(some, stage, size) / self.mean_size
+            most = self._most_by(some, stage)
             if n_left > most:
                 if self.tasks.n_ready[stage]:
                     return stage, *self._together(some, stage, n_left - most)
                 continue
-            missing, each = self._missing_of_others(some, stage, size, now)
+            missing, each = self._missing_of_others(some, stage, now)
             if missing <= SLACK:  # those that remain suffice until so many have gone that they do not
                 n_too_many = int(-missing / each) + 1 if each > 0 else len(some.members)
                 return stage, min(len(some.members), n_too_many), 0
             if self.tasks.n_ready[stage]:
-                is_in_step = self.is_whole and some.kind.n_parallel == 1 and stage not in some.kind.limits
+                is_in_step = some.kind.n_parallel == 1 and stage not in some.kind.limits
                 return stage, min(len(some.members), self.tasks.n_ready[stage]) if is_in_step else 1, 1
         return None, 0, 0
 
     def _together(self, some: WorkerSet, stage: int, n_surely: float) -> tuple[int, int]:
-        """Return how many workers can begin at once with items of one size, and how many items each.
+        """Return how many workers can begin at once, and how many items each.
 
         ``n_surely``: so many can be taken before anybody might leave the rest to others.
         """
         limit, n_lanes = some.kind.limits.get(stage), some.n_lanes
         n_each = n_lanes if limit is None else min(n_lanes, limit - some.taken[stage])
         n_most = len(some.members) if n_each == n_lanes else 1
-        n_alike = self.tasks.n_alike(stage, min(math.ceil(n_surely), n_most * n_each))
-        return (n_alike // n_each, n_each) if n_alike >= n_each else (1, n_alike)
+        n_begun = min(self.tasks.n_ready[stage], math.ceil(n_surely), n_most * n_each)
+        return (n_begun // n_each, n_each) if n_begun >= n_each else (1, n_begun)
 
-    def _missing_of_others(self, some: WorkerSet, stage: int, size: float, now: float) -> tuple[float, float]:
-        """Return the work that would be left if the others worked until one of these had done one more item.
+    def _missing_of_others(self, some: WorkerSet, stage: int, now: float) -> tuple[float, float]:
+        """Return the items that would be left if the others worked until one of these had done one more item.
 
         Also return how much of theirs one more worker like these would do. If nothing is left without it, one
         of these closes the stage. If something is, all of these can begin: each takes one item, and will do
         one less by that time.
         """
         load_s = 0.0 if stage in some.loaded else some.kind.load_s[stage]
-        deadline = now + load_s + size * some.kind.item_s[stage]
-        each = some.possible(stage, deadline, now, is_whole=self.is_whole)
-        missing = self.tasks.n_left[stage] * self.mean_size - each * (len(some.members) - 1)
+        deadline = now + load_s + some.kind.item_s[stage]
+        each = some.possible(stage, deadline, now)
+        missing = self.tasks.n_left[stage] - each * (len(some.members) - 1)
         for other in chain(self.idle.values(), self.partly.values(), self.busy.values(), self.resting):
             if stage in other.kind.item_s and stage not in other.closed:
-                possible = other.possible(stage, deadline, now, is_whole=self.is_whole)
-                missing -= possible * len(other.members)
+                missing -= other.possible(stage, deadline, now) * len(other.members)
         return missing, each
 
     # --- work ---------------------------------------------------------------------------------------
@@ -323,9 +316,9 @@ class _PlanSimulation:
         return some.loaded_s
 
     def _start(self, some: WorkerSet, stage: int, n_each: int, now: float) -> None:
-        """Begin items of one size: on all lanes of these workers, or on free lanes of one worker."""
+        """Begin items on all lanes of these workers, or on free lanes of one worker."""
         start = self._load(some, stage, now)
-        stop = start + self.tasks.size_next(stage) * some.kind.item_s[stage]
+        stop = start + some.kind.item_s[stage]
         tasks = self.tasks.take(stage, n_each * len(some.members))
         if self.timeline is not None:
             self.timeline.add(some.members, stage, "work", start, stop, n_each)

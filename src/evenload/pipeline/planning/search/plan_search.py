@@ -45,13 +45,7 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     scale = problem.n_items / n_items
     stages = tuple(replace(stage, item_s=stage.item_s * scale) for stage in problem.stages)
     done = tuple(n_done * n_items // problem.n_items for n_done in problem.done)
-    sizes = None
-    if problem.sizes is not None:
-        ordered = sorted(problem.sizes, reverse=True)
-        groups = [ordered[start::n_items] for start in range(n_items)]
-        sizes = tuple(sum(group) / len(ordered) * n_items for group in groups)
-    coarse = replace(problem, stages=stages, devices=devices, n_items=n_items, done=done, sizes=sizes)
-    return coarse, n_together
+    return replace(problem, stages=stages, devices=devices, n_items=n_items, done=done), n_together
 
 
 def _rounded(speed: float) -> float:
@@ -249,20 +243,13 @@ class _Search:
         if not found:
             return []
         found.sort(key=lambda pair: pair[1].simulated.makespan_s)
-        scale = found[0][1].simulated.makespan_s / found[0][0].simulated.makespan_s
-        known = {id(before) for before, _ in found}
-        others = [
-            Tried(
-                one.candidate, replace(one.simulated, makespan_s=one.simulated.makespan_s * max(1.0, scale))
-            )
-            for one in best
-            if id(one) not in known
-        ]
         least_s = found[0][1].simulated.makespan_s
-        rest = [
-            *(tried for _, tried in found[1:]),
-            *(one for one in others if one.simulated.makespan_s >= least_s),
-        ]
+        scale = max(1.0, least_s / found[0][0].simulated.makespan_s)
+        rest = [tried for _, tried in found[1:]]
+        for one in best:
+            if all(one is not before for before, _ in found):
+                makespan_s = max(least_s, one.simulated.makespan_s * scale)
+                rest.append(Tried(one.candidate, replace(one.simulated, makespan_s=makespan_s)))
         return [found[0][1], *sorted(rest, key=lambda one: one.simulated.makespan_s)]
 
 

@@ -30,7 +30,7 @@ class Quotas:
                     kinds = [numbers[self._device2kind[device]] for device in option.devices]
                     uses = tuple((kind, kinds.count(kind)) for kind in dict.fromkeys(kinds))
                     begin_s, end_s = max(windows[stage][0], option.load_s), windows[stage][1]
-                    n_tasks = max(0.0, end_s - begin_s) * option.items_per_s / problem.mean_size
+                    n_tasks = max(0.0, end_s - begin_s) * option.items_per_s
                     ways[key] = Way(stage, n_tasks, uses)
         held = list(self._device2kind.values())
         n_left = [problem.n_left(stage) for stage in range(len(layouts))]
@@ -60,9 +60,6 @@ def _device_kinds(problem: Problem, layouts: Sequence[Layout]) -> dict[str, _Kin
             for device in option.devices:
                 logs[device][stage] = round(math.log(option.item_s, ALIKE))
     return {device: tuple(kind) for device, kind in logs.items()}
-
-
-LEAST = 0.1  # of the time for a stage: a device with less of it left is not given that stage as well
 
 
 def fill_devices(
@@ -138,15 +135,14 @@ def _fill_phase(
     for option in options:
         load_s = option.load_s if _hindrance(option, holds) else 0.0
         start_s = max(max(used_s[device] for device in option.devices) + load_s, lead_s)
-        n_rounds = math.floor((end_s - start_s) / (option.item_s * problem.mean_size) + 1e-9)
+        n_rounds = math.floor((end_s - start_s) / option.item_s + 1e-9)
         n_tasks = min(n_left, n_rounds * option.fit.n_parallel)
         if quotas is not None:
-            is_rest = end_s - start_s < LEAST * (end_s - lead_s)
-            n_tasks = 0 if is_rest else quotas.take(option, n_tasks)
+            n_tasks = quotas.take(option, n_tasks)
         if n_tasks <= 0:
             continue
         n_left -= n_tasks
-        stop_s = start_s + math.ceil(n_tasks / option.fit.n_parallel) * option.item_s * problem.mean_size
+        stop_s = start_s + math.ceil(n_tasks / option.fit.n_parallel) * option.item_s
         used_s.update(dict.fromkeys(option.devices, stop_s))
         phase.append(CandidateUnit(option, n_tasks))
     return tuple(phase), n_left

@@ -1,11 +1,11 @@
-"""Tasks that can begin, stage by stage, as ranges of their numbers; longest first."""
+"""Tasks that can begin, stage by stage, as ranges of their numbers."""
 
 import heapq
 from collections.abc import Iterable, Iterator
 
 from evenload.pipeline.problem import Problem
 
-TaskRange = tuple[int, int]  # first and one behind the last; items are numbered from the longest on
+TaskRange = tuple[int, int]  # first and one behind the last
 
 
 class ReadyTasks:
@@ -17,7 +17,6 @@ class ReadyTasks:
 
     def __init__(self, problem: Problem):
         self._stages, self._graph = problem.stages, problem.graph
-        self._sizes = None if problem.sizes is None else sorted(problem.sizes, reverse=True)
         numbers = range(len(problem.stages))
         self.n_left = [problem.n_left(number) for number in numbers]
         self._n_done_before = [
@@ -54,25 +53,8 @@ class ReadyTasks:
         heapq.heappush(self._heaps[stage], tasks)
         self.n_ready[stage] += tasks[1] - tasks[0]
 
-    def size_next(self, stage: int) -> float:
-        """Return the size of the longest task that can begin; 1 if none can."""
-        if self._sizes is None or not self._heaps[stage]:
-            return 1.0
-        return self._sizes[self._heaps[stage][0][0] // self._stages[stage].n_tasks]
-
-    def n_alike(self, stage: int, most: int) -> int:
-        """Return how many tasks can begin that are as long as the longest one, up to ``most``."""
-        most = min(most, self.n_ready[stage])
-        if self._sizes is None or most < 2:
-            return most
-        (first, last), width = self._heaps[stage][0], self._stages[stage].n_tasks
-        size, n = self._sizes[first // width], 1
-        while n < min(most, last - first) and self._sizes[(first + n) // width] == size:
-            n += 1
-        return n
-
     def take(self, stage: int, n: int) -> list[TaskRange]:
-        """Take out the ``n`` longest tasks that can begin; there must be so many."""
+        """Take out the first ``n`` tasks that can begin; there must be so many."""
         heap, taken = self._heaps[stage], []
         self.n_ready[stage] -= n
         self.n_left[stage] -= n

@@ -10,16 +10,14 @@ from evenload.pipeline.problem import Problem
 
 class PlanTimeline:
     """The slices of a simulated run. ``joins``: a slice that goes on where the last one of its device ended,
-    with the same kind of work, is one with it. ``by_worker``: a worker on several devices has one slice, of
-    device "a+b".
+    with the same kind of work, is one with it; else a worker on several devices has one slice, of device
+    "a+b", for each item.
     """
 
-    def __init__(
-        self, problem: Problem, workers: Sequence[SimulatedWorker], *, joins: bool, by_worker: bool = False
-    ):
+    def __init__(self, problem: Problem, workers: Sequence[SimulatedWorker], *, joins: bool):
         self.slices: list[TimelineSlice] = []
         self._names = [stage.name for stage in problem.stages]
-        self._workers, self._joins, self._by_worker = workers, joins, by_worker
+        self._workers, self._joins = workers, joins
         self._last: dict[str, int] = {}
 
     def add(
@@ -28,7 +26,7 @@ class PlanTimeline:
         """Add a slice for each device of each of these workers; with several items at once, one for each."""
         for number in members:
             devices = self._workers[number].devices
-            for device in ("+".join(devices),) if self._by_worker else devices:
+            for device in devices if self._joins else ("+".join(devices),):
                 for _ in range(1 if self._joins else max(1, n_each)):
                     n_items = n_each if self._joins else min(1, n_each)
                     self._add(TimelineSlice(device, self._names[stage], kind, start_s, stop_s, n_items))

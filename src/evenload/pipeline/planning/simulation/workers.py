@@ -106,16 +106,15 @@ class WorkerSet:
         del self.members[:n]
         return apart
 
-    def possible(self, stage: int, deadline: float, now: float, *, is_whole: bool) -> float:
+    def possible(self, stage: int, deadline: float, now: float) -> int:
         """Return the items of ``stage`` that one of these workers could finish by ``deadline``."""
         kind = self.kind
         item_s = kind.item_s[stage]
         load_s = 0.0 if stage in self.loaded else kind.load_s[stage]
-        found = 0.0
+        found = 0
         for start in (*self.ends, *(self.loaded_s,) * self.n_lanes):
             room = (deadline - max(start, now) - load_s) / item_s + SLACK
-            if room > 0:
-                found += math.floor(room) if is_whole else room
+            found += max(0, math.floor(room))
         limit = kind.limits.get(stage)
         return found if limit is None else min(found, limit - self.taken[stage])
 
