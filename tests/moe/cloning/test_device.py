@@ -17,8 +17,9 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from evenload.moe.cloning.kernels.device_clone import clone_kernel
+numbers = ("E", "G", "N", "n_domains", "cap", "fewest", "millionths")
 sizes = {"BLOCK_E": 256, "BLOCK_G": 64}
-kind = {name: "i32" if name in ("E", "G", "N", "cap") else "*i64" for name in clone_kernel.arg_names}
+kind = {name: "i32" if name in numbers else "*i64" for name in clone_kernel.arg_names}
 constants = {(clone_kernel.arg_names.index(name),): value for name, value in sizes.items()}
 source = ASTSource(fn=clone_kernel, signature=kind | dict.fromkeys(sizes, "constexpr"), constexprs=constants)
 assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]

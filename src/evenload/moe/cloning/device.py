@@ -16,14 +16,13 @@ from evenload.moe.routing.weighted_copies import usable_device
 class DeviceCloner:
     """A planner of clones that is a Triton kernel, one program for each layer; fit for a CUDA graph.
 
-    homes, spare_slots, cap, n_ranks  as of ``Cloner``, the same for all layers
-    n_layers                          planned in one call
-    device                            a torch device with CUDA; with TRITON_INTERPRET=1 "cpu", for Triton's
-                                      interpreter
+    n_layers  planned in one call
+    device    a torch device with CUDA; with TRITON_INTERPRET=1 "cpu", for Triton's interpreter
 
-    Unlike ``Cloner`` it puts all ranks into one group: the peak is the same where two spare slots are
-    enough for the bound, and there are up to as many fetches as ranks less one. Raises ConfigError as
-    ``Cloner`` does.
+    The other arguments are those of ``Cloner``, the same for all layers. Unlike ``Cloner`` it puts all ranks
+    of a domain into one group: the peak is the same where two spare slots are enough for the bound, and there
+    are up to as many fetches as ranks less one. A tolerance is of the bound that ``plan`` returns. Raises
+    ConfigError as ``Cloner`` does.
     """
 
     def __init__(
@@ -33,6 +32,9 @@ class DeviceCloner:
         cap: int | None = None,
         *,
         n_ranks: int | None = None,
+        tolerance: float = 1.0,
+        least_tokens: int = 1,
+        domains: ArrayLike | None = None,
         n_layers: int = 1,
         device: Any = "cuda",
     ):
@@ -40,15 +42,16 @@ class DeviceCloner:
         require("triton", extra="triton", why="planning on a device")
         from evenload.moe.cloning.kernels.device_clone import clone_kernel
 
-        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
+        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks, tolerance, least_tokens, domains)
         device = usable_device(device)
         if device.type == "cpu" and type(clone_kernel).__name__ != "InterpretedFunction":
             raise ConfigError("Triton's kernels do not run on a CPU", hint="use Cloner, or a CUDA device")
         self._kernel: Any = clone_kernel
-        self._n = 2 * layer.n_ranks + layer.n_experts
+        self._n = 3 * layer.n_ranks + layer.n_experts  # as many clones as ``Cloner``'s kernel may make
         n_layers = whole("n_layers", n_layers, least=1, most=MOST // self._n)
         self._shape = (n_layers, layer.n_experts)
-        self._homes, self._spare = (torch.from_numpy(a).to(device) for a in (layer.homes, layer.spare))
+        domain = np.unique(layer.domains, return_inverse=True)[1].astype(np.int64)
+        self._tables = [torch.from_numpy(table).to(device) for table in (layer.homes, layer.spare, domain)]
 
         def zeros(n: int) -> Any:
             return torch.zeros((n_layers, n), dtype=torch.int64, device=device)
@@ -67,8 +70,9 @@ class DeviceCloner:
         self._check(counts)
         layer = self.layer
         self._kernel[(len(counts),)](
-            counts.contiguous(), self._homes, self._spare, self.experts, self.ranks, self.tokens, self.loads,
-            self.summary, layer.n_experts, layer.n_ranks, self._n, layer.cap,
+            counts.contiguous(), *self._tables, self.experts, self.ranks, self.tokens, self.loads,
+            self.summary, layer.n_experts, layer.n_ranks, self._n, layer.n_domains, layer.cap,
+            layer.least_tokens, layer.millionths,
             BLOCK_E=_power_of_two(layer.n_experts), BLOCK_G=_power_of_two(layer.n_ranks),
         )  # fmt: skip
         return self.summary

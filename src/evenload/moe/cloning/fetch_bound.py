@@ -12,6 +12,7 @@ are Monge: moving the largest excess into the largest room, one after the other,
 """
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,22 +200,14 @@ def least_seconds(counts: NDArray[np.int64], layer: CloneLayer, least_peak: int,
     loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
     high, best = int(loads.max(initial=0)), float("inf")
     low = min(least_peak, high)
+
+    def busiest(peak: int) -> int:
+        needed = needed_clones(counts, layer, peak)
+        return max(*needed, -(-sum(needed) // layer.n_ranks))
+
     while True:  # fewer clones with each step, at the lowest peak for which these are enough
-        needed = needed_clones(counts, layer, low)
-        link = max(max(needed), -(-sum(needed) // layer.n_ranks))
+        link = busiest(low)
         best = min(best, low * token_s + max(link * clone_s - hidden_s, 0.0))
         if link == 0:
             return best
-        low = _first_with_fewer(counts, layer, low, high, link)
-
-
-def _first_with_fewer(counts: NDArray[np.int64], layer: CloneLayer, low: int, high: int, link: int) -> int:
-    """The lowest peak above ``low`` at which the busiest link needs fewer than ``link`` clones."""
-    while low + 1 < high:
-        middle = (low + high) // 2
-        needed = needed_clones(counts, layer, middle)
-        if max(max(needed), -(-sum(needed) // layer.n_ranks)) < link:
-            high = middle
-        else:
-            low = middle
-    return high
+        low += 1 + bisect_left(range(low + 1, high), True, key=lambda peak: busiest(peak) < link)

@@ -1,5 +1,6 @@
 """``CloneLayer``, where experts are at home, and sums that prove how low its busiest rank's load can be."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from evenload._arguments import instance_of
 from evenload.moe.routing.dispatch import whole_counts
+
+# (given, most) for counts, layer, its ranks' loads and a peak, which they refuse if given is more.
+Sums = Callable[[NDArray[np.int64], "CloneLayer", NDArray[np.int64], int], tuple[int, int]]
 
 
 class CloneLayer:
@@ -113,10 +117,8 @@ class LoadCertificate:
             if len(self.experts) != 1 or self.experts[0] not in range(layer.n_experts):
                 return False
             sums = (int(counts[self.experts[0]]), less * (layer.cap + 1))
-        elif self.reason == "room":
-            sums = _room(counts, layer, loads, less)
-        elif self.reason == "slots":
-            sums = (sum(needed_clones(counts, layer, less)), int(layer.spare.sum()))
+        elif self.reason in SLOT_SUMS:
+            sums = SLOT_SUMS[self.reason](counts, layer, loads, less)
         else:
             return False
         return sums == (self.given, self.most) and self.given > self.most
@@ -136,31 +138,16 @@ def load_certificate(counts: NDArray[np.int64], layer: CloneLayer) -> LoadCertif
         best = LoadCertificate(
             "cap", peak, int(counts[hottest]), (peak - 1) * (layer.cap + 1), experts=(hottest,)
         )
-    highest = int(loads.max())
+    for reason, sums in SLOT_SUMS.items():
 
-    def lacks_room(peak: int) -> bool:
-        given, most = _room(counts, layer, loads, peak)
-        return given > most
+        def allows(peak: int, sums: Sums = sums) -> bool:
+            given, most = sums(counts, layer, loads, peak)
+            return given <= most
 
-    def lacks_slots(peak: int) -> bool:
-        return sum(needed_clones(counts, layer, peak)) > int(layer.spare.sum())
-
-    if peak := _least(lacks_room, best.peak, highest):
-        best = LoadCertificate("room", peak, *_room(counts, layer, loads, peak - 1))
-    if peak := _least(lacks_slots, best.peak, highest):
-        given = sum(needed_clones(counts, layer, peak - 1))
-        best = LoadCertificate("slots", peak, given, int(layer.spare.sum()))
+        peak = best.peak + bisect_left(range(best.peak, int(loads.max())), True, key=allows)
+        if peak > best.peak:
+            best = LoadCertificate(reason, peak, *sums(counts, layer, loads, peak - 1))
     return best
-
-
-def _least(lacks: Callable[[int], bool], low: int, high: int) -> int:
-    """The least peak that is not refused, if ``low`` is; 0 if not."""
-    if low >= high or not lacks(low):
-        return 0
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (middle, high) if lacks(middle) else (low, middle)
-    return high
 
 
 def _mean(layer: CloneLayer, loads: NDArray[np.int64]) -> LoadCertificate:
@@ -194,6 +181,13 @@ def _room(
     return int(counts.sum()), may_have
 
 
+def _slots(
+    counts: NDArray[np.int64], layer: CloneLayer, loads: NDArray[np.int64], peak: int
+) -> tuple[int, int]:
+    """The clones that ranks need to come down to the peak, and all spare slots."""
+    return sum(needed_clones(counts, layer, peak)), int(layer.spare.sum())
+
+
 def needed_clones(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> list[int]:
     """[ranks] the fewest clones with which each rank's load comes down to ``peak``.
 
@@ -217,3 +211,6 @@ def needed_clones(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> li
                 rest = excess - whole_clones * peak
                 needed.append(whole_clones + int(np.searchsorted(np.cumsum(parts), rest)) + 1)
     return needed
+
+
+SLOT_SUMS: dict[str, Sums] = {"room": _room, "slots": _slots}

@@ -42,18 +42,18 @@ def _drop_closed(work, m):
 
 @inlined
 def _tabulate(work, m):
-    """Enter the sums of all pairs of the first ``m`` live ranks. Returns (least sum, bits that share one)."""
-    slack, live = work.slack, work.live
-    least, most = 0, 0
+    """Enter the sums of all pairs of the first ``m`` live ranks, whose slacks are then in ``subset``. Returns
+    (least sum, bits that share one)."""
+    slack, least, most = work.subset, 0, 0
     for i in range(m):
-        least = min(least, slack[live[i]])
-        most = max(most, slack[live[i]])
+        slack[i] = work.slack[work.live[i]]
+        least = min(least, slack[i])
+        most = max(most, slack[i])
     base, at = 2 * least, 0
     shift = open_sums(work, base, 2 * most)
     for i in range(m):
-        of_rank = slack[live[i]]
         for j in range(i):
-            add_sum(work, base, shift, at, of_rank + slack[live[j]], (i << PLACE_BITS) | j)
+            add_sum(work, base, shift, at, slack[i] + slack[j], (i << PLACE_BITS) | j)
             at += 1
     return base, shift
 
@@ -121,7 +121,7 @@ def _match_two(layer, work, base, shift, most):
 @inlined
 def _match_three(layer, work, m, base, shift, most):
     for i in range(m):
-        least = -work.slack[work.live[i]]
+        least = -work.subset[i]
         if work.is_open[i] and is_likely(work, base, shift, least, most):
             at = _find(work, base, shift, least, min(most, work.n[WASTE]), i, -1, -1)
             if at >= 0:
@@ -136,7 +136,7 @@ def _match_four(layer, work, m, base, shift, most):
         for b in range(a % 3, a, 3):
             if not work.is_open[a]:
                 break
-            least = -work.slack[work.live[a]] - work.slack[work.live[b]]
+            least = -work.subset[a] - work.subset[b]
             if is_likely(work, base, shift, least, most) and work.is_open[b]:
                 at = _find(work, base, shift, least, min(most, work.n[WASTE]), a, b, -1)
                 if at >= 0:
@@ -149,20 +149,20 @@ def _match_five(layer, work, m, base, shift, most):
     """A rank above the target, of which each group has one, and two pairs."""
     n_tries = 0
     for i in range(m):
-        if work.slack[work.live[i]] < 0 and work.is_open[i] and n_tries < MOST_TRIES:
+        if work.subset[i] < 0 and work.is_open[i] and n_tries < MOST_TRIES:
             n_tries += _complete_five(layer, work, m, base, shift, most, i)
 
 
 @inlined
 def _complete_five(layer, work, m, base, shift, most, i):
-    n_tries, slack = 0, work.slack[work.live[i]]
+    n_tries, slack = 0, work.subset[i]
     for a in range(m):
         if a == i or not work.is_open[a]:
             continue
         n_tries += a // 3
-        of_two = slack + work.slack[work.live[a]]
+        of_two = slack + work.subset[a]
         for b in range(a % 3, a, 3):
-            least = -of_two - work.slack[work.live[b]]
+            least = -of_two - work.subset[b]
             if is_likely(work, base, shift, least, most) and work.is_open[b] and b != i:
                 at = _find(work, base, shift, least, min(most, work.n[WASTE]), a, b, i)
                 if at >= 0:

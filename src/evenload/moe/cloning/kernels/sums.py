@@ -1,6 +1,6 @@
 """Pieces of the clone planner: sums of ranks' slacks, found again by their value.
 
-A bit for each value that was entered says at once that most values are absent; what was entered is in lists,
+Bits for each value that was entered say at once that most values are absent; what was entered is in lists,
 each of every 2048th value.
 """
 
@@ -29,7 +29,9 @@ def open_sums(work, least, most):
 def add_sum(work, base, shift, at, total, tag):
     """Enter a sum as number ``at``; ``base`` is the least that can come."""
     place = (total - base) >> shift
+    before = max(place - 1, 0)
     work.seen[place >> 6] |= 1 << (place & 63)
+    work.seen[before >> 6] |= 1 << (before & 63)  # so that one bit tells of two places
     work.after[at] = work.newest[place & (LISTS - 1)]
     work.newest[place & (LISTS - 1)] = at
     work.sums[at] = (total << TAG_BITS) | tag
@@ -43,7 +45,7 @@ def is_likely(work, base, shift, least, most):
         return True
     if last < first:
         return False
-    return ((work.seen[first >> 6] >> (first & 63)) | (work.seen[last >> 6] >> (last & 63))) & 1 == 1
+    return (work.seen[first >> 6] >> (first & 63)) & 1 == 1
 
 
 @inlined
