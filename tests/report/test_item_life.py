@@ -1,14 +1,19 @@
 """One item's life. The oracle is what the tasks themselves wrote down, each time that one of them began."""
 
 import json
+import os
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evenload.cli import main
+from evenload.errors import TaskError
 from evenload.events import (
+    Event,
+    EventLog,
     ItemFailed,
     Queued,
     RunFinished,
@@ -17,6 +22,7 @@ from evenload.events import (
     StageFinished,
     StageStarted,
 )
+from evenload.executor import Executor
 from evenload.report.item_life import broken_steps, life_of
 from evenload.report.source import open_run
 
@@ -122,3 +128,35 @@ def test_maps_one_after_another_in_one_log_are_told_apart() -> None:
     life = life_of([*one, *later], "2")
     assert [step.state for step in life] == ["running", "done"] * 2
     assert not broken_steps(life)
+
+
+def test_real_maps_with_kills_walk_through_the_table(tmp_path: Path) -> None:
+    """The oracle: a line that the task writes as it begins, and what the caller gets. k: it is killed."""
+
+    def work(item: tuple[int, str]) -> int:
+        number, plan = item
+        begun = tmp_path / str(number)
+        with begun.open("a") as file:
+            file.write("x")
+        left = plan[begun.stat().st_size - 1 :]
+        if left[:1] == "k":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if left[:1] == "e":
+            raise ValueError("not this time")
+        return number
+
+    rng = random.Random(3)
+    plans = ["kk", "ee", "k", *(rng.choice(("", "", "", "e", "k", "ek", "ke")) for _ in range(9))]
+    events: list[Event] = []
+    with Executor("cpu*2", events=EventLog(events.append)) as executor:
+        results = executor.map(work, enumerate(plans), policy="pull:3", retries=1, on_error="return")
+        values = list(results)
+    for number, (plan, value) in enumerate(zip(plans, values, strict=True)):
+        life = life_of(events, str(number))
+        assert not broken_steps(life), (plan, life)
+        assert life[-1].state == ("failed" if isinstance(value, TaskError) else "done"), (plan, life)
+        assert isinstance(value, TaskError) or value == number
+        n_begun = len((tmp_path / str(number)).read_text())
+        assert sum(step.text.startswith(("given to", "a copy")) for step in life) >= n_begun
+        assert any(step.state in ("suspect", "on trial") for step in life) or plan[:1] != "k"
+    assert isinstance(values[0], TaskError)

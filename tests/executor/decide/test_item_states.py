@@ -1,5 +1,7 @@
 """The states of items. The oracle is a plain dict, moved one by one as the pairs written here say."""
 
+from pathlib import Path
+
 import pytest
 from examples_count import examples
 from hypothesis import given, settings
@@ -75,6 +77,18 @@ def test_the_table_is_whole_and_ends_are_final() -> None:
     assert {state for pair in found.items() for state in (pair[0][1], pair[1])} == set(STATES)
     with pytest.raises(AssertionError, match="item i7 is done: 'dealt' cannot happen to it"):
         next_state("i7", "done", "dealt")
+
+
+def test_the_page_on_faults_shows_the_table() -> None:
+    open_ = [state for state in STATES if state not in OVER]
+    page = (Path(__file__).parents[3] / "docs/explanation/faults.md").read_text(encoding="utf-8")
+    lines = page[page.index("## The states of an item") :].splitlines()
+    table = [line for line in lines if line.startswith("|")][: 2 + len(TRANSITIONS)]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert cells[0] == ["event", *open_]
+    assert cells[2:] == [
+        [event, *(after.get(one, "") for one in open_)] for event, after in TRANSITIONS.items()
+    ]
 
 
 def test_items_that_are_over_take_no_room() -> None:

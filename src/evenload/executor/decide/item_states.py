@@ -6,7 +6,7 @@ suspect ◄──────┘ something went wrong: it is tried again, one by
    └──────► on trial ──► done | failed | skipped
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from evenload.executor.decide.instruction import Indices
@@ -48,19 +48,12 @@ restored    its result is there from an earlier run
 IS_OVER = frozenset(("done", "failed", "skipped"))
 
 _NAMES = tuple(STATES)  # a state is kept as its place here; the last ones are final
-_FIRST_OVER = _NAMES.index("done")
-_OVER = bytes(range(_FIRST_OVER, len(_NAMES)))
-_SUSPECT = bytes((_NAMES.index("suspect"), _NAMES.index("on trial")))
-_REFUSED = 255
-_NEXT = {
-    event: bytes(_NAMES.index(after[name]) if name in after else _REFUSED for name in _NAMES).ljust(
-        256, b"\xff"
-    )
-    for event, after in TRANSITIONS.items()
-}
+_CODES = {name: code for code, name in enumerate(_NAMES)}
+_FIRST_OVER = _CODES["done"]
+_SUSPECT = ("suspect", "on trial")
 _ENDS = {event for event, after in TRANSITIONS.items() if IS_OVER.issuperset(after.values())}
 _USUAL = {  # event -> first state that it may happen to, the state after it, whether that is final
-    event: (*(bytes((_NAMES.index(name),)) for name in next(iter(after.items()))), event in _ENDS)
+    event: (*(bytes((_CODES[name],)) for name in next(iter(after.items()))), event in _ENDS)
     for event, after in TRANSITIONS.items()
 }
 _SHORTEST_CUT = 65_536  # items that get over, before the first bytes are cut off
@@ -96,7 +89,7 @@ class ItemStates:
     def add(self, n: int) -> None:
         """Add ``n`` items, which wait."""
         if self.n_over >= self._next_cut:
-            n_gone = len(self._states) - len(self._states.lstrip(_OVER))
+            n_gone = len(self._states) - len(self._states.lstrip(bytes(_CODES[name] for name in IS_OVER)))
             del self._states[:n_gone]
             self._first += n_gone
             self._next_cut = self.n_over + max(_SHORTEST_CUT, len(self._states))
@@ -107,13 +100,12 @@ class ItemStates:
         """Let ``event`` happen to ``items``. Raises AssertionError if the table does not allow it to one."""
         if isinstance(items, range) and self.moved_alike(items, event):
             return
-        first, states = self._first, self._states
-        for item in items:
-            if item < first:
-                next_state(item, self[item], event)
-        before = bytes([states[item - first] for item in items])
-        for item, state in zip(items, self._moved(items, before, event), strict=True):
-            states[item - first] = state
+        before = [self[item] for item in items]
+        after = [next_state(item, state, event) for item, state in zip(items, before, strict=True)]
+        for item, state in zip(items, after, strict=True):
+            self._states[item - self._first] = _CODES[state]
+        self.n_over += len(after) * (event in _ENDS)
+        self.n_suspects += sum(map(after.count, _SUSPECT)) - sum(map(before.count, _SUSPECT))
 
     def moved_alike(self, items: range, event: str) -> bool:
         """Let ``event`` happen to consecutive items that nothing else has happened to; False if it has."""
@@ -129,16 +121,6 @@ class ItemStates:
             self.n_over += n
         return True
 
-    def _moved(self, items: Sequence[int], before: bytes, event: str) -> bytes:
-        after = before.translate(_NEXT[event])
-        if _REFUSED in after:
-            at = after.index(_REFUSED)
-            next_state(items[at], _NAMES[before[at]], event)
-        if event in _ENDS:
-            self.n_over += len(after)
-        self.n_suspects += _n_suspects(after) - _n_suspects(before)
-        return after
-
     def is_over(self, item: int) -> bool:
         return item < self._first or self._states[item - self._first] >= _FIRST_OVER
 
@@ -148,11 +130,4 @@ class ItemStates:
 
     def suspects(self, items: Iterable[int]) -> list[int]:
         """Return those of ``items`` that are tried again, one by one."""
-        if not self.n_suspects:
-            return []
-        first, states = self._first, self._states
-        return [item for item in items if item >= first and states[item - first] in _SUSPECT]
-
-
-def _n_suspects(states: bytes | bytearray) -> int:
-    return sum(map(states.count, _SUSPECT))
+        return [item for item in items if self[item] in _SUSPECT] if self.n_suspects else []
