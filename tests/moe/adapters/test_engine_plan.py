@@ -158,9 +158,11 @@ def planned_by_vllm(price, loads, old):
     return policy.rebalance_experts(torch.from_numpy(loads), 12, 1, 1, 4, torch.from_numpy(old)).numpy()
 
 
-def planned_by_sglang(price, loads, old):
-    """As its manager asks: the map in use is where SGLang keeps it."""
+def planned_by_sglang(price, loads, old, dispatch="lp"):
+    """As its manager asks: the map in use, and how tokens are divided, are where SGLang keeps them."""
     location = types.ModuleType(sglang.LOCATION)
+    execution = types.SimpleNamespace(moe=types.SimpleNamespace(ep_dispatch_algorithm=dispatch))
+    location.get_exec = lambda: execution
     in_use = types.SimpleNamespace(physical_to_logical_map_cpu=torch.from_numpy(old))
     location.get_global_expert_location_metadata = lambda: in_use
 
@@ -173,7 +175,14 @@ def planned_by_sglang(price, loads, old):
         return sglang.by_one_or_all(compute, None, torch.from_numpy(loads)[None], broadcast_over_world=False)
 
 
-@pytest.mark.parametrize(("planned", "peak_of"), [(planned_by_vllm, peak), (planned_by_sglang, routed_peak)])
+def planned_for_an_equal_split(price, loads, old):
+    return planned_by_sglang(price, loads, old, "dynamic")
+
+
+@pytest.mark.parametrize(
+    ("planned", "peak_of"),
+    [(planned_by_vllm, peak), (planned_by_sglang, routed_peak), (planned_for_an_equal_split, peak)],
+)
 @settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_moved(planned, peak_of, seed):
@@ -200,6 +209,24 @@ def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_
     assert spent <= 1.02 * never + worst + 1e-3
     assert price < 1e6 or not n_moved
     event(f"layers moved: {n_moved > 0}")
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(0, 10**9))
+def test_sglangs_search_is_no_less_even_than_its_own_plan_as_it_divides_tokens(seed):
+    """Without a solver SGLang splits an expert's tokens equally; the oracle is EPLB in plain Python."""
+    rng = np.random.default_rng(seed)
+    n_gpus, width = int(rng.integers(2, 6)), int(rng.integers(2, 5))
+    n_slots = n_gpus * width
+    n_experts = int(rng.integers(n_gpus, n_slots + 1))
+    loads = rng.lognormal(3, 1, (2, n_experts)).round()
+    arguments = (torch.from_numpy(loads)[None], n_slots, width, None, 1, "deepseek")
+    found = sglang.rebalance_experts(*arguments, policy="search")[0].numpy()
+    for layer in range(2):
+        theirs = twin.rebalance_layer(loads[layer], n_slots, 1, 1, n_gpus)[0]
+        assert peak(found[layer].tolist(), loads[layer], n_gpus) <= peak(theirs, loads[layer], n_gpus) * (
+            1 + 1e-5
+        )
 
 
 def test_a_gain_that_lasts_is_taken_in_an_engine():

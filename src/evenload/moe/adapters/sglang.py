@@ -2,7 +2,7 @@
 
 from evenload.moe.adapters import sglang
 sglang.install()              # placements by EPLB's policy, compiled, twice on a GPU only where more even
-sglang.install("search")      # placements by search, for batches that are routed exactly
+sglang.install("search")      # placements by search, for the way in which SGLang divides tokens
 """
 
 import logging
@@ -45,6 +45,7 @@ def rebalance_experts(
     policy: Policy = "eplb",
     active_ranks: Sequence[bool] | None = None,
     fetch_tokens: float | None = FETCH_TOKENS,
+    objective: Literal["equal", "routed"] | None = None,
 ) -> tuple[Any, Any, Any]:
     """``physical_to_logical_map`` [layers, slots], ``logical_to_all_physical_map`` [layers, experts, X]
     padded with -1, and ``expert_count`` [layers, experts]: int64 tensors on the CPU.
@@ -52,7 +53,9 @@ def rebalance_experts(
     tokens_per_expert  [windows, layers, experts] (or [layers, experts])
     algorithm          SGLang's enum member or its name. A name that ends in ``hierarchical`` keeps groups on
                        their nodes; one that begins with ``elasticity_aware`` leaves dead ranks out
-    policy             "eplb" plans for the sum of the windows; "search" for each of them, routed exactly
+    policy             "eplb" plans for the sum of the windows; "search" for each of them
+    objective          how an expert's tokens are divided over its copies, for "search": "routed" by a solver,
+                       "equal" as SGLang does without one; None: as its setting ``ep_dispatch_algorithm`` says
     fetch_tokens       what a move costs, as in ``MoveCosts``: where SGLang's manager plans for a running
                        engine by "search", the map in use gives way by ``MoveRule``; None: wherever another
                        is more even
@@ -78,8 +81,8 @@ def rebalance_experts(
     group = ("sglang.srt.distributed.parallel_state", "get_world_group")
     all_plan = _all_plan.get() and not is_elastic
     planner = EnginePlanner(
-        policy, "equal" if policy == "eplb" else "routed", "sglang.evenload", group if all_plan else None,
-        TARGET, fetch_tokens=fetch_tokens,
+        policy, "equal" if policy == "eplb" else objective or _objective(), "sglang.evenload",
+        group if all_plan else None, TARGET, fetch_tokens=fetch_tokens,
     )  # fmt: skip
     n_nodes, dead = 1 if n_kept is None else num_nodes, np.flatnonzero(~alive).tolist()
     fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=dead)
@@ -87,6 +90,15 @@ def rebalance_experts(
     phy2log = planner.plan(loads, fleet, n_kept, old)
     maps = np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, loads.shape[2])
     return torch.from_numpy(maps[0]), torch.from_numpy(maps[1]), torch.from_numpy(maps[2])
+
+
+def _objective() -> Literal["equal", "routed"]:
+    """As SGLang divides an expert's tokens over its copies in this process: by its solver, or equally."""
+    try:
+        is_solved = sys.modules[LOCATION].get_exec().moe.ep_dispatch_algorithm == "lp"
+    except (KeyError, AttributeError):  # SGLang is not there, or not set up
+        return "equal"
+    return "routed" if is_solved else "equal"
 
 
 def _in_use(shape: tuple[int, int]) -> NDArray[np.int64] | None:

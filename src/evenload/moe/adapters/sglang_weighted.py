@@ -42,7 +42,7 @@ def register(fetch_tokens: float | None = FETCH_TOKENS) -> None:
 
 def plan(tokens_per_expert: Any, *arguments: Any, **named: Any) -> Any:
     """A placement by search, as SGLang's function returns it; its loads are kept for the weights."""
-    maps = rebalance_experts(tokens_per_expert, *arguments, policy="search", **named)
+    maps = rebalance_experts(tokens_per_expert, *arguments, policy="search", objective="routed", **named)
     loads = tokens_per_expert.detach().float().cpu()
     _planned[:] = [(maps[0].clone(), loads.sum(dim=0) if loads.ndim == 3 else loads)]
     return maps
