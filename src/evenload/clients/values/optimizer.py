@@ -126,12 +126,10 @@ class SGD(Elementwise):
 
     @classmethod
     def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
-        momentum, gain = o["momentum"], 1.0 - o["dampening"]
-        if not momentum.any():
+        if "momentum" not in form:
             return {"minus_lr": -o["lr"]}
-        if (
-            gain != 1
-        ).any():  # a client without momentum has no dampening either, nor has anyone's first step
+        momentum, gain = o["momentum"], 1.0 - o["dampening"]
+        if np.any(gain != 1):  # a client without momentum has no dampening, nor has anyone's first step
             gain = np.where((t == 1) | (momentum == 0), 1.0, gain)
         return {"minus_lr": -o["lr"], "momentum": momentum, "gain": gain}
 
