@@ -88,6 +88,22 @@ def test_the_stacked_rule_is_torchs(kind, source):
         assert float(far) <= 1e-8 * max(1.0, float(params["p"].abs().max()))
 
 
+def test_a_step_of_some_clients_takes_the_numbers_that_the_code_of_all_asks_for():
+    """Clients without momentum or decay may be alone in a step. Oracle: torch.optim, one client."""
+    plain, rich = SGD(0.1), SGD(0.2, momentum=0.9, weight_decay=0.1)
+    form, grads = SGD.form([plain, rich]), torch.arange(6.0).view(3, 1, 2)
+    params, state = {"p": torch.ones(1, 2)}, {"momentum": {"p": torch.zeros(1, 2)}}
+    own = nn.Parameter(torch.ones(1, 2))
+    torchs = plain.build({"p": own})
+    for step, grad in enumerate(grads, 1):
+        own.grad = grad.clone()
+        torchs.step()
+        numbers = SGD.scalars(form, [plain], np.ones(1), np.full((1, 1), step))
+        wide = {n: torch.from_numpy(np.broadcast_to(v, (1, 1))[0].copy()).float() for n, v in numbers.items()}
+        SGD.update(form, params, {"p": grad}, state, wide)
+    assert torch.allclose(params["p"], own.detach())
+
+
 def lion(p, g, state, lr, t):
     turn = torch.sign(0.9 * state["mean"] + 0.1 * g)
     return p - lr * (turn + 0.01 * p), {"mean": 0.99 * state["mean"] + 0.01 * g}

@@ -1,8 +1,4 @@
-"""torch.optim's optimisers that work element by element, beside SGD and Adam, as values with stacked rules.
-
-Each has torch's own names and defaults. ``numbers`` gives what enters a step in float64, as torch's scalars
-are; ``rule`` is the step over stacked clients, whose tensors are [K, ...], and numbers broadcast along them.
-"""
+"""Optimisers of torch.optim that work element by element, but SGD and Adam: see ``Elementwise``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,89 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.values.optimizer import along, build_groups, check_numbers, values_of
+from evenload.clients.values.optimizer import Elementwise, Numbers, build_groups, values_of
 from evenload.errors import ConfigError, quoted
-
-Numbers = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
-    """An optimiser whose step of one number depends on this number's own gradients."""
+class _Adaptive(Elementwise):
+    """The settings that all of these optimisers have, in this order."""
 
     lr: float = 1e-2
     weight_decay: float = 0.0
-    _slots: ClassVar[tuple[str, ...]] = ()
-    _flags: ClassVar[tuple[str, ...]] = ()  # fields that decide the code of a step
-
-    def __post_init__(self) -> None:
-        numbers = {n: v for n, v in values_of(self).items() if not isinstance(v, tuple | bool)}
-        check_numbers(self, **dict.fromkeys(numbers, (0, None)))
-        betas = getattr(self, "betas", (0.0, 0.0))
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ConfigError(f"betas={quoted(betas)} are not two numbers in [0, 1)")
-
-    def build(self, named: Mapping[str, Any]) -> Any:
-        return build_groups(type(self).__name__, [(list(named.values()), values_of(self))])
-
-    def code(self) -> tuple:
-        """The parts that clients of one fused step must share."""
-        return type(self), *(getattr(self, name) for name in self._flags)
-
-    @classmethod
-    def form(cls, all_of_them: Sequence[Any]) -> tuple[str, ...]:
-        flags = [name for name in cls._flags if getattr(all_of_them[0], name)]
-        return (cls.__name__, *flags, *["decay"] * any(o.weight_decay for o in all_of_them))
-
-    @classmethod
-    def state_names(cls, form: tuple[str, ...]) -> tuple[str, ...]:
-        return cls._slots
-
-    @classmethod
-    def scalars(
-        cls, form: tuple[str, ...], opts: Sequence[Any], factor: np.ndarray, t: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        names = [n for n, v in values_of(opts[0]).items() if not isinstance(v, tuple | bool)]
-        given = {n: np.array([getattr(o, n) for o in opts], dtype=float) for n in names}
-        if hasattr(opts[0], "betas"):
-            given |= {f"beta{i + 1}": np.array([o.betas[i] for o in opts]) for i in (0, 1)}
-        lr = factor * given["lr"]
-        numbers = {**cls.numbers({**given, "lr": lr}, opts, t)}
-        if "decay" in form:
-            is_decoupled = "decoupled_weight_decay" in form
-            numbers["decay"] = 1 - lr * given["weight_decay"] if is_decoupled else given["weight_decay"]
-        return numbers
-
-    @classmethod
-    def update(
-        cls,
-        form: tuple[str, ...],
-        params: Mapping[str, Tensor],
-        grads: Mapping[str, Tensor],
-        state: Mapping[str, Mapping[str, Tensor]],
-        s: Mapping[str, Tensor],
-    ) -> None:
-        """One step in place; every tensor [K, ...], every number [K]."""
-        for name, p in params.items():
-            numbers, g = {n: along(v, p) for n, v in s.items()}, grads[name]
-            if "decay" in form and "decoupled_weight_decay" in form:
-                p.mul_(numbers["decay"])
-            elif "decay" in form:
-                g = g + p * numbers["decay"]
-            cls.rule(form, p, g, {slot: state[slot][name] for slot in cls._slots}, numbers)
-
-    @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
-        """The numbers of the ``t``-th step (from 1), from fields by name; of ``t``'s shape at most."""
-        raise NotImplementedError
-
-    @staticmethod
-    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class RMSprop(Elementwise):
+class RMSprop(_Adaptive):
     """The optimiser RMSprop, as ``torch.optim.RMSprop``."""
 
     alpha: float = 0.99
@@ -105,7 +32,7 @@ class RMSprop(Elementwise):
     _flags: ClassVar[tuple[str, ...]] = ("centered",)
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         kept = {n: o[n] for n in ("alpha", "eps", "momentum")}
         return {"minus_lr": -o["lr"], "new": 1 - o["alpha"], **kept}
 
@@ -120,7 +47,7 @@ class RMSprop(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Adagrad(Elementwise):
+class Adagrad(_Adaptive):
     """The optimiser Adagrad, as ``torch.optim.Adagrad``."""
 
     lr_decay: float = 0.0
@@ -129,7 +56,7 @@ class Adagrad(Elementwise):
     _slots: ClassVar[tuple[str, ...]] = ("sum",)
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         rate = -o["lr"] / (1 + (t - 1) * o["lr_decay"])
         return {"minus_lr": rate, "eps": o["eps"], "first": o["initial_accumulator_value"]}
 
@@ -140,7 +67,7 @@ class Adagrad(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Adadelta(Elementwise):
+class Adadelta(_Adaptive):
     """The optimiser Adadelta, as ``torch.optim.Adadelta``."""
 
     lr: float = 1.0
@@ -149,7 +76,7 @@ class Adadelta(Elementwise):
     _slots: ClassVar[tuple[str, ...]] = ("square", "steps")
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         return {"minus_lr": -o["lr"], "rho": o["rho"], "new": 1 - o["rho"], "eps": o["eps"]}
 
     @staticmethod
@@ -161,7 +88,7 @@ class Adadelta(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Adamax(Elementwise):
+class Adamax(_Adaptive):
     """The optimiser Adamax, as ``torch.optim.Adamax``."""
 
     lr: float = 2e-3
@@ -170,7 +97,7 @@ class Adamax(Elementwise):
     _slots: ClassVar[tuple[str, ...]] = ("mean", "largest")
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         rate = -o["lr"] / (1 - o["beta1"] ** t)
         return {"minus_step": rate, "new1": 1 - o["beta1"], "beta2": o["beta2"], "eps": o["eps"]}
 
@@ -183,7 +110,7 @@ class Adamax(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class NAdam(Elementwise):
+class NAdam(_Adaptive):
     """The optimiser NAdam, as ``torch.optim.NAdam``."""
 
     lr: float = 2e-3
@@ -195,7 +122,7 @@ class NAdam(Elementwise):
     _flags: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         steps = np.arange(1, int(t.max()) + 2)[:, None]
         shares = o["beta1"] * (1 - 0.5 * 0.96 ** (steps * o["momentum_decay"]))  # [steps, clients]
         products = np.cumprod(shares.astype(np.float32), 0)  # torch keeps them in float32
@@ -222,7 +149,7 @@ class NAdam(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class RAdam(Elementwise):
+class RAdam(_Adaptive):
     """The optimiser RAdam, as ``torch.optim.RAdam``."""
 
     lr: float = 1e-3
@@ -233,7 +160,7 @@ class RAdam(Elementwise):
     _flags: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         beta2, left2 = o["beta2"], 1 - o["beta2"] ** t
         longest = 2 / (1 - beta2) - 1
         length = longest - 2 * t * beta2**t / left2
@@ -259,7 +186,7 @@ class RAdam(Elementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Rprop(Elementwise):
+class Rprop(_Adaptive):
     """The optimiser Rprop, as ``torch.optim.Rprop``; it has no weight decay."""
 
     etas: tuple[float, float] = (0.5, 1.2)
@@ -279,7 +206,7 @@ class Rprop(Elementwise):
         return build_groups("Rprop", [(list(named.values()), values)])
 
     @classmethod
-    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         pairs = {"less": "etas", "more": "etas", "low": "step_sizes", "high": "step_sizes"}
         at = {"less": 0, "more": 1, "low": 0, "high": 1}
         given = {n: np.array([getattr(one, pair)[at[n]] for one in opts]) for n, pair in pairs.items()}

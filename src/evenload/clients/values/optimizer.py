@@ -17,51 +17,50 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Tensors = Mapping[str, "Tensor"]
+Numbers = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class SGD:
-    """A stochastic gradient descent, as ``torch.optim.SGD``."""
+class Elementwise:
+    """An optimiser of torch.optim whose step of one number depends on this number's own gradients.
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    dampening: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
+    A subclass is a dataclass with torch's own names and defaults, ``lr`` and ``weight_decay`` among them.
+    ``numbers`` gives what enters a step in float64, as torch's scalars are; ``rule`` is the step over stacked
+    clients, whose tensors are [K, ...], and numbers broadcast along them.
+    """
+
+    __slots__ = ()
+    _slots: ClassVar[tuple[str, ...]] = ()
+    _flags: ClassVar[tuple[str, ...]] = ()  # fields that decide the code of a step
+    _parts: ClassVar[tuple[str, ...]] = ()  # numbers whose part of the code is left out if all have 0
 
     def __post_init__(self) -> None:
-        check_numbers(self, lr=(0, None), momentum=(0, None), weight_decay=(0, None))
-        if self.nesterov and (self.momentum <= 0 or self.dampening):
-            raise ConfigError("nesterov needs a momentum above 0 and no dampening")
+        check_numbers(self, *_numbers_of(self))
+        betas = getattr(self, "betas", (0.0, 0.0))
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ConfigError(f"betas={quoted(betas)} are not two numbers in [0, 1)")
 
     def build(self, named: Mapping[str, Any]) -> Any:
-        return build_groups("SGD", [(list(named.values()), values_of(self))])
+        return build_groups(type(self).__name__, [(list(named.values()), values_of(self))])
 
     def code(self) -> tuple:
         """The parts that clients of one fused step must share."""
-        return SGD, self.nesterov
+        return type(self), *(getattr(self, name) for name in self._flags)
 
-    @staticmethod
-    def form(all_of_them: Sequence["SGD"]) -> tuple[str, ...]:
+    @classmethod
+    def form(cls, all_of_them: Sequence[Any]) -> tuple[str, ...]:
         """The parts of the stacked rule that any of these clients needs, which decide its code."""
-        parts = {
-            "momentum": any(o.momentum for o in all_of_them),
-            "decay": any(o.weight_decay for o in all_of_them),
-        }
-        return (
-            "SGD",
-            *(part for part, is_on in parts.items() if is_on),
-            *["nesterov"] * all_of_them[0].nesterov,
-        )
+        flags = [name for name in cls._flags if getattr(all_of_them[0], name)]
+        parts = [name for name in cls._parts if any(getattr(o, name) for o in all_of_them)]
+        return (cls.__name__, *flags, *parts, *["decay"] * any(o.weight_decay for o in all_of_them))
 
-    @staticmethod
-    def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
+    @classmethod
+    def state_names(cls, form: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the state kept per parameter."""
-        return ("momentum",) if "momentum" in form else ()
+        return cls._slots
 
-    @staticmethod
+    @classmethod
     def scalars(
-        form: tuple[str, ...], opts: Sequence["SGD"], factor: np.ndarray, t: np.ndarray
+        cls, form: tuple[str, ...], opts: Sequence[Any], factor: np.ndarray, t: np.ndarray
     ) -> dict[str, np.ndarray]:
         """The numbers of each client's ``t``-th step (from 1); ``factor`` scales the learning rate.
 
@@ -69,35 +68,81 @@ class SGD:
         factor [1] for all steps, too; each number broadcasts to [steps, clients], and has one axis only if
         all steps share it.
         """
-        numbers = {"minus_lr": -factor * np.array([o.lr for o in opts])}
-        if "momentum" in form:
-            momentum = numbers["momentum"] = np.array([o.momentum for o in opts])
-            # A client without momentum has no dampening either, nor has anyone's first step.
-            gain = 1.0 - np.array([o.dampening for o in opts])
-            is_damped = bool((gain != 1).any())
-            numbers["gain"] = np.where((t == 1) | (momentum == 0), 1.0, gain) if is_damped else gain
+        given = {n: np.array([getattr(o, n) for o in opts], dtype=float) for n in _numbers_of(opts[0])}
+        if hasattr(opts[0], "betas"):
+            given |= {f"beta{i + 1}": np.array([o.betas[i] for o in opts]) for i in (0, 1)}
+        lr = factor * given["lr"]
+        numbers = {**cls.numbers(form, {**given, "lr": lr}, opts, t)}
         if "decay" in form:
-            numbers["decay"] = np.array([o.weight_decay for o in opts])
+            is_decoupled = "decoupled_weight_decay" in form
+            numbers["decay"] = 1 - lr * given["weight_decay"] if is_decoupled else given["weight_decay"]
         return numbers
 
-    @staticmethod
+    @classmethod
     def update(
-        form: tuple[str, ...], params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
+        cls, form: tuple[str, ...], params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
     ) -> None:
-        """One step in place; every tensor [K, ...], every scalar [K]."""
+        """One step in place; every tensor [K, ...], every number [K]."""
+        slots, decays = cls.state_names(form), "decay" in form
+        is_decoupled = decays and "decoupled_weight_decay" in form
         for name, p in params.items():
-            g = grads[name]
-            if "decay" in form:
-                g = g + p * along(s["decay"], p)
-            if "momentum" in form:
-                buffer = state["momentum"][name]
-                buffer.mul_(along(s["momentum"], p)).addcmul_(g, along(s["gain"], p))
-                g = g + buffer * along(s["momentum"], p) if "nesterov" in form else buffer
-            p.addcmul_(g, along(s["minus_lr"], p))
+            numbers, g = {n: along(v, p) for n, v in s.items()}, grads[name]
+            if is_decoupled:
+                p.mul_(numbers["decay"])
+            elif decays:
+                g = g + p * numbers["decay"]
+            cls.rule(form, p, g, {slot: state[slot][name] for slot in slots}, numbers)
+
+    @classmethod
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        """The numbers of the ``t``-th step (from 1), from fields by name; of ``t``'s shape at most."""
+        raise NotImplementedError
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: "Tensor", g: "Tensor", state: Any, s: Any) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class SGD(Elementwise):
+    """A stochastic gradient descent, as ``torch.optim.SGD``."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    _flags: ClassVar[tuple[str, ...]] = ("nesterov",)
+    _parts: ClassVar[tuple[str, ...]] = ("momentum",)
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "lr", "momentum", "weight_decay")
+        if self.nesterov and (self.momentum <= 0 or self.dampening):
+            raise ConfigError("nesterov needs a momentum above 0 and no dampening")
+
+    @classmethod
+    def state_names(cls, form: tuple[str, ...]) -> tuple[str, ...]:
+        return ("momentum",) if "momentum" in form else ()
+
+    @classmethod
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        if "momentum" not in form:
+            return {"minus_lr": -o["lr"]}
+        momentum, gain = o["momentum"], 1.0 - o["dampening"]
+        if np.any(gain != 1):  # a client without momentum has no dampening, nor has anyone's first step
+            gain = np.where((t == 1) | (momentum == 0), 1.0, gain)
+        return {"minus_lr": -o["lr"], "momentum": momentum, "gain": gain}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: "Tensor", g: "Tensor", state: Any, s: Any) -> None:
+        if "momentum" in form:
+            buffer = state["momentum"].mul_(s["momentum"]).addcmul_(g, s["gain"])
+            g = g + buffer * s["momentum"] if "nesterov" in form else buffer
+        p.addcmul_(g, s["minus_lr"])
+
+
+@dataclass(frozen=True, slots=True)
+class Adam(Elementwise):
     """The optimiser Adam, as ``torch.optim.Adam``; weight decay is added to the gradient."""
 
     lr: float = 1e-3
@@ -105,64 +150,33 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     amsgrad: bool = False
-    _name: ClassVar[str] = "Adam"
-
-    def __post_init__(self) -> None:
-        check_numbers(self, lr=(0, None), weight_decay=(0, None), eps=(0, None))
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"betas={self.betas} are not both in [0, 1)")
-
-    def build(self, named: Mapping[str, Any]) -> Any:
-        return build_groups(self._name, [(list(named.values()), values_of(self))])
-
-    def code(self) -> tuple:
-        """The parts that clients of one fused step must share."""
-        return type(self), self.amsgrad
+    decoupled_weight_decay: ClassVar[bool] = False
+    _flags: ClassVar[tuple[str, ...]] = ("amsgrad", "decoupled_weight_decay")
 
     @classmethod
-    def form(cls, all_of_them: Sequence["Adam"]) -> tuple[str, ...]:
-        is_decayed = any(o.weight_decay for o in all_of_them)
-        return (cls._name, *["decay"] * is_decayed, *["amsgrad"] * all_of_them[0].amsgrad)
-
-    @staticmethod
-    def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
+    def state_names(cls, form: tuple[str, ...]) -> tuple[str, ...]:
         return ("mean", "square", *["largest"] * ("amsgrad" in form))
 
-    @staticmethod
-    def scalars(
-        form: tuple[str, ...], opts: Sequence["Adam"], factor: np.ndarray, t: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        lr = factor * np.array([o.lr for o in opts])
-        beta1, beta2 = (np.array([o.betas[i] for o in opts]) for i in (0, 1))
-        decay = np.array([o.weight_decay for o in opts])
+    @classmethod
+    def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
         return {
-            "minus_step": -lr / (1 - beta1**t),
-            "root": np.sqrt(1 - beta2**t),
-            "new1": 1 - beta1,
-            "beta2": beta2,
-            "new2": 1 - beta2,
-            "eps": np.array([o.eps for o in opts]),
-            "decay": decay,
-            "keep": 1 - lr * decay,
+            "minus_step": -o["lr"] / (1 - o["beta1"] ** t),
+            "root": np.sqrt(1 - o["beta2"] ** t),
+            "new1": 1 - o["beta1"],
+            "beta2": o["beta2"],
+            "new2": 1 - o["beta2"],
+            "eps": o["eps"],
         }
 
     @staticmethod
-    def update(
-        form: tuple[str, ...], params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
-    ) -> None:
-        for name, p in params.items():
-            g, mean, square = grads[name], state["mean"][name], state["square"][name]
-            if "decay" in form and form[0] == "AdamW":
-                p.mul_(along(s["keep"], p))
-            elif "decay" in form:
-                g = g + p * along(s["decay"], p)
-            mean.lerp_(g, along(s["new1"], p).expand_as(g))
-            square.mul_(along(s["beta2"], p)).addcmul_(g * g, along(s["new2"], p))
-            if "amsgrad" in form:
-                largest = state["largest"][name]
-                square = largest.copy_(largest.maximum(square))
-            denominator = square.sqrt().div_(along(s["root"], p)).add_(along(s["eps"], p))
-            p.addcmul_(mean / denominator, along(s["minus_step"], p))
+    def rule(form: tuple[str, ...], p: "Tensor", g: "Tensor", state: Any, s: Any) -> None:
+        mean, square = state["mean"], state["square"]
+        mean.lerp_(g, s["new1"].expand_as(g))
+        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        if "amsgrad" in form:
+            square = state["largest"].copy_(state["largest"].maximum(square))
+        denominator = square.sqrt().div_(s["root"]).add_(s["eps"])
+        p.addcmul_(mean / denominator, s["minus_step"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +184,7 @@ class AdamW(Adam):
     """The optimiser AdamW, as ``torch.optim.AdamW``; weight decay shrinks the parameters themselves."""
 
     weight_decay: float = 1e-2
-    _name: ClassVar[str] = "AdamW"
+    decoupled_weight_decay: ClassVar[bool] = True
 
 
 class Optimizer(Protocol):
@@ -222,10 +236,16 @@ def values_of(optimizer: Any) -> dict[str, Any]:
     return {f.name: getattr(optimizer, f.name) for f in fields(optimizer)}
 
 
-def check_numbers(optimizer: Any, **ranges: tuple[float | None, float | None]) -> None:
-    for name, (low, _) in ranges.items():
+def _numbers_of(optimizer: Any) -> list[str]:
+    """The fields of an optimiser that are numbers."""
+    return [n for n, value in values_of(optimizer).items() if not isinstance(value, tuple | list | bool)]
+
+
+def check_numbers(optimizer: Any, *names: str) -> None:
+    """Raise ConfigError unless each of these fields is a finite number of 0 or more."""
+    for name in names:
         value = getattr(optimizer, name)
-        if not (isinstance(value, int | float) and np.isfinite(value) and value >= (low or 0)):
+        if not (isinstance(value, int | float) and np.isfinite(value) and value >= 0):
             raise ConfigError(
-                f"{type(optimizer).__name__}({name}={quoted(value)}) is not a finite number >= {low}"
+                f"{type(optimizer).__name__}({name}={quoted(value)}) is not a finite number >= 0"
             )

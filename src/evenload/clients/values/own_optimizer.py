@@ -34,7 +34,7 @@ class OwnOptimizer:
                 f"OwnOptimizer(init={quoted(self.init)}, step={quoted(self.step)})",
                 hint="both are functions: init(p) -> state, step(p, g, state, lr, t) -> (p, state)",
             )
-        check_numbers(self, lr=(0, None))
+        check_numbers(self, "lr")
 
     def build(self, named: Mapping[str, Any]) -> Any:
         own = self
@@ -127,7 +127,7 @@ class TorchOptimizer:
                 f"{kind.__name__} needs more than a gradient in each step", hint="write a `step`"
             )
         object.__setattr__(self, "kind", kind)
-        check_numbers(self, lr=(0, None))
+        check_numbers(self, "lr")
         if not isinstance(self.options, Mapping | tuple | list):
             raise ConfigError(
                 f"TorchOptimizer(options={quoted(self.options)})", hint='give a dict: {"lambd": 0.01}'
