@@ -1,7 +1,7 @@
 """Builds the parts of a run from its job and its plan: dispatcher, workers, replanner, journal."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,8 @@ def build_parts(
     spec, log = context.spec, context.log
     names = [stage.name for stage in spec.stages]
     inputs = StageInputs(spec, context.flow, context.run_folder, log)
-    dispatcher = _dispatcher(spec, planned, context.flow, inputs, holds=policy.startswith("measured"))
+    copyable = () if fleet.machines is not None else _copyable(spec)
+    dispatcher = _dispatcher(spec, planned, context.flow, inputs, policy, copyable)
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
     setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
@@ -158,7 +159,12 @@ def build_parts(
 
 
 def _dispatcher(
-    spec: JobSpec, planned: PlannedJob, flow: ItemFlow, inputs: StageInputs, *, holds: bool
+    spec: JobSpec,
+    planned: PlannedJob,
+    flow: ItemFlow,
+    inputs: StageInputs,
+    policy: str,
+    copyable: Collection[int],
 ) -> GroupScheduler:
     stages = dict(enumerate(spec.stages))
     memory = [one for one in planned.plan.memory if one.free_bytes is not None]
@@ -166,7 +172,8 @@ def _dispatcher(
         planned.plan.phases,
         [stage.name for stage in spec.stages],
         queue=spec.schedule.queue,
-        holds=holds,
+        policy=policy,
+        copyable=copyable,
         fits={stage.name: stage.fit for stage in spec.stages},
         oom=spec.errors.oom,
         free={one.device: one.free_bytes for one in memory if one.free_bytes is not None},
@@ -182,6 +189,12 @@ def _dispatcher(
         graph=spec.graph,
         priority_of=_priority_of(spec, flow),
     )
+
+
+def _copyable(spec: JobSpec) -> list[int]:
+    """Stages of which two workers may run one item: not those that another interpreter's files come from."""
+    stages = enumerate(spec.stages)
+    return [at for at, one in stages if one.repeatable and one.n_in_flight == 1 and one.python is None]
 
 
 def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:
