@@ -52,8 +52,8 @@ class Copies:
             device = _as_device(one, stage)
             devices.append(device)
             ((task, since_s),) = one.running.items()
-            if task in one.extra and one.id not in self._running.get(task, ()):
-                continue  # it was done elsewhere
+            if self.is_done_elsewhere(one, task):
+                continue
             number = len(tasks)
             chunk = ChunkInFlight(number, one.id, range(number, number + 1), 1.0, since_s, 1, first.get(task))
             chunk.is_struck = not self._may_run(group, task)
@@ -104,6 +104,10 @@ class Copies:
     def is_copy(self, group: str, task: StageTask) -> bool:
         """Whether ``group`` was given the task while another ran it."""
         return (group, task) in self._given
+
+    def is_done_elsewhere(self, group: DeviceGroup, task: StageTask) -> bool:
+        """Whether an attempt of ``group`` that goes on counts no more."""
+        return task in group.extra and group.id not in self._running.get(task, ())
 
     def wake_s(self, now: float) -> float | None:
         """Seconds until the policy wants to be asked again; None if it waits for news."""

@@ -71,8 +71,9 @@ class GroupScheduler:
         self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
         policy = policy_from_name(policy)
+        self.is_measured = isinstance(policy, Measured)
         self.copies = Copies(policy, copyable, self._may_run_copy)
-        self._chooser = WorkChooser(self._state, queue, isinstance(policy, Measured))
+        self._chooser = WorkChooser(self._state, queue, self.is_measured)
         self.stages, self.groups = self._state.stages, self._state.groups
         self._roster = GroupRoster(self.groups, barred or {})
         self.drained = self._roster.drained

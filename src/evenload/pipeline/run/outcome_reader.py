@@ -121,6 +121,14 @@ class OutcomeReader:
             if task not in once:
                 self._fail(task, group, ("WorkerLost", text, message.last_words))
 
+    def superseded(self, worker: Worker) -> None:
+        """Note what ``worker`` still runs at the end of the run although another has done it."""
+        now = time.monotonic()
+        for task, since_s in self._dispatcher.running_on(worker.slot).items():
+            if self._dispatcher.copies.is_done_elsewhere(self._dispatcher.groups[worker.slot], task):
+                is_copy = self._dispatcher.copies.is_copy(worker.slot, task)
+                self._span(worker, task, since_s, now, "superseded", is_copy=is_copy, is_ended=False)
+
     def not_again(self, tasks: Iterable[StageTask], group: str, reason: str, last_words: str = "") -> None:
         """The worker of these ended, ``reason`` says how, and their stage is not ``repeatable``."""
         text = (
@@ -266,9 +274,9 @@ class OutcomeReader:
 
     def _span(
         self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str,
-        waited_s: float = 0.0, cpu_s: float | None = None, *, is_copy: bool = False,
+        waited_s: float = 0.0, cpu_s: float | None = None, *, is_copy: bool = False, is_ended: bool = True,
     ) -> None:  # fmt: skip
-        busy_s = stop_s - start_s if status != "lost" else 0.0
+        busy_s = stop_s - start_s if status != "lost" and is_ended else 0.0
         self._record.span(
             self._stages[task.stage], worker.slot, worker.name, (task.strand,), start_s, stop_s,
             busy_s, status, "", start_s, is_copy, None, waited_s, cpu_s,

@@ -154,7 +154,7 @@ def build_parts(
         MachineWatch(fleet.machines, fleet.use if fleet.follows else None, changes, log),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),
-        _replanner(context, planned, dispatcher, driver, fleet) if policy.startswith("measured") else None,
+        _replanner(context, planned, dispatcher, driver, fleet) if dispatcher.is_measured else None,
     )
 
 
@@ -192,9 +192,13 @@ def _dispatcher(
 
 
 def _copyable(spec: JobSpec) -> list[int]:
-    """Stages of which two workers may run one item: not those that another interpreter's files come from."""
-    stages = enumerate(spec.stages)
-    return [at for at, one in stages if one.repeatable and one.n_in_flight == 1 and one.python is None]
+    """Stages of which two workers may run one item.
+
+    Not those that ask a server, which would do the item twice, nor those in another interpreter, which gives
+    its files their last names itself.
+    """
+    alone = ((at, one) for at, one in enumerate(spec.stages) if one.repeatable and one.n_in_flight == 1)
+    return [at for at, one in alone if one.python is None and one.kind != "openai"]
 
 
 def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:

@@ -147,6 +147,8 @@ class StageDriver:
         self._supervisor.wake()
 
     def close(self, grace_s: float = GRACE_S) -> None:
+        for worker in self._supervisor.workers.values():
+            self.outcomes.superseded(worker)
         try:
             if self._kept is None:
                 self._supervisor.close(grace_s)
