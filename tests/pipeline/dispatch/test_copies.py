@@ -54,6 +54,7 @@ def test_each_task_ends_once_whichever_attempt_dies_is_ended_or_is_slow(
 ) -> None:
     """The oracle is the course of the items, which refuses a second end of a task and waits for each."""
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
+    item_s = {device: rng.choice([0.1, 1.0, 5.0]) for device in devices}
     modes = ["data_parallel", "swap"]
     plans = [phases_of_mode(mode, STAGES, devices) for mode in modes]
     plans.append(random_phases(rng, STAGES, devices, n_items))
@@ -63,7 +64,7 @@ def test_each_task_ends_once_whichever_attempt_dies_is_ended_or_is_slow(
     )
     played = Fleet(
         dispatcher, flow(n_items), rng=rng, p_death=p_death, p_saving=p_saving, p_slow=p_slow,
-        plans=plans[1:], p_change=p_change, item_s={device: rng.choice([0.1, 1.0, 5.0]) for device in devices},
+        plans=plans[1:], p_change=p_change, item_s=item_s,
     )  # fmt: skip
     try:
         played.go()

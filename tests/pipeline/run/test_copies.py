@@ -7,6 +7,7 @@ import pytest
 
 from evenload.events import Span, read_events
 from evenload.pipeline import Pipeline
+from evenload.report.html import view_of
 
 STAGES = """
 import os, time
@@ -45,8 +46,8 @@ version: 1
 job: {name: copies, inputs: {jsonl: rows.jsonl}, out: run}
 devices: cpu*2
 stages:
-  - {name: draw, target: 'stages.py:Draw', outputs: {drawn: txt}}
-  - {name: weigh, target: 'stages.py:Weigh'}
+  - {name: draw, target: 'stages.py:Draw', outputs: {drawn: txt}, estimate: {item_s: 0.02, load_s: 0.0}}
+  - {name: weigh, target: 'stages.py:Weigh', estimate: {item_s: 0.02, load_s: 0.0}}
 report: {html: false, trace: false}
 """
 
@@ -67,8 +68,13 @@ def test_the_first_result_counts_and_the_late_one_changes_no_byte(tmp_path: Path
     assert result[0].outputs["weight"] == len("by the copy")
     files = [name for _, _, names in os.walk(tmp_path / "run") for name in names]
     assert not [name for name in files if name.endswith(".tmp")]
-    spans = [one for one in read_events(tmp_path / "run") if isinstance(one, Span) and one.stage == "draw"]
+    events = list(read_events(tmp_path / "run"))
+    spans = [one for one in events if isinstance(one, Span) and one.stage == "draw"]
     assert sum(one.duplicate for one in spans) == 1
-    assert result.counts["items"]["done"] == 9
+    (first,) = (one for one in spans if one.index == 0 and not one.duplicate)
+    assert first.status in (("superseded", "lost") if dies else ("superseded",))
+    shown = view_of(events).plan.to_json()
+    assert shown is not None
+    assert [one["n_measured"] for one in shown["by_stage"]] == [9, 9]
     again = Pipeline.from_yaml(tmp_path / "job.yaml").run()
     assert again.n_restored == 18

@@ -16,6 +16,8 @@ from evenload.balance.policy.in_flight import ChunkInFlight
 from evenload.pipeline.dispatch.course.strand import StageTask
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 
+LAUNCH_S = 0.005  # of an order and its answer: what is late by a few of these is not worth a copy
+
 
 class Copies:
     """The tasks of a run that several groups run at once: the first result counts, the others do not.
@@ -121,5 +123,5 @@ class Copies:
 def _as_device(group: DeviceGroup, stage: int, load_s: float = 0.0) -> DeviceState:
     """What a policy should know of ``group``, as a device for items of ``stage``."""
     item_s = group.item_s.get(stage)
-    estimate = CostEstimate(None if item_s is None else Cost(load_s, max(item_s, 1e-12)))
+    estimate = CostEstimate(None if item_s is None else Cost(load_s + LAUNCH_S, max(item_s, 1e-12)))
     return DeviceState(group.id, estimate=estimate, is_up=True)
