@@ -161,37 +161,28 @@ def staged_path(path: Path, worker: int) -> Path:
     return path.with_name(f"{path.name}.{worker}.tmp")
 
 
-def write_output(path: Path, content: bytes, *, is_staged: bool = False) -> None:
-    """Write a file that a stage made, as ``write_atomically``; ``is_staged``: ``path`` is no last name.
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a stage made, as ``write_atomically``.
 
     Raises EvenloadError where the folder takes no results any more: that is no fault of the item.
     """
     try:
-        (write_synced if is_staged else write_atomically)(path, content)
+        write_atomically(path, content)
     except OSError as error:
         if not is_unwritable(error):
             raise
         raise EvenloadError(f"{UNWRITABLE}: {path}: {reason_of(error)}") from error
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write and fsync; an error leaves no file."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write, fsync, rename: after a crash the file is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(path, "wb", opener=_for_others_to_read) as file:
+        with open(partial, "wb", opener=_for_others_to_read) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write, fsync, rename: after a crash the file is there whole, or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    write_synced(partial, content)
-    try:
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

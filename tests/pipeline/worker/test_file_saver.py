@@ -36,9 +36,7 @@ def test_whoever_brings_more_than_the_disk_takes_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_write = threading.Event()
-    monkeypatch.setattr(
-        "evenload.pipeline.worker.file_saver.write_output", lambda *_, **__: may_write.wait(60)
-    )
+    monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_output", lambda *_: may_write.wait(60))
     monkeypatch.setattr("evenload.pipeline.worker.file_saver.MOST_WAITING_BYTES", 10)
     assert MOST_WAITING_BYTES > 10
     saver, is_in = FileSaver(), threading.Event()

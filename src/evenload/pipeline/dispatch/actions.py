@@ -41,7 +41,6 @@ class RunTasks:
     key   what is equal in all of them; None: it is one that runs alone
     most  so many could have been run together there
     asks  do not run them, but say the key of each
-    is_copy  another group runs them already; the first result counts
     """
 
     group: str
@@ -50,7 +49,6 @@ class RunTasks:
     key: str | None = None
     most: int = 1
     asks: bool = False
-    is_copy: bool = False
 
 
 Action = StartWorker | StopWorker | LoadStage | RunTasks

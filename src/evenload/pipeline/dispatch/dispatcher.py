@@ -178,7 +178,7 @@ class GroupScheduler:
                 return self._state.load(group, assignment, now)
             self.copies.begin(task, group, others)
             group.take([task], now)
-            return RunTasks(group.id, (task,), "a copy: its device needs long", is_copy=True)
+            return RunTasks(group.id, (task,), "a copy: its device needs long")
         return None
 
     def _may_run_copy(self, group: DeviceGroup, task: StageTask) -> bool:

@@ -147,9 +147,9 @@ class StageDriver:
         self._supervisor.wake()
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        for worker in self._supervisor.workers.values():
-            self.outcomes.superseded(worker)
         try:
+            for worker in self._supervisor.workers.values():
+                self.outcomes.superseded(worker)
             if self._kept is None:
                 self._supervisor.close(grace_s)
             else:

@@ -25,16 +25,8 @@ class FileSaver:
         self._changed = threading.Condition()
         self._n_waiting_bytes = 0
 
-    def save(
-        self,
-        files: Sequence[tuple[Path, bytes]],
-        then: Callable[[Exception | None], None],
-        *,
-        is_staged: bool = False,
-    ) -> None:
+    def save(self, files: Sequence[tuple[Path, bytes]], then: Callable[[Exception | None], None]) -> None:
         """Queue ``files``, to be written in their order; waits only while very many bytes are queued.
-
-        ``is_staged``: under names that are not their last.
 
         ``then`` is called from a thread once they are on disk, with None or the error.
         """
@@ -46,7 +38,7 @@ class FileSaver:
             thread = threading.Thread(target=self._work, name="evenload-save", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._todo.put((files, n_bytes, then, is_staged))
+        self._todo.put((files, n_bytes, then))
 
     def close(self) -> None:
         """Wait until everything is written, and end the threads."""
@@ -58,11 +50,11 @@ class FileSaver:
 
     def _work(self) -> None:
         while (request := self._todo.get()) is not None:
-            files, n_bytes, then, is_staged = request
+            files, n_bytes, then = request
             fault: Exception | None = None
             try:
                 for path, content in files:
-                    write_output(path, content, is_staged=is_staged)
+                    write_output(path, content)
             except Exception as error:
                 fault = error
             with self._changed:
@@ -72,4 +64,4 @@ class FileSaver:
                 then(fault)
 
 
-_SaveRequest = tuple[Sequence[tuple[Path, bytes]], int, Callable[[Exception | None], None], bool]
+_SaveRequest = tuple[Sequence[tuple[Path, bytes]], int, Callable[[Exception | None], None]]

@@ -197,11 +197,10 @@ class LoadedStage:
             assert outcome.task is not None
             files = [content for _, content in contents]
             self._saver.send(outcome.task, dict(zip(made.files, files, strict=True)), then)
-        elif one.staged is None:
-            self._saver.save(contents, then)
         else:
-            staged = [(staged_path(path, one.staged), content) for path, content in contents]
-            self._saver.save(staged, then, is_staged=True)
+            if one.staged is not None:
+                contents = [(staged_path(path, one.staged), content) for path, content in contents]
+            self._saver.save(contents, then)
         return interim
 
     def _contents(self, made: StageOutput) -> list[tuple[Path, bytes]]:

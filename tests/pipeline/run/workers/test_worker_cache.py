@@ -194,7 +194,7 @@ def test_who_still_writes_files_when_its_run_ended_does_not_stay(
         exchange(job.parent / "late", "stop", wait_s=60)
         may_write.set()
 
-    def write_late(path: Path, content: bytes, **_: bool) -> None:
+    def write_late(path: Path, content: bytes) -> None:
         begun.append(path)
         if len(begun) == 2:  # the loop knows that the first item is computed, and goes on with the second
             threading.Thread(target=stop, daemon=True).start()
