@@ -165,13 +165,14 @@ class GroupScheduler:
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
         for assignment in group.assignments if self.copies.stages and not group.running else ():
-            stage = assignment.stage
-            if stage not in self.copies.stages or self._state.has_more(stage) or assignment.fit.in_flight > 1:
+            stage, others = assignment.stage, self._state.running_only(assignment.stage)
+            if not others or stage not in self.copies.stages or assignment.fit.in_flight > 1:
                 continue
-            others = self._state.running_only(stage)
+            if self._state.has_more(stage):
+                continue
             is_there = group.resident.get(stage) == assignment.fit
             load_s = 0.0 if is_there else self._state.load_s_of(group, stage)
-            task = self.copies.choose(group, others, stage, load_s, now) if others else None
+            task = self.copies.choose(group, others, stage, load_s, now)
             if task is None:
                 continue
             if not is_there:

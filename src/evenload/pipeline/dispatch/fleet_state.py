@@ -84,11 +84,9 @@ class FleetState:
 
     def tasks_on(self, stage: int) -> int:
         """How many of these a worker has."""
-        return sum(
-            sum(task.stage == stage for task in (*group.running, *group.saving))
-            - sum(task.stage == stage for task in group.extra)
-            for group in self.groups.values()
-        )
+        tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
+        extra = (task for group in self.groups.values() if group.extra for task in group.extra)
+        return sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
 
     def is_over(self, stage: int) -> bool:
         """Is nothing left of it, and will nothing come?"""

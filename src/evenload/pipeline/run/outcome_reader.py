@@ -1,9 +1,11 @@
 """What workers' outcomes mean: told to the dispatcher and the record, and kept as what was measured."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from evenload.errors import reason_of
 from evenload.executor.decide.record import Record
@@ -246,14 +248,14 @@ class OutcomeReader:
 
         Returns what became of the task then.
         """
-        setup = self._setups[outcome.stage]
+        folder = self._setups[outcome.stage].run_folder
         try:
             for name in outcome.files:
-                path = setup.run_folder / outcome.outputs[name]
+                path = os.path.join(folder, outcome.outputs[name])
                 if is_over:
-                    staged_path(path, worker.number).replace(path)
+                    os.replace(staged_path(path, worker.number), path)
                 else:
-                    staged_path(path, worker.number).unlink(missing_ok=True)
+                    Path(staged_path(path, worker.number)).unlink(missing_ok=True)
         except OSError as error:
             said = UNWRITABLE if is_unwritable(error) else "its file cannot be taken"
             text = f"{said}: {reason_of(error, with_path=True)}"

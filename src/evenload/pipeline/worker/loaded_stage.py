@@ -199,7 +199,7 @@ class LoadedStage:
             self._saver.send(outcome.task, dict(zip(made.files, files, strict=True)), then)
         else:
             if one.staged is not None:
-                contents = [(staged_path(path, one.staged), content) for path, content in contents]
+                contents = [(Path(staged_path(path, one.staged)), content) for path, content in contents]
             self._saver.save(contents, then)
         return interim
 
