@@ -123,7 +123,8 @@ def build_parts(
     spec, log = context.spec, context.log
     names = [stage.name for stage in spec.stages]
     inputs = StageInputs(spec, context.flow, context.run_folder, log)
-    copyable = () if fleet.machines is not None else _copyable(spec)
+    is_alone = len(fleet.pool) < 2  # the run need not rename each file then, which takes 0.1 ms
+    copyable = () if is_alone or fleet.machines is not None else _copyable(spec)
     dispatcher = _dispatcher(spec, planned, context.flow, inputs, policy, copyable)
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
