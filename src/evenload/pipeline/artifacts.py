@@ -148,6 +148,14 @@ def is_unwritable(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _FORBIDDEN
 
 
+def staged_path(path: str | Path, worker: int) -> str:
+    """Return where ``worker`` writes the file ``path`` of a task that another may run at the same time.
+
+    The run gives the file of the attempt that counts its name; what is left so is removed at the end.
+    """
+    return f"{path}.{worker}.tmp"
+
+
 def write_output(path: Path, content: bytes) -> None:
     """Write a file that a stage made, as ``write_atomically``.
 

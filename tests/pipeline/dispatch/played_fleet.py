@@ -106,8 +106,8 @@ class Fleet:
         if self.saving and (not ends or min(self.saving)[0] <= min(ends)[0]):
             self.now, group, task = min(self.saving)
             self.saving.remove((self.now, group, task))
-            self.dispatcher.ended(group, task)
-            self._done(group, task)
+            if self.dispatcher.ended(group, task):
+                self._done(group, task)
             return True
         if not ends:
             return False
@@ -126,7 +126,7 @@ class Fleet:
         if running and self.rng.random() < self.p_slow:
             self.saving = [one for one in self.saving if one[1] != group]
             how = {self.rng.choice(["alone", "later"]): running}
-            assert not self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how))
+            assert self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how)) == ([], [])
             return True
         self.dispatcher.answered(group)
         if isinstance(action, LoadStage):
@@ -142,14 +142,13 @@ class Fleet:
         for task in action.tasks:
             seconds = self._seconds(group, task.stage)
             if (group, task) in self.too_large:
-                if self.dispatcher.out_of_memory(group, task) is None:
-                    self.dispatcher.ended(group, task)
+                tried = self.dispatcher.out_of_memory(group, task)
+                if tried is None and self.dispatcher.ended(group, task, is_done=False):
                     self._give_up(task, "OutOfMemory")
             elif self.rng.random() < self.p_saving:
                 self.dispatcher.made(group, task, seconds)
                 self.saving.append((self.now + self.rng.random(), group, task))
-            else:
-                self.dispatcher.ended(group, task, seconds)
+            elif self.dispatcher.ended(group, task, seconds):
                 self._done(group, task)
         return True
 

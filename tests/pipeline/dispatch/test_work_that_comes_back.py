@@ -21,7 +21,12 @@ def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devic
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
     modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]
     plans = [phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes]
-    dispatcher = GroupScheduler(rng.choice(plans[1:3]), STAGES, batch={0: BatchRule(rng.choice([1, 3]))})
+    dispatcher = GroupScheduler(
+        rng.choice(plans[1:3]),
+        STAGES,
+        batch={0: BatchRule(rng.choice([1, 3]))},
+        copyable=rng.choice([(), (0, 1)]),
+    )
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, p_slow=0.3, plans=plans)
     played.go()
     tasks = [task for _, task, _ in played.ran]

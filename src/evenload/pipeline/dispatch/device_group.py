@@ -46,6 +46,7 @@ class DeviceGroup:
     parked      stages whose model waits in host memory -> seconds until it is back
     running     task -> since when
     saving      tasks that are computed, whose files are on their way to the disk
+    extra       of both, those that count for nothing else: another group runs them as well, or has done them
     batch       stage -> most items in one call, where that is not what the job file says
     item_s      stage -> seconds for an item lately; ``n_timed`` and ``total_s``: of all so far
     lowered     stage -> its fit, where memory ran out with the planned one
@@ -66,6 +67,7 @@ class DeviceGroup:
     loading_since_s: float = 0.0
     running: dict[StageTask, float] = field(default_factory=dict)
     saving: set[StageTask] = field(default_factory=set)
+    extra: set[StageTask] = field(default_factory=set)
     batch: dict[int, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     lowered: dict[int, Fit] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class DeviceGroup:
         """Forget what the worker of the group held: it is gone."""
         self.running.clear()
         self.saving.clear()
+        self.extra.clear()
         self.resident.clear()
         self.with_lanes.clear()
         self.parked.clear()

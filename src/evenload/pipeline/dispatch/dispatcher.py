@@ -12,8 +12,10 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from evenload.balance.policy import Measured, Policy, policy_from_name
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
+from evenload.pipeline.dispatch.copies import Copies
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
 from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
@@ -31,7 +33,8 @@ class GroupScheduler:
 
     stages    their names, in order
     queue     most tasks that wait for a stage beside the one before it
-    holds     a slow group leaves the last tasks to faster ones that will be done sooner
+    policy    by which the last tasks are left to faster groups, and copied; or its name
+    copyable  stages whose tasks two groups may run at once
     fits      ways to hold each stage that may be tried when memory runs out, in their order
     oom       what is tried then: smaller_in_flight, next_fit, other_device
     free      device -> bytes that it may use, where that is known
@@ -50,7 +53,8 @@ class GroupScheduler:
         stages: Sequence[str],
         *,
         queue: int = 8,
-        holds: bool = True,
+        policy: Policy | str = "measured",
+        copyable: Collection[int] = (),
         fits: Mapping[str, Sequence[str]] | None = None,
         oom: Sequence[str] = (),
         free: Mapping[str, int] | None = None,
@@ -66,7 +70,10 @@ class GroupScheduler:
         self.is_once_only = self._suspects.is_once_only
         self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
-        self._chooser = WorkChooser(self._state, queue, holds)
+        policy = policy_from_name(policy)
+        self.is_measured = isinstance(policy, Measured)
+        self.copies = Copies(policy, copyable, self._may_run_copy)
+        self._chooser = WorkChooser(self._state, queue, self.is_measured)
         self.stages, self.groups = self._state.stages, self._state.groups
         self._roster = GroupRoster(self.groups, barred or {})
         self.drained = self._roster.drained
@@ -118,6 +125,7 @@ class GroupScheduler:
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
             self.add(self._suspects.release())
         self.waiting.stamp(now)
+        self.copies.forget_wake()
         for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
             if group.state == "up" and not group.is_ordered and not group.is_draining:
                 action = self._order(group, now)
@@ -131,12 +139,14 @@ class GroupScheduler:
     def wake_s(self, now: float) -> float | None:
         """Seconds until a worker's back-off ends, or a batch has waited long enough; None if neither does."""
         due = [group.back_off.not_before_s - now for group in self.groups.values() if group.state == "off"]
-        due.append(self.waiting.wait_s(now) or 0.0)
+        due += [self.waiting.wait_s(now) or 0.0, self.copies.wake_s(now) or 0.0]
         return min((seconds for seconds in due if seconds > 0), default=None)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
-        assignment = self._work(group, now) or self._chooser.ahead(group, now)
-        assignment = assignment or self._chooser.choose(group, now)
+        assignment = self._work(group, now)
+        if assignment is None and (action := self._copy(group, now)) is not None:
+            return action
+        assignment = assignment or self._chooser.ahead(group, now) or self._chooser.choose(group, now)
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
@@ -151,6 +161,30 @@ class GroupScheduler:
         group.take(tasks, now)
         most = self.batch_of(group.id, assignment.stage)
         return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
+
+    def _copy(self, group: DeviceGroup, now: float) -> Action | None:
+        """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
+        for assignment in group.assignments if self.copies.stages and not group.running else ():
+            stage, others = assignment.stage, self._state.running_only(assignment.stage)
+            if not others or stage not in self.copies.stages or assignment.fit.in_flight > 1:
+                continue
+            if self._state.has_more(stage):
+                continue
+            is_there = group.resident.get(stage) == assignment.fit
+            load_s = 0.0 if is_there else self._state.load_s_of(group, stage)
+            task = self.copies.choose(group, others, stage, load_s, now)
+            if task is None:
+                continue
+            if not is_there:
+                return self._state.load(group, assignment, now)
+            self.copies.begin(task, group, others)
+            group.take([task], now)
+            return RunTasks(group.id, (task,), "a copy: its device needs long")
+        return None
+
+    def _may_run_copy(self, group: DeviceGroup, task: StageTask) -> bool:
+        is_made = any(task in one.saving for one in self.groups.values())
+        return not (is_made or self._suspects.is_single(task)) and self._state.could_run(group, task)
 
     def _activate(self, group: DeviceGroup, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
@@ -289,12 +323,18 @@ class GroupScheduler:
         self._computed(group, task, seconds)
         group.saving.add(task)
 
-    def ended(self, group_id: str, task: StageTask, seconds: float | None = None) -> None:
-        """The task is over there, well or not; ``seconds`` it took if that says how fast the group is."""
+    def ended(
+        self, group_id: str, task: StageTask, seconds: float | None = None, *, is_done: bool = True
+    ) -> bool:
+        """The task is over there, well or not; ``seconds`` it took if that says how fast the group is.
+
+        Returns whether the task is over with that, see ``Copies.ended``.
+        """
         group = self.groups[group_id]
         self._computed(group, task, seconds)
         group.saving.discard(task)
         group.back_off.forgive()
+        return self.copies.ended(group, task, is_done=is_done)
 
     def _computed(self, group: DeviceGroup, task: StageTask, seconds: float | None) -> None:
         group.running.pop(task, None)
@@ -304,8 +344,7 @@ class GroupScheduler:
 
     def again(self, group_id: str, task: StageTask) -> None:
         """The task was not run after all."""
-        self.groups[group_id].give_back([task])
-        self.add([task])
+        self._put_back(self.groups[group_id], [task])
 
     def one_by_one(self, group_id: str, stage: int) -> None:
         """No batches of ``stage`` there."""
@@ -345,13 +384,18 @@ class GroupScheduler:
         if is_early and group.back_off.died(how, now, said=said, building=stage):
             assert stage is not None
             group.refused[stage] = f"its worker {how} while it loaded the model{said}"
+        given_up = self._without_copies(group, given_up)
         group.reset()
         group.state = "lost" if group.back_off.why_given_up else "off"
         return given_up
 
     def _put_back(self, group: DeviceGroup, tasks: Collection[StageTask]) -> None:
         group.give_back(tasks)
-        self.add(tasks)
+        self.add(self._without_copies(group, tasks))
+
+    def _without_copies(self, group: DeviceGroup, tasks: Iterable[StageTask]) -> list[StageTask]:
+        """Those of ``tasks``, which ended without a result in ``group``, that no other has or runs."""
+        return [task for task in tasks if self.copies.ended(group, task, is_done=False)]
 
     def smaller_fit(self, group_id: str, stage: int) -> str | None:
         """The model did not even load there: another fit, in words, or None."""
@@ -365,19 +409,24 @@ class GroupScheduler:
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
         self._put_back(group, again)
+        given_up = self._without_copies(group, given_up)
         group.reset()
         group.state = "off"
         return given_up
 
-    def end_slow(self, group_id: str, order: EndWorker) -> list[StageTask]:
-        """End a worker that took too long. Other tasks than ``order`` blames go on as in ``restart``."""
+    def end_slow(self, group_id: str, order: EndWorker) -> tuple[list[StageTask], list[StageTask]]:
+        """End a worker that took too long. Other tasks than ``order`` blames go on as in ``restart``.
+
+        Returns those that fail because of that, and those that are given up.
+        """
         group = self.groups[group_id]
+        failed = self._without_copies(group, order.failed)
         for task in order.failed:
             group.running.pop(task, None)
         group.give_back(order.later)
-        self._suspects.hold(order.later)
+        self._suspects.hold(self._without_copies(group, order.later))
         self._suspects.separate(order.alone)
-        return self.restart(group_id)
+        return failed, self.restart(group_id)
 
     def leave(self, device: str, why: str) -> None:
         """``device`` is there no more, until it joins."""

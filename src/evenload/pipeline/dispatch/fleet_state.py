@@ -80,12 +80,13 @@ class FleetState:
     @property
     def n_running(self) -> int:
         """Tasks that a worker has; their results are not known yet."""
-        return sum(len(group.running) + len(group.saving) for group in self.groups.values())
+        return sum(len(g.running) + len(g.saving) - len(g.extra) for g in self.groups.values())
 
     def tasks_on(self, stage: int) -> int:
         """How many of these a worker has."""
         tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
-        return sum(task.stage == stage for task in tasks)
+        extra = (task for group in self.groups.values() if group.extra for task in group.extra)
+        return sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
 
     def is_over(self, stage: int) -> bool:
         """Is nothing left of it, and will nothing come?"""
@@ -170,8 +171,11 @@ class FleetState:
         if not holders or item_s is None:
             return True
         without_s = self.waiting.count(stage) * item_s / sum(one.resident[stage].in_flight for one in holders)
-        load_s = group.parked.get(stage, self.load_s.get(stage, 0.0))
-        return without_s > load_s + group.item_s.get(stage, item_s)
+        return without_s > self.load_s_of(group, stage) + group.item_s.get(stage, item_s)
+
+    def load_s_of(self, group: DeviceGroup, stage: int) -> float:
+        """Seconds until ``group``, which does not have the model, would have it."""
+        return group.parked.get(stage, self.load_s.get(stage, 0.0))
 
     def is_full_after(self, stage: int, queue: int, now: float) -> bool:
         """Do ``queue`` tasks wait, or soon will, for a stage that takes from ``stage``, or a whole batch?
@@ -254,6 +258,15 @@ class FleetState:
     def is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
         return any(self.waiting.count(before) or self.tasks_on(before) for before in self.graph.before[stage])
+
+    def has_more(self, stage: int) -> bool:
+        """Do tasks of ``stage`` wait, or may some come?"""
+        return bool(self.waiting.count(stage)) or self.is_growing(stage)
+
+    def running_only(self, stage: int) -> list[DeviceGroup]:
+        """Who runs one task of ``stage`` and nothing else."""
+        there = (one for one in self.groups.values() if len(one.running) == 1)
+        return [one for one in there if next(iter(one.running)).stage == stage]
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:
         return self._could_do(group, task.stage) and group.id not in self.waiting.avoid.get(task, ())

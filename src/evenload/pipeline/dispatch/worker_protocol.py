@@ -30,6 +30,7 @@ class TaskInputs(NamedTuple):
 
     files  places (see ``site.values_in``) of values that are paths, with the files; () where workers have all
     limit  seconds that it may take; on an event loop, only the worker knows when it began
+    staged  the number by which its files are named until the run takes them; None: they have their last names
     """
 
     task: StageTask
@@ -38,6 +39,7 @@ class TaskInputs(NamedTuple):
     place: str = ""
     files: tuple[tuple[tuple[str | int, ...], GivenFile], ...] = ()
     limit: TimeLimit | None = None
+    staged: int | None = None
 
 
 class FilePiece(NamedTuple):

@@ -189,7 +189,7 @@ class StageSpec(Section):
     """Seconds that loading the model may take; then another worker tries, and if that takes too long as
     well, the device takes no part in the stage. By default errors.load_timeout_s."""
     repeatable: bool = True
-    """False if no item may run twice, not even to save time."""
+    """False if no item may run twice, not even to save time: an idle device runs no copy of a late item."""
     estimate: EstimateSection = EstimateSection()
 
     @property

@@ -1,14 +1,18 @@
 """What workers' outcomes mean: told to the dispatcher and the record, and kept as what was measured."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from evenload.errors import reason_of
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Gone
+from evenload.pipeline.artifacts import UNWRITABLE, is_unwritable, staged_path
 from evenload.pipeline.dispatch.course.given_up import STOPPED
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
@@ -16,6 +20,7 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.outcome_check import bound_times
+from evenload.pipeline.stage import StageSetup
 
 LONG_S = 1.0  # in which an item of a stage that waits does not
 
@@ -32,7 +37,7 @@ class EndedTask:
 class OutcomeReader:
     """Takes in what workers answer. What was seen is kept by group of devices.
 
-    stages      the names of the run's stages, in order
+    stages      the run's stages, in order
     load_s      seconds to load each stage, by its name
     peak_bytes  most memory
     batches     stage -> what became of the first batch, by group
@@ -40,7 +45,7 @@ class OutcomeReader:
     ended       tasks that are over, and were not taken yet
     """
 
-    def __init__(self, dispatcher: GroupScheduler, stages: Sequence[str], record: Record):
+    def __init__(self, dispatcher: GroupScheduler, stages: Sequence[StageSetup], record: Record):
         self.load_s: dict[str, dict[str, float]] = {}
         self.peak_bytes: dict[str, int] = {}
         self.batches: dict[str, dict[str, str]] = {}
@@ -48,7 +53,8 @@ class OutcomeReader:
         self.ended: deque[EndedTask] = deque()
         self._keyless: set[int] = set()  # stages of which it was told that an item has no key
         self._blocking: set[int] = set()  # stages of which it was told that they hold their event loop
-        self._dispatcher, self._stages, self._record = dispatcher, tuple(stages), record
+        self._dispatcher, self._setups, self._record = dispatcher, tuple(stages), record
+        self._stages = tuple(stage.stage for stage in stages)
 
     def take_ended(self) -> list[EndedTask]:
         ended = list(self.ended)
@@ -105,7 +111,8 @@ class OutcomeReader:
         now, group, reason = time.monotonic(), worker.slot, message.reason
         running = self._dispatcher.running_on(group)
         for task, since_s in running.items():
-            self._span(worker, task, since_s, now, "lost")
+            is_copy = self._dispatcher.copies.is_copy(group, task)
+            self._span(worker, task, since_s, now, "lost", is_copy=is_copy)
         if running:
             self._record.note("info", f"worker {worker.name} {reason}; a new one is started")
         given_up = self._dispatcher.lost(group, now, reason, said, blames=not message.is_cut_off)
@@ -115,6 +122,14 @@ class OutcomeReader:
         for task in given_up:
             if task not in once:
                 self._fail(task, group, ("WorkerLost", text, message.last_words))
+
+    def superseded(self, worker: Worker) -> None:
+        """Note what ``worker`` still runs at the end of the run although another has done it."""
+        now = time.monotonic()
+        for task, since_s in self._dispatcher.running_on(worker.slot).items():
+            if self._dispatcher.copies.is_done_elsewhere(self._dispatcher.groups[worker.slot], task):
+                is_copy = self._dispatcher.copies.is_copy(worker.slot, task)
+                self._span(worker, task, since_s, now, "superseded", is_copy=is_copy, is_ended=False)
 
     def not_again(self, tasks: Iterable[StageTask], group: str, reason: str, last_words: str = "") -> None:
         """The worker of these ended, ``reason`` says how, and their stage is not ``repeatable``."""
@@ -139,8 +154,9 @@ class OutcomeReader:
         if order.loading is not None:
             self.not_again(self._dispatcher.lost(group, now, order.why), group, order.why)
             return
-        self.not_again(self._dispatcher.end_slow(group, order), group, order.why)
-        for task in order.failed:
+        failed, given_up = self._dispatcher.end_slow(group, order)
+        self.not_again(given_up, group, order.why)
+        for task in failed:
             kind, text = order.error
             self._fail(task, group, (kind, f"{text} on {group}", stack))
 
@@ -212,11 +228,43 @@ class OutcomeReader:
         is_measured = outcome.kind == "done" and seconds > 0 and not is_told
         if outcome.kind == "done" and seconds - outcome.waited_s > LONG_S:
             self._tell_blocking(worker, task, seconds - outcome.waited_s)
-        self._dispatcher.ended(worker.slot, task, seconds if is_measured else None)
+        is_copy = self._dispatcher.copies.is_copy(worker.slot, task)
+        is_over = self._dispatcher.ended(
+            worker.slot, task, seconds if is_measured else None, is_done=outcome.kind == "done"
+        )
+        if task.stage in self._dispatcher.copies.stages:
+            outcome = self._settled(worker, outcome, is_over=is_over)
         if seconds > 0:
             status = "ok" if outcome.kind == "done" else "failed"
-            self._span(worker, task, outcome.start_s, outcome.stop_s, status, outcome.waited_s, outcome.cpu_s)
-        self.ended.append(EndedTask(task, outcome, worker.slot))
+            self._span(
+                worker, task, outcome.start_s, outcome.stop_s, status if is_over else "superseded",
+                outcome.waited_s, outcome.cpu_s, is_copy=is_copy,
+            )  # fmt: skip
+        if is_over:
+            self.ended.append(EndedTask(task, outcome, worker.slot))
+
+    def _settled(self, worker: Worker, outcome: OrderOutcome, *, is_over: bool) -> OrderOutcome:
+        """Give the files of an attempt that counts their names, and remove those of one that does not.
+
+        Returns what became of the task then.
+        """
+        folder = self._setups[outcome.stage].run_folder
+        try:
+            for name in outcome.files:
+                path = os.path.join(folder, outcome.outputs[name])
+                if is_over:
+                    os.replace(staged_path(path, worker.number), path)
+                else:
+                    Path(staged_path(path, worker.number)).unlink(missing_ok=True)
+        except OSError as error:
+            said = UNWRITABLE if is_unwritable(error) else "its file cannot be taken"
+            text = f"{said}: {reason_of(error, with_path=True)}"
+            failed = OrderOutcome(
+                "failed", outcome.stage, outcome.task, error=(type(error).__name__, text, "")
+            )
+            failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
+            return failed
+        return outcome
 
     def _tell_blocking(self, worker: Worker, task: StageTask, seconds: float) -> None:
         """Say once of a stage whose items wait on one event loop that one of them held it for so long."""
@@ -228,10 +276,10 @@ class OutcomeReader:
 
     def _span(
         self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str,
-        waited_s: float = 0.0, cpu_s: float | None = None,
+        waited_s: float = 0.0, cpu_s: float | None = None, *, is_copy: bool = False, is_ended: bool = True,
     ) -> None:  # fmt: skip
-        busy_s = stop_s - start_s if status != "lost" else 0.0
+        busy_s = stop_s - start_s if status != "lost" and is_ended else 0.0
         self._record.span(
             self._stages[task.stage], worker.slot, worker.name, (task.strand,), start_s, stop_s,
-            busy_s, status, "", start_s, False, None, waited_s, cpu_s,
+            busy_s, status, "", start_s, is_copy, None, waited_s, cpu_s,
         )  # fmt: skip

@@ -93,7 +93,7 @@ class QueueLengths:
         running: dict[int, Counter[str]] = {}
         view = self._dispatcher.view()
         for group in view.groups:
-            for task in group.running:
+            for task in group.running.keys() - group.extra:
                 running.setdefault(task.stage, Counter())[group.id] += 1
         for at, name in enumerate(self._stages):
             waiting, at_work = view.n_waiting[at], running.get(at, Counter())

@@ -1,7 +1,7 @@
 """Builds the parts of a run from its job and its plan: dispatcher, workers, replanner, journal."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,9 @@ def build_parts(
     spec, log, run_folder = context.spec, context.log, context.run_folder.path
     names = [stage.name for stage in spec.stages]
     inputs = StageInputs(spec, context.flow, run_folder, log)
-    dispatcher = _dispatcher(spec, planned, context.flow, inputs, holds=policy.startswith("measured"))
+    is_alone = len(fleet.pool) < 2  # the run need not rename each file then, which takes 0.1 ms
+    copyable = () if is_alone or fleet.machines is not None else _copyable(spec)
+    dispatcher = _dispatcher(spec, planned, context.flow, inputs, policy, copyable)
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
     setups = stage_setups(spec, context.folder, run_folder, sources, may_use_cpu=context.may_use_cpu)
@@ -154,12 +156,17 @@ def build_parts(
         MachineWatch(fleet.machines, fleet.use if fleet.follows else None, changes, log),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),
-        _replanner(context, planned, dispatcher, driver, fleet) if policy.startswith("measured") else None,
+        _replanner(context, planned, dispatcher, driver, fleet) if dispatcher.is_measured else None,
     )
 
 
 def _dispatcher(
-    spec: JobSpec, planned: PlannedJob, flow: ItemFlow, inputs: StageInputs, *, holds: bool
+    spec: JobSpec,
+    planned: PlannedJob,
+    flow: ItemFlow,
+    inputs: StageInputs,
+    policy: str,
+    copyable: Collection[int],
 ) -> GroupScheduler:
     stages = dict(enumerate(spec.stages))
     memory = [one for one in planned.plan.memory if one.free_bytes is not None]
@@ -167,7 +174,8 @@ def _dispatcher(
         planned.plan.phases,
         [stage.name for stage in spec.stages],
         queue=spec.schedule.queue,
-        holds=holds,
+        policy=policy,
+        copyable=copyable,
         fits={stage.name: stage.fit for stage in spec.stages},
         oom=spec.errors.oom,
         free={one.device: one.free_bytes for one in memory if one.free_bytes is not None},
@@ -183,6 +191,16 @@ def _dispatcher(
         graph=spec.graph,
         priority_of=_priority_of(spec, flow),
     )
+
+
+def _copyable(spec: JobSpec) -> list[int]:
+    """Stages of which two workers may run one item.
+
+    Not those that ask a server, which would do the item twice, nor those in another interpreter, which gives
+    its files their last names itself.
+    """
+    alone = ((at, one) for at, one in enumerate(spec.stages) if one.repeatable and one.n_in_flight == 1)
+    return [at for at, one in alone if one.python is None and one.kind != "openai"]
 
 
 def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:

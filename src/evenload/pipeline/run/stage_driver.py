@@ -99,7 +99,7 @@ class StageDriver:
         kept: KeptWorkers | None = None,
     ):
         self.pool = pool
-        self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
+        self.outcomes = OutcomeReader(dispatcher, stages, record)
         self._check = OutcomeCheck(stages, place_of, is_remote=remote is not None)
         self._dispatcher, self._record = dispatcher, record
         self._stages = tuple(stages)
@@ -148,6 +148,8 @@ class StageDriver:
 
     def close(self, grace_s: float = GRACE_S) -> None:
         try:
+            for worker in self._supervisor.workers.values():
+                self.outcomes.superseded(worker)
             if self._kept is None:
                 self._supervisor.close(grace_s)
             else:
@@ -274,6 +276,8 @@ class StageDriver:
         assert isinstance(action, RunTasks)
         self._end_idle(action.group, now, "nothing was ready")
         inputs = tuple(map(self._inputs_of, action.tasks))
+        if action.tasks[0].stage in self._dispatcher.copies.stages:
+            inputs = tuple(one._replace(staged=worker.number) for one in inputs)
         if self._remote is not None:
             inputs = tuple(self._remote.visits.inputs_for(worker, one) for one in inputs)
         stage, kind = action.tasks[0].stage, KEYS if action.asks else RUN

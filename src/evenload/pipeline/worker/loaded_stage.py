@@ -19,6 +19,7 @@ from pathlib import Path
 from evenload._waiting import Meter
 from evenload.events import json_text
 from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.pipeline.artifacts import staged_path
 from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, StageTask, TaskInputs
 from evenload.pipeline.event_loop import LoopShare
 from evenload.pipeline.stage import StageOutput, StageSetup
@@ -132,7 +133,7 @@ class LoadedStage:
             return  # it held the loop for so long that it was given up
         timed(outcome, began_s)
         outcome.waited_s = max(0.0, outcome.stop_s - began_s - share.held_s)
-        if made is None or self._saved(outcome, made).kind != "made":
+        if made is None or self._saved(one, outcome, made).kind != "made":
             self._over.put(outcome)
 
     def given_up(self) -> list[OrderOutcome]:
@@ -154,7 +155,7 @@ class LoadedStage:
 
     def _run_one(self, runner: StageRunner, one: TaskInputs) -> OrderOutcome:
         made, outcome = self._called(runner, one)
-        return outcome if made is None else self._saved(outcome, made)
+        return outcome if made is None else self._saved(one, outcome, made)
 
     def _called(self, runner: StageRunner, one: TaskInputs) -> tuple[StageOutput | None, OrderOutcome]:
         """Run an item; returns what it made, None if it failed, and the outcome."""
@@ -177,7 +178,7 @@ class LoadedStage:
             free_cached_memory()
         return outcome
 
-    def _saved(self, outcome: OrderOutcome, made: StageOutput) -> OrderOutcome:
+    def _saved(self, one: TaskInputs, outcome: OrderOutcome, made: StageOutput) -> OrderOutcome:
         """Return ``outcome``, or an interim outcome "made" while its files are being written."""
         contents = self._contents(made)
         if not contents:
@@ -197,6 +198,8 @@ class LoadedStage:
             files = [content for _, content in contents]
             self._saver.send(outcome.task, dict(zip(made.files, files, strict=True)), then)
         else:
+            if one.staged is not None:
+                contents = [(Path(staged_path(path, one.staged)), content) for path, content in contents]
             self._saver.save(contents, then)
         return interim
 
@@ -256,7 +259,7 @@ class LoadedStage:
             timed(outcome, began_s, meter, n_items=len(tasks))
             outcome.start_s = began_s + number * took_s
             outcome.stop_s = outcome.start_s + took_s
-            outcomes.append(outcome if isinstance(made, Exception) else self._saved(outcome, made))
+            outcomes.append(outcome if isinstance(made, Exception) else self._saved(one, outcome, made))
         return outcomes
 
     def _compare(
@@ -276,7 +279,7 @@ class LoadedStage:
                 texts = [json_text(m[:2], sort_keys=True, allow_nan=True) for m in (alone, together)]
                 is_same = alone[:2] == together[:2] or texts[0] == texts[1]  # NaN equals NaN as text alone
                 is_equal = is_equal and is_same
-            outcomes.append(outcome if alone is None else self._saved(outcome, alone))
+            outcomes.append(outcome if alone is None else self._saved(one, outcome, alone))
         self._may_batch = is_equal
         alone_s = (time.monotonic() - began_s) / len(tasks)
         faster = f", {alone_s / took_s:.1f}x as fast" if took_s > 0 else ""

@@ -41,7 +41,8 @@ class PlanAndRun:
         elif self._plan is None:
             return
         elif isinstance(event, Span):
-            self._put(event.stage, "work", event.device, event.start_s, event.stop_s, event.n_items)
+            n_items = 0 if event.status in ("superseded", "lost") else event.n_items
+            self._put(event.stage, "work", event.device, event.start_s, event.stop_s, n_items)
         elif isinstance(event, Idle) and event.why.startswith(LOADS):
             self._put(event.why.removeprefix(LOADS), "load", event.device, event.start_s, event.stop_s, 0)
 

@@ -92,7 +92,7 @@ def test_batches_keep_their_promises_whatever_comes_when(
     priority = [rng.choice([0.0, 1.0]) for _ in range(n_items)]
     dispatcher = GroupScheduler(
         phases_of_mode(mode, STAGES, devices), STAGES, batch={1: rule}, queue=rng.choice([2, 8]),
-        holds=False, priority_of=priority.__getitem__ if rng.random() < 0.3 else None,
+        policy="pull", priority_of=priority.__getitem__ if rng.random() < 0.3 else None,
     )  # fmt: skip
     played = Watched(
         dispatcher, n_items, rule, {task: None if None in pair else pair for task, pair in pairs.items()},

@@ -17,8 +17,10 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
         notes.append(f"report.sort: {quoted(spec.report.sort)} is no declared output; declared: {declared}")
     notes += list(_untaken(spec))
+    from evenload.balance.policy import Measured, Pull, policy_from_name
+
     policy = spec.schedule.policy
-    if policy != "pull" and not policy.startswith("measured"):
+    if not isinstance(chosen := policy_from_name(policy), Measured) and chosen != Pull():
         notes.append(
             f"schedule.policy: {policy} is pull here: devices take items when they are free, one by one "
             "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
