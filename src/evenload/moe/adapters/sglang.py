@@ -93,7 +93,7 @@ def rebalance_experts(
 
 
 def _objective() -> Literal["equal", "routed"]:
-    """As SGLang divides an expert's tokens over its copies in this process: by its solver, or equally."""
+    """How SGLang divides an expert's tokens over its copies in this process: by its solver, or equally."""
     try:
         is_solved = sys.modules[LOCATION].get_exec().moe.ep_dispatch_algorithm == "lp"
     except (KeyError, AttributeError):  # SGLang is not there, or not set up

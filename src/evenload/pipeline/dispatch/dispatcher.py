@@ -394,7 +394,7 @@ class GroupScheduler:
         self.add(self._without_copies(group, tasks))
 
     def _without_copies(self, group: DeviceGroup, tasks: Iterable[StageTask]) -> list[StageTask]:
-        """Those of ``tasks``, which ended without a result in ``group``, that no other has or runs."""
+        """Tasks that ended without a result in ``group``, and that no other group has or runs."""
         return [task for task in tasks if self.copies.ended(group, task, is_done=False)]
 
     def smaller_fit(self, group_id: str, stage: int) -> str | None:
