@@ -1,10 +1,10 @@
-"""``ExactSums``: sums of tensors that are the same bits in whatever order, and on however many ranks, they are added.
+"""``ExactSums``: sums of tensors, the same bits in whatever order terms are added, and on any ranks.
 
     term (float32, bfloat16, float64) = high + low + rest     high a multiple of 2^-24, low of 2^-64
-    sum of highs, sum of lows: float64 that hold them without rounding, so that any order gives the same
+    sum of highs, sum of lows: in float64 without rounding, so that any order gives the same
 
-A term is rounded to a fixed grid of 2^-64 on its own, before it meets any other: an error of at most 2^-65 for
-each. What is added then are whole numbers of grid steps, and additions of these are exact. Pre-rounding and
+A term is rounded to a fixed grid of 2^-64 on its own, before it meets any other: an error of at most 2^-65
+for each. What is added then are whole numbers of grid steps, and additions of these are exact. Rounding and
 bins are those of Demmel and Nguyen, "Parallel reproducible summation" (2015), with bins at fixed places: no
 maximum of all terms has to be known beforehand.
 """

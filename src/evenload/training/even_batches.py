@@ -64,7 +64,8 @@ class EvenBatches:
     def __init__(
         self, source: Any, *, global_batch: int, group: Any = None, micro_batch: int | None = None,
         most: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
-        exact: bool = False, record: TrainingRecord | None = None, stall_s: float = 60.0, timeout_s: float = 600.0,
+        exact: bool = False, record: TrainingRecord | None = None, stall_s: float = 60.0,
+        timeout_s: float = 600.0,
     ):  # fmt: skip
         self._ranks = RankGroup(group, seconds("timeout_s", timeout_s))
         given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}

@@ -135,7 +135,7 @@ class RankGroup:
         return StallWatch(self._store, self.number, self.size, min(stall_s, MOST_STALL_S))
 
     def add_up(self, tensor: Any, where: str) -> None:
-        """Add up a tensor over all ranks, in place: on a GPU over the model's group, else over the channel."""
+        """Add up a tensor over all ranks, in place: on a GPU over the model's group."""
         import torch.distributed as dist
 
         if self._channel is None:
