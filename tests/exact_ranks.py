@@ -104,8 +104,7 @@ class Training:
 
     def _epoch(self, until: int) -> None:
         for step in self.even.steps(self.loader, self.wrapped):
-            grains = list(step) if self.even.coming(1)[0].n_samples == 0 else step
-            self._train_step(iter(grains))
+            self._train_step(step)
             self.step += 1
             if self.step == until:
                 return
@@ -160,18 +159,26 @@ def fleets(kind: str, seed: int, rank: int, groups: dict[int, Any]) -> str:
             training.train(n_lost)  # after the checkpoint: lost with the fleet
         else:
             drawn.randrange(100)
-            if n_ranks > 1:  # torch names a group by how many a rank has: as many as the others
-                dist.new_group([rank], backend="gloo", use_local_synchronization=True)
+            if n_ranks > 1:
+                _stand_in(rank)
         dist.broadcast_object_list(saved, src=0)
     return found
+
+
+def _stand_in(rank: int) -> None:
+    """Make a group of this rank alone: torch names groups by how many a rank has, so all have as many."""
+    dist.new_group([rank], backend="gloo", use_local_synchronization=True)
 
 
 def everything(kinds: list[str], n_seeds: int) -> Callable[[Any], dict[str, list[str]]]:
     def run(rank: Any) -> dict[str, list[str]]:
         torch.set_num_threads(1)
         sizes = range(1, dist.get_world_size() + 1)
-        groups = {n: dist.new_group(list(range(n)), backend="gloo") for n in sizes}
-        number = dist.get_rank()
+        groups, number = {}, dist.get_rank()
+        for n in sizes:
+            groups[n] = dist.new_group(list(range(n)), backend="gloo")
+            if number >= n:
+                _stand_in(number)
         return {kind: [fleets(kind, seed, number, groups) for seed in range(n_seeds)] for kind in kinds}
 
     return run
