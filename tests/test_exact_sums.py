@@ -5,7 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from evenload._exact_sums import ExactSums
 from evenload.errors import ConfigError
@@ -27,6 +29,10 @@ def test_sums_are_those_of_whole_numbers_in_any_order(seed: int, dtype: str) -> 
     drawn.shuffle(parts)
     for one in parts[1:]:
         parts[0].buffer += one.buffer
+    again = ExactSums([terms[0]], n_terms)
+    for term in terms:
+        again.add([term])
+    assert torch.equal(again.buffer, parts[0].buffer)
     (found,) = parts[0].values()
     assert torch.equal(found, expected.to(terms.dtype))
 
