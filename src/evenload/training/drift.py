@@ -87,8 +87,18 @@ class Drift:
         return max(1, self._global_batch // len(self._ranks))
 
 
-def counts_of(shares: Shares, n_samples: int, most: Sequence[int | None] | None = None) -> tuple[int, ...]:
-    """Return counts for a batch of ``n_samples``; for the last of an epoch, of which ranks may have none."""
+def counts_of(
+    shares: Shares, n_samples: int, most: Sequence[int | None] | None = None, unit: int = 1
+) -> tuple[int, ...]:
+    """Return counts for a batch of ``n_samples``; for the last of an epoch, of which ranks may have none.
+
+    unit  samples that stay together: counts are multiples of it, but for what is left over at the end
+    """
     if n_samples == sum(shares.counts):
         return shares.counts
-    return share(n_samples, shares.costs, most=most, least=int(n_samples >= len(shares.costs))).counts
+    n_units = -(-n_samples // unit)
+    least = int(n_units >= len(shares.costs))
+    counts = list(share(n_units * unit, shares.costs, most=most, unit=unit, least=least).counts)
+    last = max(rank for rank, n in enumerate(counts) if n)
+    counts[last] -= n_units * unit - n_samples
+    return tuple(counts)

@@ -16,7 +16,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from evenload._arguments import flag, instance_of, number, seconds, suggests_arguments, whole
@@ -26,7 +26,8 @@ from evenload.training.epoch_order import EpochOrder, digest
 from evenload.training.hidden_waits import HiddenWaits
 from evenload.training.passes.backward_marks import BackwardMarks
 from evenload.training.passes.collective_waits import leave_out_waits
-from evenload.training.passes.micro_batch import MicroBatch, exact, micro_batches, steps, synchroniser
+from evenload.training.passes.grain_gradient import GrainGradient, seed_grain
+from evenload.training.passes.micro_batch import MicroBatch, as_exact, micro_batches, steps, synchroniser
 from evenload.training.passes.model_checks import check_graph, watch
 from evenload.training.passes.step_clock import MeasuredStep, StepClock
 from evenload.training.position import Position
@@ -48,6 +49,7 @@ class EvenBatches:
     most          samples that fit into this rank's memory at once; None: no limit
     shuffle, seed  of a data set: each epoch in the order of torch's DistributedSampler
     drop_last     leave out the samples at an epoch's end that are fewer than a global batch
+    exact         the same weights, bit for bit, on any number of ranks with any shares; needs ``micro_batch``
     group         of torch.distributed; None: all ranks, or one rank where that is not in use
     record        rank 0 records each step in it
     stall_s       who has waited so long for another rank says which, as a warning of ``logging``
@@ -62,10 +64,12 @@ class EvenBatches:
     def __init__(
         self, source: Any, *, global_batch: int, group: Any = None, micro_batch: int | None = None,
         most: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
-        record: TrainingRecord | None = None, stall_s: float = 60.0, timeout_s: float = 600.0,
+        exact: bool = False, record: TrainingRecord | None = None, stall_s: float = 60.0,
+        timeout_s: float = 600.0,
     ):  # fmt: skip
         self._ranks = RankGroup(group, seconds("timeout_s", timeout_s))
         given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}
+        given["exact"] = exact
 
         def make() -> tuple[EpochOrder, dict[str, Any]]:
             if record is not None:
@@ -74,10 +78,16 @@ class EvenBatches:
             order = EpochOrder(source, shuffle=shuffle, seed=seed)
             settings = checked_settings(given, order.n_samples, self._ranks.size)
             own = None if most is None else whole("most", most, least=1)
+            if settings["exact"] and own is not None and own < settings["micro_batch"]:
+                raise ConfigError(
+                    f"most={own} is less than a grain of {micro_batch}", hint="use a smaller micro_batch"
+                )
             return order, {**settings, "shuffle": order.is_shuffled, "seed": order.seed, "own": own}
 
         self._order, own = agree(self._ranks, make)
         self._micro = None if micro_batch is None else int(micro_batch)
+        self._is_exact = exact
+        self._gradient: GrainGradient | None = None
         self._global_batch, self._limit = int(global_batch), own[self._ranks.number]
         self._most = own if self._micro is None else None
         self._drift = Drift(self._ranks.size, self._global_batch, most=self._most, unit=self._micro or 1)
@@ -119,7 +129,8 @@ class EvenBatches:
                 return  # another epoch has begun
             self._fold()
             n = min(self._global_batch, self._at.n_used - first)
-            counts = counts_of(self._shares_at((serial, step)), n, self._most)
+            unit = (self._micro or 1) if self._is_exact else 1
+            counts = counts_of(self._shares_at((serial, step)), n, self._most, unit)
             self._issued = (serial, step)
             size = min((one for one in (self._micro, self._limit) if one is not None), default=None)
             for one, places in micro_batches(step, counts, self._ranks.number, size):
@@ -176,10 +187,13 @@ class EvenBatches:
             part, whole_ = one.n_samples, one.global_batch
         else:
             whole_ = self.total(weight) if total is None else number("total", total, is_zero_allowed=False)
-            part = exact(weight, loss) if one.n_samples else 0
+            part = as_exact(weight, loss) if one.n_samples else 0
         if reduction == "sum":
             part = int(one.n_samples > 0)
-        scaled = loss * (part * (self._ranks.size / whole_))
+        if self._gradient is not None:
+            self._gradient.begin()
+        # An exact gradient is the sum over grains; else a mean of ranks' is taken by DDP and FSDP2.
+        scaled = loss * (part * ((1 if self._is_exact else self._ranks.size) / whole_))
         self._marks.watch(scaled)
         return scaled
 
@@ -194,12 +208,30 @@ class EvenBatches:
                 optimizer.step()
                 optimizer.zero_grad()
         """
-        tell = synchroniser(model, self._ranks.size)
+        tell = self._exactly(model) if self._is_exact else synchroniser(model, self._ranks.size)
         self._is_stepping = True
         try:
             yield from steps(loader, lambda: self._queue[0] if self._queue else None, tell)
         finally:
             self._is_stepping = False
+
+    def _exactly(self, model: Any) -> Callable[[bool], None]:
+        """Make the gradient exact from now on; return what seeds each grain. Raises ConfigError."""
+
+        def make() -> tuple[GrainGradient, dict[str, Any]]:
+            n_grains = -(-self._global_batch // (self._micro or 1))
+            made = GrainGradient(
+                model, n_grains, lambda sums: self._ranks.add_up(sums, f"step {self._number}")
+            )
+            return made, made.facts()
+
+        self._gradient, _ = agree(self._ranks, make)
+
+        def seed(_: bool) -> None:
+            epoch, n_trained = self._at.place
+            seed_grain(self._order.seed, epoch, n_trained + self._queue[0].place)
+
+        return seed
 
     def loader(self, dataset: Any, **options: Any) -> Any:
         """Return a ``DataLoader`` of these batches, which ``accelerate.prepare`` leaves as it is.
@@ -221,6 +253,11 @@ class EvenBatches:
             if not 0 <= given < math.inf:
                 raise ConfigError(
                     f"rank {rank} has weight {given}", hint="give a finite number of at least 0"
+                )
+            if self._is_exact and not given.is_integer():
+                raise ConfigError(
+                    f"rank {rank} has weight {given}: its sum depends on the shares",
+                    hint="with exact=True give whole numbers, such as tokens",
                 )
         if not any(found):
             raise ConfigError("the weights of all ranks are 0", hint="skip() the batch")
@@ -286,6 +323,8 @@ class EvenBatches:
     # --- steps ------------------------------------------------------------------------------------
 
     def _own_ready(self) -> None:
+        if self._gradient is not None and self._queue:
+            self._gradient.add(counts=self._queue[0].n_samples > 0)
         self._clock.count_thread()  # of the backward pass, which on a GPU is another
         if self._queue and self._queue[0].is_last:
             self._clock.pause()
@@ -300,11 +339,15 @@ class EvenBatches:
         one = self._queue.popleft()
         if not one.is_last:
             return
+        if self._gradient is not None:
+            self._gradient.finish()
         self._clock.close(self._number, one.n_step)
         self._clock.begin()
         began_s, self._began_s = self._began_s, time.monotonic()
         self._times[self._number] = (began_s, self._began_s)
         self._at.passed(one.global_batch)
+        if self._gradient is not None:  # what is drawn between steps is the same on all ranks, too
+            seed_grain(self._order.seed, *self._at.place)
         self._number += 1
         self._fold()
         found = self._clock.measured() or MeasuredStep(-1, 0, 0.0, math.nan)
@@ -397,6 +440,8 @@ def checked_settings(given: Mapping[str, Any], n_samples: int, n_ranks: int) -> 
     batch = whole("global_batch", given["global_batch"], least=1)
     micro = None if given["micro_batch"] is None else whole("micro_batch", given["micro_batch"], least=1)
     drop_last = flag("drop_last", given["drop_last"])
+    if flag("exact", given["exact"]) and micro is None:
+        raise ConfigError("exact=True without micro_batch", hint="give micro_batch, the samples of a grain")
     if n_samples < n_ranks:
         raise ConfigError(
             f"{n_samples} samples are fewer than {n_ranks} ranks", hint="use more samples, or fewer ranks"
@@ -406,4 +451,10 @@ def checked_settings(given: Mapping[str, Any], n_samples: int, n_ranks: int) -> 
             f"{n_samples} samples make no global batch of {batch}",
             hint="use drop_last=False, or a smaller one",
         )
-    return {"global_batch": batch, "samples": n_samples, "micro_batch": micro, "drop_last": drop_last}
+    return {
+        "global_batch": batch,
+        "samples": n_samples,
+        "micro_batch": micro,
+        "drop_last": drop_last,
+        "exact": given["exact"],
+    }

@@ -59,6 +59,11 @@ class Position:
         self._has_moved = False
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The epoch, and how many samples of it are trained."""
+        return self._epoch, self._n_trained
+
+    @property
     def n_left(self) -> int:
         """Steps of the epoch that are not trained yet."""
         return -(-max(0, self.n_used - self._n_trained) // self._batch)

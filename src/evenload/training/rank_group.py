@@ -134,6 +134,19 @@ class RankGroup:
             return None
         return StallWatch(self._store, self.number, self.size, min(stall_s, MOST_STALL_S))
 
+    def add_up(self, tensor: Any, where: str) -> None:
+        """Add up a tensor over all ranks, in place: on a GPU over the model's group."""
+        import torch.distributed as dist
+
+        if self._channel is None:
+            return
+        held = self.take(where)
+        try:
+            dist.all_reduce(tensor, group=self._channel if tensor.device.type == "cpu" else self.group)
+        except RuntimeError as error:
+            raise self._lost(where, error) from error
+        self._held = held
+
     def facts(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Return what each rank says, by rank. Of small values that JSON has."""
         import torch

@@ -16,6 +16,7 @@ class MicroBatch:
     n_step        samples of the rank in this step
     global_batch  samples of all ranks in this step
     is_last       of this rank's in this step: the one at which gradients are exchanged
+    place         of its first sample in the global batch
     """
 
     step: int
@@ -23,6 +24,7 @@ class MicroBatch:
     n_step: int
     global_batch: int
     is_last: bool
+    place: int = 0
 
 
 def micro_batches(
@@ -40,10 +42,10 @@ def micro_batches(
     for first in range(0, n, size):
         n_here = min(size, n - first)
         at = start + first
-        yield MicroBatch(step, n_here, n, batch, first + n_here == n), range(at, at + n_here)
+        yield MicroBatch(step, n_here, n, batch, first + n_here == n, at), range(at, at + n_here)
 
 
-def exact(weight: Any, loss: Any) -> Any:
+def as_exact(weight: Any, loss: Any) -> Any:
     """Return a weight as exact as its loss: torch makes whole numbers in a tensor times a float float32."""
     import torch
 

@@ -1,0 +1,115 @@
+"""``GrainGradient``: the gradient of a step as an exact sum over grains, the same bits on any ranks.
+
+    backward of a grain ──► its own gradient ──► ExactSums ──► (after the last) sum over ranks ──► p.grad
+
+A grain is a micro-batch that starts at a multiple of its size: which samples it has follows from the global
+batch alone. Its gradient comes out of the same kernels on the same shapes, whichever rank computes it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from evenload._exact_sums import ExactSums
+from evenload.errors import ConfigError
+
+
+class GrainGradient:
+    """The gradients of a model's parameters, grain by grain.
+
+    n_grains  of a global batch, over all ranks
+    add_up    adds up a tensor over all ranks, in place
+
+    Raises ConfigError for a sharded model, and for parameters on several devices or not of floating point.
+    """
+
+    def __init__(self, model: Any, n_grains: int, add_up: Callable[[Any], None]):
+        self.model = _plain(model)
+        self._parameters = [one for one in self.model.parameters() if one.requires_grad]
+        devices = {str(one.device) for one in self._parameters}
+        if len(devices) != 1:
+            raise ConfigError(
+                f"parameters to train are on {len(devices)} devices", hint="exact=True needs them on one"
+            )
+        self._sums, self._add_up = ExactSums(self._parameters, n_grains), add_up
+        self._held: list[Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what every rank must have alike for the same bits: weights, kernels and their threads."""
+        return {"weights": digest_of(self.model), **kernels(self._parameters[0].device)}
+
+    def begin(self) -> None:
+        """Put gradients aside that are there already, before the backward pass of a grain."""
+        if self._held is None:
+            self._held = [one.grad for one in self._parameters]
+        for one in self._parameters:
+            one.grad = None
+
+    def add(self, *, counts: bool) -> None:
+        """Take the gradient of a grain, after its backward pass; leave it out unless it ``counts``."""
+        gradients = [one.grad for one in self._parameters]
+        for one in self._parameters:
+            one.grad = None
+        if any(one is not None and one.layout != self._parameters[0].layout for one in gradients):
+            raise ConfigError("a gradient is sparse", hint="use Embedding(sparse=False) with exact=True")
+        if counts:
+            self._sums.add(gradients)
+
+    def finish(self) -> None:
+        """Give parameters the sum over all grains of all ranks, on top of what was there before the step."""
+        self._add_up(self._sums.buffer)
+        held = self._held or [None] * len(self._parameters)
+        for one, before, value in zip(self._parameters, held, self._sums.values(), strict=True):
+            one.grad = value if before is None else before if value is None else before + value
+        self._held = None
+        self._sums.clear()
+
+
+def seed_grain(seed: int, epoch: int, place: int) -> None:
+    """Seed torch for a grain, so that its dropout is the same on whichever rank it is trained."""
+    import torch
+
+    found = hashlib.sha256(f"{seed}/{epoch}/{place}".encode()).digest()
+    torch.manual_seed(int.from_bytes(found[:7], "big"))
+
+
+def digest_of(model: Any) -> str:
+    """Return the SHA-256 of a model's parameters and buffers: names, types, shapes and bits."""
+    import torch
+
+    found = hashlib.sha256()
+    for name, one in _plain(model).state_dict().items():
+        if isinstance(one, torch.Tensor):
+            found.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode())
+            found.update(one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def kernels(device: Any) -> dict[str, Any]:
+    """Return what decides which kernels compute a grain, and how they cut sums."""
+    import torch
+
+    is_gpu = device.type == "cuda"
+    return {
+        "torch": str(torch.__version__),
+        "device": torch.cuda.get_device_name(device) if is_gpu else device.type,
+        "processor level": torch.backends.cpu.get_cpu_capability(),
+        "torch threads": torch.get_num_threads(),
+    }
+
+
+def _plain(model: Any) -> Any:
+    """Return a model out of DDP, which is kept from exchanges of its own. Raises ConfigError if sharded."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    modules = list(model.modules()) if hasattr(model, "modules") else []
+    if not modules or any(hasattr(one, "set_requires_gradient_sync") for one in modules):
+        what = "sharded by fully_shard" if modules else f"a {type(model).__name__}"
+        raise ConfigError(
+            f"the model is {what}, and exact=True needs whole gradients",
+            hint="give a torch.nn.Module, plain or in DistributedDataParallel",
+        )
+    for one in modules:
+        if isinstance(one, DistributedDataParallel):
+            one.require_backward_grad_sync = one.require_forward_param_sync = False
+    return model.module if isinstance(model, DistributedDataParallel) else model
