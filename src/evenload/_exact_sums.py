@@ -64,7 +64,8 @@ class ExactSums:
         for at, (one, (_, _, n)) in enumerate(zip(term, self._like, strict=True)):
             if one is not None and n:
                 self._seen[at] += 1
-                self._bad[at] += ~(torch.linalg.vector_norm(one, torch.inf) < self._limit)
+                least, largest = torch.aminmax(one)  # both NaN if one number is
+                self._bad[at] += ~((least > -self._limit) & (largest < self._limit))
                 flat = one.detach().reshape(-1)
                 for start in range(0, n, size):
                     self._add(flat[start : start + size], first + start)
