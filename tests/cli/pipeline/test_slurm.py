@@ -105,7 +105,7 @@ def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
     return caught.value.code, said.out, said.err
 
 
-SAID_OTHERWISE = {"job", "backend", "fresh", "resume", "dry_run", "schema", "no_progress"}
+SAID_OTHERWISE = {"job", "backend", "fresh", "resume", "dry_run", "schema", "no_progress", "is_detached"}
 """Options of a run that its command on the nodes says in its own way, or has no use for."""
 
 

@@ -45,6 +45,7 @@ JOB = """\
 version: 1
 job: {name: copies, inputs: {jsonl: rows.jsonl}, out: run}
 devices: cpu*2
+schedule: {copies: true}
 stages:
   - {name: draw, target: 'stages.py:Draw', outputs: {drawn: txt}, estimate: {item_s: 0.02, load_s: 0.0}}
   - {name: weigh, target: 'stages.py:Weigh', estimate: {item_s: 0.02, load_s: 0.0}}

@@ -41,7 +41,7 @@ JOB = """\
 version: 1
 job: {name: kill, inputs: {jsonl: rows.jsonl}, seed: 11, out: run}
 devices: cpu*2
-schedule: {mode: MODE}
+schedule: {mode: MODE, copies: true}
 stages:
   - {name: draw, target: 'stages.py:Draw', params: {seconds: SECONDS}, outputs: {drawn: png}}
   - {name: weigh, target: 'stages.py:Weigh', params: {seconds: SECONDS}, outputs: {copy: txt}}

@@ -184,6 +184,8 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
 
 def _submit(pipeline: "Pipeline", request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
     """Submit the same command to Slurm, over a Ray cluster of the nodes that it gives."""
+    if request.is_detached:
+        raise click.UsageError("--slurm goes on by itself: leave --detach out.")
     if request.backend not in (None, "ray"):
         raise click.UsageError("--slurm runs over Ray on the job's nodes: leave --backend out.")
     if monitors.has_dash or monitors.metrics_port is not None or monitors.has_otel:

@@ -89,6 +89,8 @@ class ScheduleSection(Section):
     """Items at once in a group of devices over which a model's layers are split."""
     queue: int = Field(default=8, ge=1)
     """Most items that wait between two stages that run side by side."""
+    copies: bool = False
+    """At a stage's end idle devices run an item that another is late with, too; the first result counts."""
     priority: str | None = None
     """Which items go first in each stage: a column of the inputs with numbers (the highest first), or a
     condition such as category == "express" (items that meet it)."""

@@ -194,11 +194,13 @@ def _dispatcher(
 
 
 def _copyable(spec: JobSpec) -> list[int]:
-    """Stages of which two workers may run one item.
+    """Stages of which two workers may run one item: none unless the job's schedule asks for copies.
 
     Not those that ask a server, which would do the item twice, nor those in another interpreter, which gives
     its files their last names itself.
     """
+    if not spec.schedule.copies:
+        return []
     alone = ((at, one) for at, one in enumerate(spec.stages) if one.repeatable and one.n_in_flight == 1)
     return [at for at, one in alone if one.python is None and one.kind != "openai"]
 
