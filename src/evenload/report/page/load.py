@@ -47,12 +47,9 @@ class LoadOverTime:
     def _add_span(self, span: Span) -> None:
         start_s, stop_s = max(0.0, span.start_s), max(0.0, span.start_s, span.stop_s)
         self._bins.add(ITEMS, stop_s, span.n_items if span.status in ("ok", "failed") else 0)
-        length_s = stop_s - start_s
-        if length_s <= 0:
-            return
-        busy_s = min(span.busy_s, length_s) if span.busy_s > 0 else length_s
-        share = (busy_s - sum(self._inside.seconds(span, busy_s))) / length_s
-        self._bins.spread((BUSY, span.device), start_s, stop_s, share)
+        if stop_s > start_s:
+            share = (span.task_s - sum(self._inside.seconds(span, span.task_s))) / span.length_s
+            self._bins.spread((BUSY, span.device), start_s, stop_s, share)
 
     def _add_sample(self, sample: DeviceSample) -> None:
         if sample.t < 0:
