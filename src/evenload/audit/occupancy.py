@@ -101,7 +101,7 @@ def together(many: Sequence[Stretches]) -> Stretches:
     )
 
 
-def within(one: Stretches, t: NDArray[np.int64]) -> NDArray[np.int64]:
+def within(one: Stretches, t: NDArray) -> NDArray:
     """Nanoseconds of the stretches before each time: differences of it are those between two times."""
     if not len(one.start_ns):
         return np.zeros(len(t), np.int64)
