@@ -54,6 +54,13 @@ def test_what_a_run_did_can_be_scraped(scrape, sample_run):
     assert total(samples, "evenload_device_memory_total_bytes", device="cuda:0") == 24 * 2**30
 
 
+def test_a_chunk_is_busy_for_no_longer_than_it_took(scrape):
+    """Oracle: the clock. A chunk of 2 s, whose log tells 50 s inside the task, was at work for 2 s."""
+    samples = scrape([Span("s", "a", "w", 0, 1, 1.0, 3.0, 50.0)])
+    assert total(samples, "evenload_busy_seconds_total") == 2.0
+    assert total(samples, "evenload_item_seconds_sum") == 2.0
+
+
 def test_queues_of_several_stages_add_up(scrape):
     samples = scrape(
         [

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.audit.host import HOST_CAUSES, HostActivity
-from evenload.audit.occupancy import Occupancy, Stretches, minus, sorted_union, within
+from evenload.audit.occupancy import Occupancy, Stretches, minus, sorted_union, together, within
 from evenload.audit.recording import EXCHANGE, LATE, WORK, Recording
 
 USES = ("kernels", "copies", "transfers", "late ranks", "other spans", *HOST_CAUSES)
@@ -44,7 +44,7 @@ class DeviceTime:
             for use, chosen in is_use.items():
                 spans = sorted_union(start[chosen], stop[chosen]) if chosen.any() else Stretches.none()
                 found[use] = minus(spans, taken)
-                taken = _together(taken, spans)
+                taken = together((taken, spans))
             self._of.append({**found, **host.split(device, minus(whole, one.busy))})
 
     def between(self, device: int, use: str, start_ns: NDArray, stop_ns: NDArray) -> NDArray[np.int64]:
@@ -55,12 +55,3 @@ class DeviceTime:
     def gaps_ns(self) -> dict[str, int]:
         """Nanoseconds of all devices in which nothing ran on them, by what the host did meanwhile."""
         return {cause: sum(one[cause].total_ns for one in self._of) for cause in HOST_CAUSES}
-
-
-def _together(one: Stretches, other: Stretches) -> Stretches:
-    if not len(one.start_ns):
-        return other
-    starts, stops = (
-        np.concatenate(pair) for pair in ((one.start_ns, other.start_ns), (one.stop_ns, other.stop_ns))
-    )
-    return sorted_union(starts, stops)

@@ -3,6 +3,7 @@
 spans of any order and nesting ──► Occupancy: per device, busy stretches that do not touch
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,7 +94,14 @@ def sorted_union(start_ns: NDArray[np.int64], stop_ns: NDArray[np.int64]) -> Str
     return union(start_ns[order], stop_ns[order])
 
 
-def within(one: Stretches, t: NDArray[np.int64]) -> NDArray[np.int64]:
+def together(many: Sequence[Stretches]) -> Stretches:
+    """What lies within any of ``many``, of which there is at least one."""
+    return sorted_union(
+        np.concatenate([one.start_ns for one in many]), np.concatenate([one.stop_ns for one in many])
+    )
+
+
+def within(one: Stretches, t: NDArray) -> NDArray:
     """Nanoseconds of the stretches before each time: differences of it are those between two times."""
     if not len(one.start_ns):
         return np.zeros(len(t), np.int64)

@@ -11,7 +11,7 @@ from evenload._plain_text import seconds_text
 from evenload._private_files import write_named
 from evenload._version import __version__
 from evenload.audit.audit import Audit, AuditParts
-from evenload.audit.occupancy import Stretches, closed, minus, union
+from evenload.audit.occupancy import Stretches, closed, minus, together, union, within
 from evenload.audit.recording import WORK, shown_name
 from evenload.events import Idle, RunStarted, Span, WorkerStarted
 from evenload.report.html import as_script_text, fill, report_script
@@ -59,10 +59,7 @@ def _load(parts: AuditParts) -> dict[str, Any]:
     edges = np.linspace(begin, end, LOAD_BINS + 1)
     busy_ns = np.zeros(LOAD_BINS + 1)
     for one in (occupancy.busy for occupancy in parts.occupancy):
-        if len(one.start_ns):
-            so_far = np.concatenate([[0], np.cumsum(one.stop_ns - one.start_ns)])
-            times = np.column_stack([one.start_ns, one.stop_ns]).ravel()
-            busy_ns += np.interp(edges, times, np.column_stack([so_far[:-1], so_far[1:]]).ravel())
+        busy_ns += within(one, edges)
     width_s = (end - begin) / LOAD_BINS / 1e9
     return {"width_s": width_s, "total": (np.diff(busy_ns) / width_s / 1e9).round(4).tolist()}
 
@@ -124,9 +121,7 @@ def _bars(
             shown, step_ns = closed(shown, step_ns), 2 * step_ns
         if len(shown.start_ns):
             yield one, shown
-        both = np.concatenate([taken.start_ns, found.start_ns])
-        order = np.argsort(both, kind="stable")
-        taken = union(both[order], np.concatenate([taken.stop_ns, found.stop_ns])[order])
+        taken = together((taken, found))
 
 
 def _idle(parts: AuditParts, device: int, least_ns: int) -> Iterator[tuple[str, float, float]]:

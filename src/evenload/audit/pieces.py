@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.occupancy import Stretches, union
+from evenload.audit.occupancy import Stretches, together
 from evenload.audit.recording import WORK, Recording
 from evenload.balance.metrics import lower_bound
 
@@ -73,17 +73,14 @@ def phases_of(
     n_most  neighbours on a device are one piece as far as needed to have about so many pieces in all; and
             there are at most so many phases times devices
     """
-    start = np.concatenate([one.start_ns for one in busy])
-    stop = np.concatenate([one.stop_ns for one in busy])
-    order = np.argsort(start, kind="stable")
-    together = union(start[order], stop[order])
-    pause_ns = together.start_ns[1:] - together.stop_ns[:-1]
+    at_work = together(busy)
+    pause_ns = at_work.start_ns[1:] - at_work.stop_ns[:-1]
     is_long = pause_ns >= max(1, gap_ns)
     borders = np.flatnonzero(is_long)
     borders = np.sort(
         borders[np.argsort(-pause_ns[borders], kind="stable")][: min(MOST_PHASES, n_most // len(busy)) - 1]
     )
-    few, phase = _merged(pieces, together.start_ns[borders + 1], n_most)
+    few, phase = _merged(pieces, at_work.start_ns[borders + 1], n_most)
     edges = np.searchsorted(phase, np.arange(len(borders) + 2))
     phases = [
         WorkPhase((few.length_ns[first:last] / 1e9).tolist(), few.device[first:last].tolist())

@@ -57,7 +57,7 @@ def devices(
         page = DeviceTable(pool, settings, only_selected=spec is not None)
         if watch:
             return _watch(page, interval, as_json)
-        page.look()
+        page.pool.readings()
         if any(device.family == "cpu" for device in page.pool):
             time.sleep(CPU_READING_S)
         page.print([page.json()] if as_json else page.lines())
@@ -140,18 +140,8 @@ class DeviceTable:
             self.pool = selection if only_selected else pool
         self.only_selected = only_selected
 
-    def look(self) -> dict[str, Reading]:
-        """Read every device's load, by device id; slots of one CPU share a reading."""
-        readings: dict[str, Reading] = {}
-        for device in self.pool:
-            shared = next(
-                (readings[d] for d in readings if d.startswith("cpu:") and device.family == "cpu"), None
-            )
-            readings[device.id] = shared or self.pool.load(device.id).reading
-        return readings
-
     def json(self) -> str:
-        readings, facts = self.look(), self.pool.facts()
+        readings, facts = self.pool.readings(), self.pool.facts()
         page: dict[str, Any] = {
             "schema": 1,
             "devices": [{**facts[d], **_loads(readings[d])} for d in facts],
@@ -176,7 +166,7 @@ class DeviceTable:
         return json.dumps(page)
 
     def lines(self) -> list[str]:
-        readings = self.look()
+        readings = self.pool.readings()
         rows = [self._row(device, readings[device.id]) for device in self.pool]
         head = ("", "id", "kind", "backend", "name", "memory", "units", "score", "load", "temp", "others")
         title, *body = format_table(head, rows, right=("memory", "units", "score", "load", "temp", "others"))
@@ -257,7 +247,7 @@ def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
     is_terminal = sys.stdout.isatty() and not as_json
     drawn = 0
     try:
-        page.look()
+        page.pool.readings()
         time.sleep(CPU_READING_S)
         while True:
             lines = [page.json()] if as_json else page.lines()

@@ -19,7 +19,7 @@ class Pictures:
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._numbers: dict[str, int] = {}
-        self._n_made = 0
+        self._n_made = self._n_left = 0
         self._thumbs: dict[str, dict[str, Any]] = {}
         self._bytes: dict[int, tuple[str, bytes]] = {}
         self._gone: dict[int, tuple[str, bytes]] = {}  # no longer shown; a viewer may be a frame behind
@@ -32,39 +32,17 @@ class Pictures:
 
     def section(self, gallery: Gallery) -> dict[str, Any]:
         """What the page shows of ``gallery``; an item appears once its thumbnails are made."""
-        chosen = gallery.chosen()
-        wanted = {path for one in chosen for _, path in one.ordered()}
+        wanted = {path for one in gallery.chosen() for _, path in one.ordered()}
         self._drop_all_but(wanted)
-        n_left = PER_STEP
         self.is_complete = wanted <= (self._thumbs.keys() | self._problems.keys())
-        items = []
-        for one in chosen:
-            shown = []
-            for label, path in one.ordered():
-                if path not in self._thumbs and path not in self._problems and n_left:
-                    n_left -= 1
-                    self._make(path)
-                if path in self._thumbs:
-                    shown.append({"label": label, "path": path, **self._thumbs[path]})
-            if shown:
-                items.append(
-                    {
-                        "index": one.index,
-                        "item": one.name,
-                        "group": one.group,
-                        "numbers": one.numbers,
-                        "pictures": shown,
-                    }
-                )
-        problems = [f"{path[:120]}: {why}" for path, why in self._problems.items()]
-        return {
-            "n_items": gallery.n_items,
-            "items": items,
-            "problems": problems[:20],
-            "n_problems": len(problems),
-            "sort": gallery.score_name(),
-            "first": gallery.first,
-        }
+        self._n_left = PER_STEP
+        return gallery.shown(self._thumbnail)
+
+    def _thumbnail(self, path: str) -> tuple[dict[str, Any] | None, str]:
+        if path not in self._thumbs and path not in self._problems and self._n_left:
+            self._n_left -= 1
+            self._make(path)
+        return self._thumbs.get(path), self._problems.get(path, "")
 
     def _drop_all_but(self, wanted: set[str]) -> None:
         for gone in [path for path in self._thumbs if path not in wanted]:

@@ -15,7 +15,7 @@ from evenload.devices.duplicates import link_duplicates
 from evenload.devices.fork_guard import ForkGuard
 from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
 from evenload.devices.rates.known import rates_of
-from evenload.devices.readings import Readings
+from evenload.devices.readings import Readings, read_all
 from evenload.devices.score import ScoreWeights, score
 from evenload.devices.selection import Spec, choose, families
 from evenload.devices.task_counts import TaskCounter
@@ -172,6 +172,11 @@ class DevicePool:
             busy_s=counts.busy_s,
             mean_task_s=counts.mean_task_s,
         )
+
+    def readings(self) -> dict[str, Reading]:
+        """Return what the drivers say of every device's load now, by its id."""
+        self._guard.check()
+        return {device.id: reading for device, reading in read_all(self._open_readings(), self)}
 
     def task_started(self, device_id: str) -> None:
         """Count the start of a task."""

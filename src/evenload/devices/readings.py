@@ -2,7 +2,7 @@
 
 import importlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from evenload.devices.device import Device
 from evenload.devices.probe import PROBES, Reading, Sampler
@@ -46,3 +46,16 @@ class Readings:
             opener = getattr(module, "open_sampler", None)
             self._samplers[family] = opener() if opener else None
         return self._samplers[family]
+
+
+def read_all(readings: Readings, devices: Iterable[Device]) -> Iterator[tuple[Device, Reading]]:
+    """Yield each device with its load; all slots of this machine's CPU share one reading.
+
+    A second reading of the CPU would cover only the moment since the first.
+    """
+    by_hardware: dict[str, Reading] = {}
+    for device in devices:
+        key = "cpu" if device.family == "cpu" and not device.node else device.id
+        if key not in by_hardware:
+            by_hardware[key] = readings.read(device)
+        yield device, by_hardware[key]

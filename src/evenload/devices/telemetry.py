@@ -9,7 +9,7 @@ import threading
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
 from evenload.devices.probe import Reading
-from evenload.devices.readings import Readings
+from evenload.devices.readings import Readings, read_all
 from evenload.events import DeviceSample, EventLog, Note
 
 N_WAITS = 50  # so that a moment in which the whole process is stopped is only one of them
@@ -55,14 +55,9 @@ class Telemetry:
 
     def sample(self) -> list[DeviceSample]:
         """Read every device once and emit it."""
-        # The CPU is read once for all slots: a second reading would cover only the moment since the first.
-        by_hardware: dict[str, Reading] = {}
         samples = []
-        for device in self._devices:
-            key = "cpu" if device.family == "cpu" else device.id
-            if key not in by_hardware:
-                by_hardware[key] = self._readings.read(device)
-            samples.append(_sample(self._log.now(), device, by_hardware[key]))
+        for device, reading in read_all(self._readings, self._devices):
+            samples.append(_sample(self._log.now(), device, reading))
             self._log.emit(samples[-1])
         for family, error in list(self._readings.errors.items()):
             if family not in self._told:

@@ -139,6 +139,15 @@ class Span:
     cpu_s: float | None = None
     suspects: Sequence[int] | None = None
 
+    @property
+    def length_s(self) -> float:
+        return max(0.0, self.stop_s - self.start_s)
+
+    @property
+    def task_s(self) -> float:
+        """Seconds inside the task: ``busy_s``, at most the chunk's length, and that where it is not told."""
+        return min(self.busy_s, self.length_s) if self.busy_s > 0 else self.length_s
+
 
 @dataclass(frozen=True, slots=True)
 class Batched:

@@ -26,8 +26,7 @@ class Durations:
     def add(self, event: Event) -> None:
         if not isinstance(event, Span) or event.status != "ok" or event.n_items <= 0:
             return
-        seconds = (event.busy_s if event.busy_s > 0 else event.stop_s - event.start_s) / event.n_items
-        at = math.floor(math.log10(max(LOWEST_S, seconds)) * PER_DECADE)
+        at = math.floor(math.log10(max(LOWEST_S, event.task_s / event.n_items)) * PER_DECADE)
         counts = self._counts.setdefault(event.stage, {})
         counts[at] = counts.get(at, 0) + event.n_items
 

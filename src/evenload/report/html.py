@@ -22,6 +22,7 @@ from evenload._version import __version__
 from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Note
 from evenload.report.costs import cost_text
+from evenload.report.page.bars import Bins
 from evenload.report.page.gallery import Gallery
 from evenload.report.page.load import LoadOverTime
 from evenload.report.page.planned import PlanAndRun
@@ -257,7 +258,7 @@ class Measures:
 
     def __init__(self, n_bins: int = N_BINS) -> None:
         self.n_bins = n_bins
-        self._stages: dict[str, _Stage] = {}
+        self._bins: dict[str, Bins] = {}  # of each stage, with a sum and a count for each of its numbers
         self._has_files = False
 
     def add(self, event: Event) -> None:
@@ -266,54 +267,29 @@ class Measures:
         self._has_files = self._has_files or any(isinstance(value, str) for value in event.outputs.values())
         if self._has_files:
             return
-        n_series = sum(len(stage.series) for stage in self._stages.values())
         for name, value in event.outputs.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 continue
-            stage = self._stages.setdefault(event.stage, _Stage(self.n_bins))
-            if name not in stage.series:
-                if n_series >= MAX_SERIES:
-                    continue
-                n_series += 1
-            stage.put(name, event.index, float(value))
+            bins = self._bins.setdefault(event.stage, Bins(self.n_bins, 1))
+            n_series = sum(len(one.sums) // 2 for one in self._bins.values())
+            if (name, "sum") in bins.sums or n_series < MAX_SERIES:
+                bins.add((name, "sum"), event.index, value)
+                bins.add((name, "count"), event.index, 1)
 
     def to_json(self) -> Mapping[str, Any]:
         if self._has_files:
             return {}
-        return {name: stage.to_json() for name, stage in self._stages.items() if stage.series}
+        return {stage: _series(bins) for stage, bins in self._bins.items() if bins.sums}
 
 
-class _Stage:
-    """The numbers of one stage."""
-
-    def __init__(self, n_bins: int) -> None:
-        self.n_bins = n_bins
-        self.width = 1
-        self.n = 0
-        self.series: dict[str, list[list[float]]] = {}  # name -> bins of [sum, count]
-
-    def put(self, name: str, index: int, value: float) -> None:
-        while index >= self.n_bins * self.width:
-            self.width *= 2
-            self.series = {key: _halved(bins) for key, bins in self.series.items()}
-        self.n = max(self.n, index + 1)
-        bins = self.series.setdefault(name, [[0.0, 0] for _ in range(self.n_bins)])
-        one = bins[index // self.width]
-        one[0] += value
-        one[1] += 1
-
-    def to_json(self) -> dict[str, Any]:
-        n = -(-self.n // self.width)
-        return {
-            "width": self.width,
-            "n": self.n,
-            "series": {
-                name: [round(total / count, 9) if count else None for total, count in bins[:n]]
-                for name, bins in self.series.items()
-            },
-        }
-
-
-def _halved(bins: list[list[float]]) -> list[list[float]]:
-    pairs = [[a[0] + b[0], a[1] + b[1]] for a, b in zip(bins[::2], bins[1::2], strict=True)]
-    return pairs + [[0.0, 0] for _ in range(len(bins) - len(pairs))]
+def _series(bins: Bins) -> dict[str, Any]:
+    n = bins.at(bins.end) + 1
+    means = {
+        name: [
+            round(total / count, 9) if count else None
+            for total, count in zip(row[:n], bins.sums[name, "count"], strict=False)
+        ]
+        for (name, part), row in bins.sums.items()
+        if part == "sum"
+    }
+    return {"width": bins.width, "n": int(bins.end) + 1, "series": means}

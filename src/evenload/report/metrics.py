@@ -133,7 +133,7 @@ class Metrics:
     def _on_span(self, span: Span) -> None:
         stage, device = self._name("stage", span.stage), self._name("device", span.device)
         status = span.status if span.status in ("ok", "failed", "lost", "superseded") else "other"
-        busy_s = span.busy_s if span.busy_s > 0 else max(0.0, span.stop_s - span.start_s)
+        busy_s = span.task_s
         self._items.labels(stage, device, status).inc(max(0, span.n_items))
         self._chunks.labels(stage, device, status).inc()
         self._busy.labels(device).inc(busy_s)

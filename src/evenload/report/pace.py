@@ -59,7 +59,7 @@ class StageLeft:
         if span.status in ("ok", "failed"):
             self.n_done += span.n_items
             self.n_measured += span.n_items
-            self.measured_s += max(0.0, span.stop_s - span.start_s)
+            self.measured_s += span.length_s
 
     def item_s(self, scale: float | None) -> float | None:
         """Seconds of an item; as planned, times ``scale``, where none was measured."""
@@ -138,9 +138,7 @@ class Pace:
         self.began_s = span.start_s if self.began_s is None else min(self.began_s, span.start_s)
         self.last_s = max(self.last_s, span.stop_s)
         self._work_of(span.stage).add(span)
-        span_s = max(0.0, span.stop_s - span.start_s)
-        busy_s = min(span.busy_s, span_s) if span.busy_s > 0 else span_s
-        self.devices.setdefault(span.device, DevicePace()).add(span.start_s, span.stop_s, busy_s)
+        self.devices.setdefault(span.device, DevicePace()).add(span.start_s, span.stop_s, span.task_s)
         if span.status in ("ok", "failed") and not self._counts_items:
             self.n_done += span.n_items
 

@@ -127,11 +127,10 @@ class Tally:
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._stage(span.stage), self._device(span.device)
-        span_s = max(0.0, span.stop_s - span.start_s)
-        busy_s = min(span.busy_s, span_s) if span.busy_s > 0 else span_s
+        busy_s = span.task_s
         device.n_chunks += 1
         device.busy_s += busy_s
-        device.span_s += span_s
+        device.span_s += span.length_s
         stage.start_s = min(stage.start_s, span.start_s)
         stage.stop_s = max(stage.stop_s, span.stop_s)
         self._n["chunks"] += 1

@@ -94,16 +94,9 @@ class MachineView:
         self.history: dict[str, deque[float | None]] = {}
 
     def look(self) -> None:
-        shared = None
-        for device in self._pool:
-            if device.family == "cpu" and shared is not None:
-                reading = shared
-            else:
-                reading = self._pool.load(device.id).reading
-                shared = reading if device.family == "cpu" else shared
-            self.readings[device.id] = reading
-            past = self.history.setdefault(device.id, deque(maxlen=N_HISTORY))
-            past.append(reading.utilization)
+        self.readings = self._pool.readings()
+        for device_id, reading in self.readings.items():
+            self.history.setdefault(device_id, deque(maxlen=N_HISTORY)).append(reading.utilization)
         self.jobs = self._jobs.look()
 
     def devices(self) -> Iterator[tuple[Any, Any, float | None]]:

@@ -1,13 +1,14 @@
 """What ``evenload plan`` shows: needs, modes, phases with memory, the timeline, what was assumed."""
 
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from evenload._plain_text import seconds_text
+from evenload.cli.terminal.gantt import lettered_lines
 from evenload.cli.terminal.table import format_table
+from evenload.cli.terminal.text_charts import has_blocks
 from evenload.pipeline.job.memory_sizes import gib_text
-from evenload.pipeline.plan import Phase, Plan, TimelineSlice
+from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.job_plan import best_of_each_mode
 from evenload.report.costs import cost_text
 
@@ -151,19 +152,14 @@ def stage_gantt(plan: Plan, width: int) -> list[str]:
     stages = [stage["name"] for stage in plan.facts.get("stages", ())]
     stages = stages or list(dict.fromkeys(s.stage for s in plan.slices))
     letters = _letters(stages)
-    devices = [one.device for one in plan.memory]
-    margin = max(map(len, devices)) + 1
-    n_columns = max(10, width - margin)
-    idle = "." if _is_ascii() else "·"
-    rows = {
-        device: _row([s for s in plan.slices if s.device == device], end_s, n_columns, letters, idle)
-        for device in devices
-    }
-    lines = [f"{device:<{margin}}{row}" for device, row in rows.items()]
-    right = seconds_text(end_s)
-    lines.append(" " * margin + "0 s" + " " * max(1, n_columns - 3 - len(right)) + right)
+    idle = "·" if has_blocks() else "."
+    rows: dict[str, list[tuple[float, float, str]]] = {one.device: [] for one in plan.memory}
+    for piece in plan.slices:
+        letter = "-" if piece.kind == "load" else letters[piece.stage]
+        rows.get(piece.device, []).append((piece.start_s, piece.stop_s, letter))
     legend = ", ".join(f"{letter} {stage}" for stage, letter in letters.items())
-    return [*lines, " " * margin + f"{legend}, - loading, {idle} idle"]
+    margin = " " * (max(map(len, rows)) + 1)
+    return [*lettered_lines(rows, end_s, width, idle), f"{margin}{legend}, - loading, {idle} idle"]
 
 
 def _letters(stages: Sequence[str]) -> dict[str, str]:
@@ -173,28 +169,3 @@ def _letters(stages: Sequence[str]) -> dict[str, str]:
         free = [c for c in stage.lower() if c.isalpha() and c.isascii() and c not in letters.values()]
         letters[stage] = free[0] if free else str(number % 10)
     return letters
-
-
-def _row(
-    slices: Sequence[TimelineSlice], end_s: float, n_columns: int, letters: Mapping[str, str], idle: str
-) -> str:
-    """Each column shows what fills most of it, if that is at least half."""
-    per_column = end_s / n_columns
-    row, most = [idle] * n_columns, [per_column / 2] * n_columns
-    for piece in slices:
-        letter = "-" if piece.kind == "load" else letters[piece.stage]
-        first, last = int(piece.start_s / per_column), int(piece.stop_s / per_column)
-        for column in range(first, min(n_columns, last + 1)):
-            start, stop = column * per_column, (column + 1) * per_column
-            share = min(piece.stop_s, stop) - max(piece.start_s, start)
-            if share >= most[column]:
-                most[column], row[column] = share, letter
-    return "".join(row)
-
-
-def _is_ascii() -> bool:
-    try:
-        "·".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False

@@ -76,8 +76,6 @@ class ChunkRows:
         if not isinstance(event, Span):
             return
         track = self._tracks.key(event.device, event.worker)
-        length_s = max(0.0, event.stop_s - event.start_s)
-        busy_s = min(event.busy_s, length_s) if event.busy_s > 0 else length_s
         if event.status in ("superseded", "lost") or event.n_items <= 0:
             return
         self._used |= {event.device, event.worker, *event.device.split("+")}
@@ -93,8 +91,8 @@ class ChunkRows:
         is_good = event.status == "ok" and (event.cost is None or event.cost > 0)
         stage = self._stages.setdefault(event.stage, StageChunks(event.stage))
         device = self._numbers.setdefault(track, len(self._numbers))
-        waited_s = waited_seconds(event, busy_s)
-        work, waited = round((busy_s - waited_s) * 1e9), round(waited_s * 1e9)
+        waited_s = waited_seconds(event, event.task_s)
+        work, waited = round((event.task_s - waited_s) * 1e9), round(waited_s * 1e9)
         stage.add(device, start, stop, work, items, n_all, event.cost, is_good, waited)
 
     def lanes(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ import base64
 import io
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,15 @@ class Gallery:
             self._items = {name: kept for name, kept in self._items.items() if kept.index % self._stride == 0}
 
     def to_json(self, folder: Path | None) -> Mapping[str, Any]:
+        return self.shown(lambda path: make_thumbnail(folder, path))
+
+    def shown(self, thumbnail: Callable[[str], tuple[Mapping[str, Any] | None, str]]) -> dict[str, Any]:
+        """What the page shows, with the ``thumbnail`` of each path, or why there is none ("": not yet)."""
         shown, problems = [], []
         for one in self.chosen():
             pictures = []
             for label, path in one.ordered():
-                thumb, problem = make_thumbnail(folder, path)
+                thumb, problem = thumbnail(path)
                 if thumb:
                     pictures.append({"label": label, "path": path, **thumb})
                 elif problem:
