@@ -101,8 +101,8 @@ gpu:  ## Measure all of evenload on an NVIDIA GPU in GPU_MINUTES=9, with whateve
 $(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) scripts/setup.py $*
 
-wheel:  ## Build wheel and source archive, try them in empty environments; EXTRAS=torch,ray or all
-	$(PYTHON) scripts/check_wheels.py $(if $(EXTRAS),--extras $(EXTRAS))
+wheel:  ## Build the wheels of all parts, try them in empty environments; EXTRAS=torch,ray or all; TESTS=1
+	$(PYTHON) scripts/check_wheels.py $(if $(EXTRAS),--extras $(EXTRAS)) $(if $(TESTS),--tests)
 
 sbom:  ## List what an installed evenload consists of, as CycloneDX, in build/sbom.json
 	$(PYTHON) scripts/make_sbom.py

@@ -1,45 +1,42 @@
-"""Build wheel and source archive, and try the wheel in empty environments: alone, and with each extra.
+"""Build wheels and source archives, and try them in empty environments: parts alone, evenload with extras.
 
-    python scripts/check_wheels.py                    # the core, and every extra of a few megabytes
-    python scripts/check_wheels.py --extras yaml,log  # the core and these
-    python scripts/check_wheels.py --extras all       # every extra there is: gigabytes
+    python scripts/check_wheels.py                      # every part alone, and every extra of a few megabytes
+    python scripts/check_wheels.py --extras jobs,audit  # the parts and these
+    python scripts/check_wheels.py --extras all         # every extra there is: gigabytes
+    python scripts/check_wheels.py --tests              # each part's own tests, too, with the part alone
 
-In each environment: ``evenload doctor`` ends well and finds the extra, a first map gives its results, every
-module that an install hint promises for that extra can be imported, and what the extra is for is done once.
+In the environment of an extra: ``evenload doctor`` ends well and finds it, a first map gives its results,
+every module that an install hint promises for that extra can be imported, and what the extra is for is done
+once. In that of a part, which has no evenload: the example of its README runs.
 """
 
 import argparse
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 import venv
 import zipfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path, PurePosixPath
+
+import parts
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-LARGE = {
-    "adapters",
-    "all",
-    "datasets",
-    "diffusion",
-    "flower",
-    "llm",
-    "moe",
-    "nf4",
-    "ray",
-    "sweeps",
-    "torch",
-    "triton",
-    "vllm",
+LARGE = {"all", "clients", "flower", "gpu", "models", "moe", "ray", "torch"}
+NEED_GPU_STACK = {"bitsandbytes", "triton", "vllm"}  # what imports them looks for CUDA's libraries
+TESTS = {
+    "evenload-base": ["tests/devices", "tests/native", "tests/events", "tests/test_errors.py"],
+    "evenload-kernels": ["tests/gpu"],
+    "evenload-moe": ["tests/moe", "tests/balance/flow"],
+    "evenload-clients": ["tests/clients"],
+    "evenload-zk": ["tests/merkle", "tests/zk"],
 }
-NEEDS_GPU_STACK = {"nf4", "vllm", "triton"}  # what imports them looks for CUDA's libraries
 
 FIRST_MAP = """
 import evenload
@@ -51,7 +48,7 @@ USES = {
 import evenload
 assert all(getattr(evenload, name) is not None for name in evenload.__all__)
 """,
-    "yaml": """
+    "jobs": """
 from evenload.pipeline.job.job_file import load_spec
 open("stages.py", "w").write("class Twice:\\n    def __call__(self, inputs, item): return {'twice': 2}\\n")
 open("rows.jsonl", "w").write('{"id": "a", "n": 1}\\n')
@@ -63,30 +60,23 @@ stages: [{name: twice, target: "stages.py:Twice", outputs: {twice: number}}]
 import subprocess, sys
 subprocess.run([sys.executable, "-m", "evenload", "run", "job.yaml", "--no-progress"], check=True)
 assert open("runs/twice/report.html").read()
-""",
-    "pictures": """
 import numpy, PIL.Image
 from evenload.pipeline import read_picture
 PIL.Image.fromarray(numpy.zeros((3, 4, 3), "uint8")).save("a.png")
 assert read_picture("a.png").shape[:2] == (3, 4)
 """,
-    "kernels": """
+    "moe": """
 from evenload.moe import rebalance_experts
 print(rebalance_experts([[5.0, 1.0, 1.0, 1.0]], 6, 1, 1, 2).phy2log)
 """,
-    "log": """
+    "zk": """
 import subprocess, sys
 command = [sys.executable, "-m", "evenload", "merkle", "log", "--help"]
 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 from evenload.merkle import Log
 """,
-    "joblib": """
-import joblib, math
-import evenload.joblib
-with joblib.parallel_config("evenload", devices="cpu*2"):
-    assert joblib.Parallel()(joblib.delayed(math.sqrt)(n) for n in (1, 4)) == [1.0, 2.0]
-""",
-    "torch": "import torch\nassert torch.ones(2).sum() == 2\nfrom evenload.clients import train\n",
+    "torch": "import torch\nassert torch.ones(2).sum() == 2\n",
+    "clients": "from evenload.clients import train\n",
 }
 
 
@@ -95,6 +85,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--extras", help="these, with commas between; 'all': every one, also of gigabytes")
+    parser.add_argument("--tests", action="store_true", help="run each part's tests with the part alone")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the archives go")
     options = parser.parse_args()
     known = extras()
@@ -107,11 +98,12 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        wheel, archive = build(folder, options.out)
-        faults = [f"{wheel.name}: {fault}" for fault in wrong_files(wheel)]
-        faults += [f"{archive.name}: {fault}" for fault in wrong_sources(archive)]
+        wheels, archives = build(folder, options.out)
+        faults = wrong_files(wheels) + wrong_sources(archives)
+        for name in list(parts.parts())[:-1]:
+            faults += try_part(name, options.out, folder, options.tests)
         for name in ["", *filter(None, wanted)]:
-            faults += try_extra(name, wheel, folder)
+            faults += try_extra(name, options.out, folder)
     for fault in faults:
         print("FAULT", fault, file=sys.stderr)
     return 1 if faults else 0
@@ -119,53 +111,72 @@ def main() -> int:
 
 def extras() -> dict[str, list[str]]:
     """What each extra asks for, by pyproject.toml."""
-    facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return facts["project"]["optional-dependencies"]
+    return parts.WHOLE["optional-dependencies"]
 
 
-def build(folder: Path, out: Path) -> tuple[Path, Path]:
-    """Build the source archive, and the wheel from it: what is not in the archive is not in the wheel."""
+def build(folder: Path, out: Path) -> tuple[list[Path], list[Path]]:
+    """Build a wheel and a source archive of each part."""
     python = environment(folder / "builder")
-    pip(python, "build>=1.2")
-    out.mkdir(parents=True, exist_ok=True)
-    for old in [*out.glob("evenload-*.whl"), *out.glob("evenload-*.tar.gz")]:
-        old.unlink()
-    subprocess.run([python, "-m", "build", "--outdir", out, ROOT], check=True, stdout=subprocess.DEVNULL)
-    (wheel,), (archive,) = out.glob("evenload-*.whl"), out.glob("evenload-*.tar.gz")
-    for path in (archive, wheel):
-        print(f"{path.name}  {path.stat().st_size:,} bytes")
-    return wheel, archive
+    pip(python, "hatchling>=1.27")
+    shutil.rmtree(out, ignore_errors=True)
+    subprocess.run([python, ROOT / "scripts" / "parts.py", out], check=True)
+    return sorted(out.glob("evenload*.whl")), sorted(out.glob("evenload*.tar.gz"))
 
 
-def wrong_files(wheel: Path) -> list[str]:
-    """What the wheel lacks of src/evenload, and what it has besides it and its own metadata."""
-    with zipfile.ZipFile(wheel) as held:
-        inside = {name for name in held.namelist() if ".dist-info/" not in name}
-    expected = {path.as_posix() for path in source_files()}
-    return [f"lacks {name}" for name in sorted(expected - inside)] + [
-        f"has {name}, which is not in src" for name in sorted(inside - expected)
-    ]
+def wrong_files(wheels: list[Path]) -> list[str]:
+    """What the wheels lack of src/evenload, have twice, or have besides it and their own metadata."""
+    inside: Counter[str] = Counter()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as held:
+            inside.update(name for name in held.namelist() if ".dist-info/" not in name)
+    return differences(inside)
 
 
-def source_files() -> list[PurePosixPath]:
-    """Every file below src/evenload that git would keep, relative to src."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/evenload"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
-    return [PurePosixPath(name).relative_to("src") for name in listed if (ROOT / name).is_file()]
+def differences(inside: Counter[str]) -> list[str]:
+    expected = {f"evenload/{file}" for file in parts.source_files()}
+    return (
+        [f"no wheel or archive has {name}" for name in sorted(expected - inside.keys())]
+        + [f"{name} is there {n} times" for name, n in sorted(inside.items()) if n > 1]
+        + [f"{name} is there, and not in src" for name in sorted(inside.keys() - expected)]
+    )
 
 
-def wrong_sources(archive: Path) -> list[str]:
-    """What a builder from source needs and the archive lacks."""
-    with tarfile.open(archive) as held:
-        inside = {PurePosixPath(*PurePosixPath(name).parts[1:]).as_posix() for name in held.getnames()}
-    expected = {f"src/{path}" for path in source_files()}
-    expected |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "CITATION.cff"}
-    return [f"lacks {name}" for name in sorted(expected - inside)]
+def wrong_sources(archives: list[Path]) -> list[str]:
+    """What the source archives lack of src/evenload, or have twice."""
+    inside: Counter[str] = Counter()
+    for archive in archives:
+        with tarfile.open(archive) as held:
+            paths = [
+                PurePosixPath(*PurePosixPath(member.name).parts[1:]) for member in held if member.isfile()
+            ]
+        inside.update(str(path.relative_to("src")) for path in paths if path.parts[0] == "src")
+    return differences(inside)
 
 
-def try_extra(name: str, wheel: Path, folder: Path) -> list[str]:
+def try_part(name: str, out: Path, folder: Path, with_tests: bool) -> list[str]:
+    """Faults of a part in an environment that has only it and what it needs."""
+    print(f"{name} alone: ", end="", flush=True)
+    python, work = environment(folder / name), folder / f"work-{name}"
+    work.mkdir()
+    if "torch" in parts.parts()[name].requires:
+        pip(python, pinned("torch"))
+    pip(python, "--find-links", out, f"{name}=={parts.VERSION}")
+    program = parts.example(name)
+    (work / "example.py").write_text(program, encoding="utf-8")
+    done = ask(python, work, "example.py")
+    faults = (
+        [f"{name}: its example ends with {done.returncode}: {last_line(done)}"] if done.returncode else []
+    )
+    if with_tests:
+        pip(python, "pytest>=8.3", "pytest-timeout", "pytest-xdist", "hypothesis", "scipy", "scikit-learn")
+        done = ask(python, ROOT, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS[name], limit_s=3600)
+        print((done.stdout.strip().splitlines() or ["no word of pytest"])[-1], end="; ")
+        faults += [f"{name}: its tests end with {done.returncode}"] if done.returncode else []
+    print("; ".join(faults) or "ok", flush=True)
+    return faults
+
+
+def try_extra(name: str, out: Path, folder: Path) -> list[str]:
     """Faults of the wheel with the extra ``name`` ("": alone) in an environment that has nothing else."""
     shown = name or "core alone"
     print(f"{shown}: ", end="", flush=True)
@@ -173,7 +184,12 @@ def try_extra(name: str, wheel: Path, folder: Path) -> list[str]:
     try:
         if name in torch_extras():
             pip(python, pinned("torch"))
-        pip(python, f"{wheel}[{name}]" if name else str(wheel))
+        pip(
+            python,
+            "--find-links",
+            out,
+            f"evenload[{name}]=={parts.VERSION}" if name else f"evenload=={parts.VERSION}",
+        )
     except subprocess.CalledProcessError:
         print("not installed")
         return [f"{shown}: pip could not install it"]
@@ -191,8 +207,8 @@ def wrong_answers(name: str, python: Path, work: Path) -> list[str]:
     found = {extra["name"]: extra["is_usable"] for extra in json.loads(done.stdout)["extras"]}
     faults = [] if not name or name == "all" or found.get(name) else ["doctor does not find it"]
     programs = {"the first map": FIRST_MAP, "its use": USES.get(name, "")}
-    if name not in NEEDS_GPU_STACK:
-        for module in sorted(promised().get(name, ())):
+    for module in sorted(promised().get(name, ())):
+        if module.split(".")[0] not in NEED_GPU_STACK:
             programs[f"import {module}"] = f"import {module}"
     for what, program in programs.items():
         (work / "program.py").write_text(program, encoding="utf-8")
@@ -231,15 +247,15 @@ def environment(folder: Path) -> Path:
     return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 
-def pip(python: Path, *packages: str) -> None:
+def pip(python: Path, *packages: str | Path) -> None:
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
     subprocess.run(command, check=True)
 
 
-def ask(python: Path, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ask(python: Path, work: Path, *arguments: str, limit_s: float = 600) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
-        [python, *arguments], cwd=work, env=clean, capture_output=True, text=True, timeout=600
+        [python, *arguments], cwd=work, env=clean, capture_output=True, text=True, timeout=limit_s
     )
 
 

@@ -115,7 +115,7 @@ MERKLE_TREE = NpmStep(
 )
 
 PURPOSES = {
-    "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
+    "demo": Purpose(("jobs", "torch"), ("demo",)),
     "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM, CIRCOM, MERKLE_TREE)),
     "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM), (SNARKJS,)),
 }

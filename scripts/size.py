@@ -5,8 +5,9 @@
     python scripts/size.py --write              # make the budget what the rooms are now
 
 A room is a folder below ``src/evenload``; its single modules are one room, ``evenload``. ``tests``,
-``benchmarks`` and ``scripts`` are rooms, too. Every line of a Python file counts, docstrings and blank ones
-included. The budget, ``size-budget.toml``, may be raised: in a commit that says why.
+``benchmarks`` and ``scripts`` are rooms, too. A part is a distribution of packages/parts.toml. Every line
+of a Python file counts, docstrings and blank ones included. The budget, ``size-budget.toml``, may be raised:
+in a commit that says why.
 """
 
 import argparse
@@ -46,6 +47,16 @@ def lines_now(root: Path = ROOT) -> Counter[str]:
     return found
 
 
+def lines_of_parts() -> Counter[str]:
+    """The lines of each distribution."""
+    import parts
+
+    known, found = parts.parts(), Counter()
+    for file in filter(lambda name: name.endswith(".py"), parts.source_files()):
+        found[parts.owner(file, known)] += (ROOT / SOURCE / file).read_bytes().count(b"\n")
+    return found
+
+
 def change_since(base: str, root: Path = ROOT) -> Counter[str]:
     """Lines added less lines removed in each room since a commit; untracked files count as added."""
     found: Counter[str] = Counter()
@@ -61,9 +72,9 @@ def change_since(base: str, root: Path = ROOT) -> Counter[str]:
     return found
 
 
-def budget(path: Path = BUDGET) -> dict[str, int]:
-    """The lines that each room may have."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))["lines"]
+def budget(path: Path = BUDGET, table: str = "lines") -> dict[str, int]:
+    """The lines that each room may have; with the table ``parts``, that each distribution may have."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))[table]
 
 
 def faults(lines: dict[str, int], allowed: dict[str, int]) -> list[str]:
@@ -88,10 +99,14 @@ def table(lines: dict[str, int], allowed: dict[str, int], change: dict[str, int]
     return "\n".join(rows)
 
 
-def text_of(lines: dict[str, int]) -> str:
-    """The budget file for rooms of these lines, each rounded up to a whole ``STEP``."""
-    rows = "".join(f"{room} = {-(-n // STEP) * STEP}\n" for room, n in sorted(lines.items()))
-    return f"# Lines that each room may have: `make size` compares, CI fails above.\n[lines]\n{rows}"
+def text_of(lines: dict[str, int], of_parts: dict[str, int]) -> str:
+    """The budget file for rooms and parts of these lines, each rounded up to a whole ``STEP``."""
+    tables = [
+        "".join(f"{name} = {-(-n // STEP) * STEP}\n" for name, n in sorted(counted.items()))
+        for counted in (lines, of_parts)
+    ]
+    heading = "# Lines that each room and each part may have: `make size` compares, CI fails above."
+    return f"{heading}\n[lines]\n{tables[0]}\n[parts]\n{tables[1]}"
 
 
 def _git(words: list[str], root: Path) -> str:
@@ -106,12 +121,13 @@ def main() -> int:
     parser.add_argument("--base", default="HEAD", help="the commit that the change is counted from")
     parser.add_argument("--write", action="store_true", help="write the budget anew from what there is")
     asked = parser.parse_args()
-    lines = lines_now()
+    lines, of_parts = lines_now(), lines_of_parts()
     if asked.write:
-        BUDGET.write_text(text_of(lines), encoding="utf-8")
-    allowed = budget()
+        BUDGET.write_text(text_of(lines, of_parts), encoding="utf-8")
+    allowed, allowed_parts = budget(), budget(table="parts")
     print(table(lines, allowed, change_since(asked.base)))
-    wrong = faults(lines, allowed)
+    print("".join(f"{name:<18}{n:>7,} of {allowed_parts.get(name, 0):,}\n" for name, n in of_parts.items()))
+    wrong = faults(lines, allowed) + faults(of_parts, allowed_parts)
     if wrong:
         print("\n".join(["", *wrong]))
         print("Make the room smaller, or raise its line in size-budget.toml and say why.")

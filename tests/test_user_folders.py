@@ -55,7 +55,7 @@ def test_a_user_without_an_entry_and_without_a_home_has_none(monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="HOME is POSIX's")
 def test_a_proof_needs_no_home(tmp_path):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     taken = {"HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "EVENLOAD_KERNEL_CACHE"}
     environment = {name: text for name, text in os.environ.items() if name not in taken}
     files = [MULTIPLIER / "circuit.zkey", MULTIPLIER / "witness.wtns", "-o", tmp_path]

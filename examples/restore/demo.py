@@ -2,8 +2,7 @@
 
     python examples/restore/demo.py [options of evenload run]
 
-``make demo`` runs this. It needs scikit-image for the pictures, and the extras ``yaml``, ``torch`` and
-``pictures``.
+``make demo`` runs this. It needs scikit-image for the pictures, and the extras ``jobs`` and ``torch``.
 """
 
 import argparse

@@ -4,7 +4,11 @@ This page is the whole public surface: names and where they live. Each is import
 so that ``import evenload`` stays cheap.
 """
 
+import sys
 from typing import TYPE_CHECKING
+
+# A part may lie in another folder (``pip install --user``); pkgutil.extend_path takes 8 ms to import.
+__path__ = list(dict.fromkeys([*__path__, *(f"{folder}/{__name__}" for folder in sys.path if folder)]))
 
 from evenload._lazy import lazy_names
 from evenload._version import __version__

@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import evenload._parts  # noqa: F401 (an import of what is not installed says what to install)
+
 
 def lazy_names(
     package: str, homes: Mapping[str, str], modules: str = ""

@@ -25,7 +25,7 @@ class LivePage:
         import subprocess
 
         for package in ("starlette", "uvicorn"):
-            require(package, extra="dash", why="serving the live page")
+            require(package, extra="watch", why="serving the live page")
         own = sys.flags  # a program that is kept from PYTHONPATH keeps its page from it, too
         isolation = {"-E": own.ignore_environment, "-s": own.no_user_site, "-P": own.safe_path}
         flags = [word for word, is_set in isolation.items() if is_set]

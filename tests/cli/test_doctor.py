@@ -59,13 +59,13 @@ def test_what_failed_and_what_is_missing_is_to_do(run, probed):
         "wgpu", status="failed", reason="OSError: x", hint="look", traceback="Traceback\n  line"
     )
     missing = ProbeReport(
-        "cuda", status="missing", reason="not installed", hint="pip install 'evenload[nvidia]'"
+        "cuda", status="missing", reason="not installed", hint="pip install 'evenload[jobs]'"
     )
     probed(missing, broken)
     code, out, _ = run()
     assert code == 0
     todo = out.partition("to do\n")[2]
-    assert "  cuda: not installed; pip install 'evenload[nvidia]'\n" in todo
+    assert "  cuda: not installed; pip install 'evenload[jobs]'\n" in todo
     assert "  wgpu: OSError: x; look\n" in todo
     assert "Traceback" not in out
     assert "  Traceback\n    line\n" in run("-v")[1]
@@ -166,7 +166,7 @@ def test_extras_are_read_from_the_packages_own_metadata(monkeypatch):
         "rich>=13.7; extra == 'rich'",
         "no-such-thing>=2; extra == 'new'",
         "numpy>=99; extra == 'new'",
-        "evenload[rich]; extra == 'all'",
+        "evenload[jobs]; extra == 'all'",
         "rich>=13.7; extra == 'all'",
     ]
     monkeypatch.setattr(extras.metadata, "requires", lambda name: requirements)

@@ -9,8 +9,8 @@ from node_calls import Node, has
 
 from evenload.cli import cli
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
-pytest.importorskip("wasmtime", reason="the circom extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
+pytest.importorskip("wasmtime", reason="the extra zk is not installed")
 
 DATA = Path(__file__).parents[1] / "data" / "zk" / "public8"
 

@@ -53,6 +53,34 @@ def test_old_names_of_commands_still_work_and_say_the_new_one(run):
     )
 
 
+def test_a_package_adds_a_command_by_an_entry_point(tmp_path):
+    """The oracle is a package that a program finds on its path, as after ``pip install``."""
+    facts = tmp_path / "mine-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(
+        "[evenload.commands]\nmine = mine:mine\nmap = mine:mine\nbroken = mine:absent\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "import click\n@click.command()\n@click.argument('word')\n"
+        "def mine(word): click.echo('mine: ' + word)\n"
+    )
+
+    def run_program(*arguments):
+        command = [sys.executable, "-m", "evenload", *arguments]
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+
+    assert run_program("mine", "word").stdout == "mine: word\n"
+    assert "  mine " in run_program("--help").stdout
+    assert "Run the function TARGET" in run_program("map", "--help").stdout  # ours is not replaced
+    assert run_program("nothing").returncode == 2
+    broken = run_program("broken")
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert "mine:absent" in broken.stderr
+
+
 def test_help_fits_on_a_screen(run):
     lines = run("--help")[1].splitlines()
     assert len(lines) <= 48

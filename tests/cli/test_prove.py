@@ -16,7 +16,7 @@ from evenload.errors import EvenloadError
 from evenload.native import machine
 from evenload.zk.devsetup import WARNING
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 DATA = Path(__file__).parents[1] / "data" / "zk"
 

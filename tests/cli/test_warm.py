@@ -54,13 +54,13 @@ def test_a_part_that_is_asked_for_must_be_possible_and_known(parts):
 
 @pytest.mark.parametrize("part", ["moe", "zk", "merkle"])
 def test_a_part_loads_what_it_runs(part, monkeypatch, tmp_path):
-    pytest.importorskip("numba", reason="the kernels extra is not installed")
+    pytest.importorskip("numba", reason="the extra kernels is not installed")
     told = json.loads(call(part, "--json").stdout)["parts"][part]
     assert set(told) == {"shipped", "cached", "compiled", "wall_s"}
 
 
 def test_a_proving_key_is_kept(tmp_path, monkeypatch):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path))
     key = Path(__file__).parents[1] / "data" / "zk" / "multiplier" / "circuit.zkey"
     done = call("--key", str(key), "--json")

@@ -251,4 +251,7 @@ def test_the_package_costs_nothing_until_it_is_used():
         timeout=550,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["inline/fused:16 True", "MissingExtra pip install 'evenload[torch]'"]
+    assert done.stdout.splitlines() == [
+        "inline/fused:16 True",
+        "MissingExtra pip install 'evenload[clients]'",
+    ]

@@ -86,8 +86,8 @@ def served(folder: Path, address: Address | None = None, **options) -> Iterator[
 
 @pytest.fixture
 def serve_run(monkeypatch):
-    pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
-    pytest.importorskip("starlette", reason="the live page needs evenload[dash]")
+    pytest.importorskip("uvicorn", reason="the live page needs evenload[watch]")
+    pytest.importorskip("starlette", reason="the live page needs evenload[watch]")
     monkeypatch.setattr("evenload.dashboard.server.LAST_S", 0.3)
     return served
 

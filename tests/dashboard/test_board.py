@@ -142,7 +142,7 @@ def test_frames_hold_only_what_changed():
 
 
 def test_a_picture_that_is_shown_no_more_is_there_for_a_while(tmp_path, monkeypatch):
-    image = pytest.importorskip("PIL.Image", reason="needs evenload[pictures]")
+    image = pytest.importorskip("PIL.Image", reason="needs evenload[jobs]")
     monkeypatch.setattr("evenload.dashboard.pictures.MOST_GONE", 2)
     pictures, gallery = Pictures(tmp_path), Gallery(max_items=1)
     sources = []

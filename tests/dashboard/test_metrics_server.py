@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-pytest.importorskip("uvicorn", reason="needs evenload[metrics]")
-pytest.importorskip("prometheus_client", reason="needs evenload[metrics]")
+pytest.importorskip("uvicorn", reason="needs evenload[watch]")
+pytest.importorskip("prometheus_client", reason="needs evenload[watch]")
 
 from evenload.dashboard import limited_server
 from evenload.dashboard.limited_server import MOST_WAITING, parse_address

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+pytest.importorskip("uvicorn", reason="the live page needs evenload[watch]")
 
 from evenload.dashboard import Address, app, limited_server
 

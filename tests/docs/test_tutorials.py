@@ -93,7 +93,7 @@ def test_the_first_cell_leaves_what_is_there_alone(tmp_path):
 
 def test_blocks_become_cells(notebooks):
     page = """# A page
-<!-- needs: evenload[yaml] -->
+<!-- needs: evenload[jobs] -->
 
 [![Open in Colab](x.svg)](https://x) and [another](other.md), [a part](#part)
 

@@ -14,7 +14,7 @@ from evenload.events import Event, ItemFinished, Span
 from evenload.pipeline import MultiDeviceImageEdit, Pipeline, PipelineResult
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="the extra diffusion is not installed")
+pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="the extra models is not installed")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "edit-and-score"
 STEPS = "denoise.num_inference_steps=2"

@@ -49,7 +49,7 @@ def read(url):
 
 
 def test_a_program_has_a_page_while_it_runs(asked, tmp_path, popen, until):
-    pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+    pytest.importorskip("uvicorn", reason="the live page needs evenload[watch]")
     (tmp_path / "program.py").write_text(PROGRAM)
     process = popen(
         [sys.executable, "-W", "error", "program.py"],
@@ -89,7 +89,7 @@ def test_what_it_needs_and_is_not_there_ends_no_work(asked, without_server, caps
             assert list(executor.map(abs, range(-3, 1))) == [3, 2, 1, 0]
     said = capsys.readouterr().err
     assert said.count("there is no live page") == 1
-    assert "evenload[dash]" in said
+    assert "evenload[watch]" in said
     assert [event for event in seen if isinstance(event, Span)]
 
 

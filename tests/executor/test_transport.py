@@ -24,7 +24,7 @@ from evenload.executor.loop import watchdog as watch
 from evenload.executor.run.chunk_sizing import CHUNK_BYTES
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES, mark_large, pack
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
-from evenload.executor.worker.memory import SharedMemory, limit_from
+from evenload.executor.worker.memory import SharedMemory
 
 LIMIT = 64 * 1024 * 1024
 N_LARGE = OUT_OF_BAND_BYTES // 8  # float64 that make a buffer worth sharing
@@ -248,14 +248,6 @@ class TestTensors:
         assert sum(buffer.nbytes for buffer in buffers) == 2 * 20_000 * 4
         got = pickle.loads(body, buffers=[bytearray(buffer) for buffer in buffers])
         assert self.torch.equal(got[1], rows[7])
-
-
-@pytest.mark.parametrize(
-    ("text", "n_bytes"),
-    [("512MiB", 512 << 20), ("2 GB", 2 * 10**9), ("0", 0), (12345, 12345), ("1KiB", 1024)],
-)
-def test_limits_in_words(text: str | int, n_bytes: int) -> None:
-    assert limit_from(text) == n_bytes
 
 
 # --- with workers -------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ ELSEWHERE = {
     **dict.fromkeys(("devices/cgroup.py", "devices/probes/child.py", "devices/probes/cpu.py"), KERNEL),
     **dict.fromkeys(("executor/worker/child.py", "executor/worker/threads.py"), KERNEL),
     **dict.fromkeys(("executor/worker/fork_main.py", "executor/worker/program_settings.py"), KERNEL),
-    **dict.fromkeys(("executor/transport/arena.py", "native/machine.py"), KERNEL),
+    **dict.fromkeys(("_memory_sizes.py", "native/machine.py", "executor/transport/arena.py"), KERNEL),
     **dict.fromkeys(("executor/backends/ray/actor.py",), KERNEL),
     "cli/serving/proof_server.py": "a folder, to sync it",
     "pipeline/worker/import_check.py": "opens no file: what this program wrote to its own process",

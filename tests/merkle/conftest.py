@@ -105,7 +105,7 @@ def engine_of(request):
         from evenload.merkle.wgsl_engine import WgslEngine
 
         return lambda scheme: WgslEngine(scheme, context=context)
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     return lambda scheme: make_engine(scheme, threads=1 if kind == "cpu" else 3)
 
 

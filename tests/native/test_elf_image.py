@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from evenload.native import machine
 from evenload.native.elf_image import image_of

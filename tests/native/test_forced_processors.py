@@ -10,7 +10,7 @@ import pytest
 
 from evenload.native import machine
 
-pytest.importorskip("numba", reason="the kernels extra is not installed")
+pytest.importorskip("numba", reason="the extra kernels is not installed")
 DATA = Path(__file__).parents[1] / "data/zk/multiplier"
 FORCED = ["x86-64-v3", "x86-64-v3+sha", "x86-64-v4", "x86-64-v4+sha", "x86-64-v4+avx512ifma", "armv8-a"]
 FASTEST = {"x86-64-v3": "fma52x4", "x86-64-v4": "fma52x8", "armv8-a": "word64"}

@@ -9,7 +9,7 @@ from evenload.native import kernel, objects
 from evenload.native.code_hash import hash_of_files, hash_of_function
 from evenload.native.kernel import compiled, inlined
 
-pytest.importorskip("numba", reason="the kernels extra is not installed")
+pytest.importorskip("numba", reason="the extra kernels is not installed")
 STEP = 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from evenload.native import machine, objects, store
 
-pytest.importorskip("numba", reason="the kernels extra is not installed")
+pytest.importorskip("numba", reason="the extra kernels is not installed")
 pytestmark = pytest.mark.skipif(
     not machine.baselines_here(), reason="no objects are shipped for this kind of processor"
 )

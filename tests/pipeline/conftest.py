@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with edit, plus (Edit-Plus), scorer and clip."""
-    pytest.importorskip("diffusers", reason="the extra diffusion is not installed")
+    pytest.importorskip("diffusers", reason="the extra models is not installed")
     from evenload.pipeline.stages import tiny
 
     folder = tmp_path_factory.mktemp("models")

@@ -496,7 +496,7 @@ def test_a_missing_package_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(MissingExtra, match="pydantic") as caught:
         Pipeline.from_yaml(job)
-    assert "evenload[yaml]" in str(caught.value)
+    assert "evenload[jobs]" in str(caught.value)
 
 
 def test_items_are_checked_before_any_work(job: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from evenload.events import Queued, RunStarted, Span
 from evenload.report.metrics import MOST_LABELS
 
-pytest.importorskip("uvicorn", reason="needs evenload[metrics]")
-parser = pytest.importorskip("prometheus_client.parser", reason="needs evenload[metrics]")
+pytest.importorskip("uvicorn", reason="needs evenload[watch]")
+parser = pytest.importorskip("prometheus_client.parser", reason="needs evenload[watch]")
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "evenload.json"
 
 

@@ -8,7 +8,7 @@ import pytest
 from evenload.events import RunFinished, Span
 from evenload.report.spans import SpanSink
 
-pytest.importorskip("opentelemetry.sdk", reason="needs evenload[otel]")
+pytest.importorskip("opentelemetry.sdk", reason="needs evenload[watch]")
 
 
 @pytest.fixture

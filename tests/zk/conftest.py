@@ -58,7 +58,7 @@ def multiplier():
 
 @pytest.fixture(params=["ifma52", "fma52x8", "fma52x4", "word64"])
 def level(request):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     from evenload.gpu.llvm import programs
 
     if request.param not in programs.levels_here():

@@ -28,7 +28,7 @@ def way(request, monkeypatch):
     if request.param == "oracle":
         monkeypatch.setattr(verifier_module, "is_installed", lambda _: False)
     else:
-        pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+        pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     return request.param
 
 

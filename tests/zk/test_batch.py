@@ -10,7 +10,7 @@ from evenload.zk.batch import TimedRequest, prove_batch
 from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices
 from evenload.zk.worker import ProvedStatement, ProveRequest
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from evenload.zk import Prover, read_zkey, verify
 

@@ -13,7 +13,7 @@ from evenload.zk.bn254.plain_curve import G1
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.formats.r1cs import read_r1cs
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 
 def test_same_shape_as_the_key_that_snarkjs_made(circuit):

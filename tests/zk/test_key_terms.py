@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from pathlib import Path
 

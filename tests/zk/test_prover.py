@@ -19,7 +19,7 @@ from evenload.zk.groth16 import public_from_json
 from evenload.zk.prover import InvalidProof
 
 R = FR.modulus
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 
 @pytest.fixture(scope="module")

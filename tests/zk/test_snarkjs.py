@@ -44,7 +44,7 @@ def snarkjs(*arguments):
 
 @pytest.fixture(params=["cpu", "wgsl"])
 def backend(request):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     return request.getfixturevalue("gpu") if request.param == "wgsl" else "cpu"  # skips without an adapter
 
 

@@ -27,7 +27,7 @@ def path(request, monkeypatch):
     if request.param == "oracle":
         monkeypatch.setattr(verifier_module, "is_installed", lambda _: False)
     else:
-        pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+        pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     return request.param
 
 
@@ -166,7 +166,7 @@ SPOIL = {
 )
 def test_many_are_answered_as_each_is(spoilt, twist_point):
     """Each statement with another proof of the same: (k a, b / k, c)."""
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     key, public, proof = load(DATA / "public8")
     statements = []
     for why, k in spoilt:
@@ -188,7 +188,7 @@ def test_many_without_the_extra(path, multiplier):
 
 def test_proofs_that_err_the_opposite_way_do_not_make_up_for_each_other(multiplier):
     """Their equations' product is one without powers drawn at random."""
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     key, public, proof = load(multiplier)
     shift = G1.multiply(G1.generator, 5)
     wrong = [dataclasses.replace(proof, c=G1.add(proof.c, by)) for by in (shift, G1.negate(shift))]

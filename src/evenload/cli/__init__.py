@@ -15,12 +15,13 @@ from evenload._optional import refuse_windows
 from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
-from evenload.errors import NO_ROOM, EvenloadError, UnknownName
+from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, quoted
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 __all__ = ["main"]
+__path__ = [f"{folder}/cli" for folder in sys.modules["evenload"].__path__]  # parts have commands, too
 
 SECTIONS = {
     "Work over devices": {
@@ -111,7 +112,28 @@ class LazyGroup(click.Group):
 
 
 class TopGroup(LazyGroup):
-    """All commands: old names lead to the new ones, and a reader who leaves ends them quietly."""
+    """All commands: old names lead to the new ones, and a reader who leaves ends them quietly.
+
+    A command of another package is an entry point of the group ``evenload.commands``. They are looked up only
+    for names that evenload does not know, and for the help: looking at every installed package takes time.
+    """
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._homes and cmd_name in (others := _other_commands()):
+            try:
+                return others[cmd_name].load()
+            except (AttributeError, ImportError) as error:
+                where = f"{quoted(cmd_name)} is {quoted(others[cmd_name].value)} of another package"
+                raise ConfigError(
+                    f"{where}, and cannot be loaded: {error}", hint="update that package"
+                ) from error
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        if others := _other_commands():
+            with formatter.section("Of other packages"):
+                formatter.write_dl([(name, f"From {point.value}.") for name, point in others.items()])
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
@@ -135,7 +157,17 @@ class TopGroup(LazyGroup):
             args = [*new.split(), *rest]
         if args and args[0] in COMMANDS and args[0] not in WITHOUT_WORKERS:
             refuse_windows(f"`evenload {args[0]}`", sys.platform)
+        if args and args[0] not in COMMANDS and args[0] in _other_commands():
+            return click.Group.resolve_command(self, ctx, args)
         return super().resolve_command(ctx, args)
+
+
+def _other_commands() -> dict[str, Any]:
+    """The entry points of other packages by name; a name of evenload's own cannot be taken."""
+    from importlib import metadata
+
+    found = {point.name: point for point in metadata.entry_points(group="evenload.commands")}
+    return {name: point for name, point in sorted(found.items()) if name not in COMMANDS}
 
 
 @click.group(

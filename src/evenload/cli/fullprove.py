@@ -82,8 +82,8 @@ def fullprove(request: FullProveRequest) -> int:
 
 def _proved(request: FullProveRequest) -> Any:
     """The proved statement. Raises EvenloadError or OSError."""
+    from evenload._memory_sizes import limit_from
     from evenload._private_files import read_named
-    from evenload.executor.worker.memory import limit_from
     from evenload.zk.circom.input_values import MOST_BYTES, parse_inputs
     from evenload.zk.circom.sandbox import Limits
     from evenload.zk.circom.witness import calculate_witness

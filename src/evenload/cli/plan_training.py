@@ -195,7 +195,7 @@ def _given_most(request: PlanTrainingRequest, group_of: Sequence[int]) -> list[i
 
 
 def _bytes(option: str, text: str) -> int:
-    from evenload.pipeline.job.memory_sizes import parse_size
+    from evenload._memory_sizes import parse_size
 
     try:
         return parse_size(text)

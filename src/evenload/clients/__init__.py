@@ -2,7 +2,7 @@
 
     train(model, datasets, Recipe(optimizer=SGD(lr=0.1), epochs=1), strategy="auto")
 
-Each name is imported on first use; all that computes needs the extra ``torch``.
+Each name is imported on first use; all that computes needs the extra ``clients``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -78,5 +78,5 @@ _load, __dir__, __all__ = lazy_names(__name__, _HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in __all__ and name not in _WITHOUT_TORCH:
-        require("torch", extra="torch", why="training clients")
+        require("torch", extra="clients", why="training clients")
     return _load(name)

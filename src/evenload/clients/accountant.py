@@ -36,7 +36,7 @@ def _spent(noise: float, rate: float, rounds: int, delta: float, grid: float) ->
         raise ConfigError(f"noise={noise} is not a number of 0 or more", hint="use 1.0, say")
     if noise == 0:
         return float("inf")
-    accountant: Any = require("dp_accounting.pld", extra="privacy", why=WHY).PLDAccountant(
+    accountant: Any = require("dp_accounting.pld", extra="clients", why=WHY).PLDAccountant(
         value_discretization_interval=grid
     )
     accountant.compose(_event(noise, rate), rounds)
@@ -75,5 +75,5 @@ def _check(rate: float, rounds: int, delta: float) -> None:
 
 
 def _event(noise: float, rate: float) -> Any:
-    dp: Any = require("dp_accounting", extra="privacy", why=WHY)
+    dp: Any = require("dp_accounting", extra="clients", why=WHY)
     return dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))

@@ -13,7 +13,7 @@ import numpy as np
 
 from evenload._optional import require
 
-require("torch", extra="torch", why="training clients")
+require("torch", extra="clients", why="training clients")
 
 import torch  # noqa: E402
 
@@ -79,7 +79,7 @@ def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None)
     Without ``client`` all rows are one client's: deal them with ``evenload.clients.partition``.
     Raises MissingExtra without ``datasets``, FormatError for a missing column or rows of unlike shape.
     """
-    datasets: Any = require("datasets", extra="datasets", why="reading a dataset from disk")
+    datasets: Any = require("datasets", why="reading a dataset from disk")
     try:
         table = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:

@@ -22,7 +22,7 @@ class MetricsServer(Closing):
 
     def __init__(self, host: str, port: int) -> None:
         self.sink = Metrics()
-        require("uvicorn", extra="metrics", why="serving metrics")
+        require("uvicorn", extra="watch", why="serving metrics")
         from prometheus_client import make_asgi_app
 
         from evenload.dashboard.limited_server import limited_server, listen

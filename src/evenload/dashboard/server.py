@@ -105,7 +105,7 @@ def serve_page(text: str, address: Address, *, tell: Callable[[str], None]) -> N
 
 def _require() -> None:
     for package in ("starlette", "uvicorn"):
-        require(package, extra="dash", why="serving the live page")
+        require(package, extra="watch", why="serving the live page")
 
 
 def _server(app: Any) -> Any:

@@ -56,7 +56,7 @@ def map(
     file, which is where datasets puts it. A stream is mapped while it is read.
     Raises ConfigError for arguments that cannot be, TaskError for a batch that failed.
     """
-    library: Any = require("datasets", extra="datasets", why="evenload.datasets")
+    library: Any = require("datasets", why="evenload.datasets")
     from evenload.integrations.dataset_batches import Calling
     from evenload.integrations.dataset_job import DatasetJob
 

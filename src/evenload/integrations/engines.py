@@ -39,8 +39,8 @@ class Transformers:
 
     def __init__(self, model: str, device: CurrentDevice, *, tokenizer: str | None = None,
                  dtype: str = "auto", **more: Any):  # fmt: skip
-        library: Any = require("transformers", extra="llm", why="this engine")
-        self._torch: Any = require("torch", extra="llm", why="this engine")
+        library: Any = require("transformers", extra="models", why="this engine")
+        self._torch: Any = require("torch", extra="models", why="this engine")
         self._tokenizer = library.AutoTokenizer.from_pretrained(tokenizer or model, padding_side="left")
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
@@ -85,7 +85,7 @@ class VLLM:
 
     def __init__(self, model: str, device: CurrentDevice, **more: Any):
         _mask_by_index()
-        self._library: Any = require("vllm", extra="vllm", why="this engine")
+        self._library: Any = require("vllm", extra="gpu", why="this engine")
         self._model = self._library.LLM(model=model, **more)
 
     def generate(self, prompts: Sequence[Prompt], **sampling: Any) -> list[str]:

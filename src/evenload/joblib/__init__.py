@@ -2,7 +2,7 @@
 
 from evenload._optional import require
 
-require("joblib", extra="joblib", why="evenload.joblib")
+require("joblib", why="evenload.joblib")
 
 from evenload.integrations.joblib_backend import EvenloadBackend, register  # noqa: E402
 

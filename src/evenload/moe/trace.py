@@ -335,7 +335,7 @@ def _by_expert(path: Path, loads: Any, arrays: Mapping[str, Any], n_experts: int
 
 def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace:
     """The trace of one run's dumps: ``stat`` files are whole, other records add up over ranks."""
-    torch = require("torch", extra="torch", why="reading .pt dumps")
+    torch = require("torch", extra="moe", why="reading .pt dumps")
     if not paths:
         raise ConfigError(
             f"no .pt file in {quoted(str(source), 200)}", hint="give the folder that the recorder wrote to"

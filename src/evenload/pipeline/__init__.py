@@ -2,7 +2,7 @@
 
     Pipeline.from_yaml("job.yaml").run()
 
-Each name is imported on first use; reading a job file needs the extra ``yaml``.
+Each name is imported on first use; reading a job file needs the extra ``jobs``.
 """
 
 from typing import TYPE_CHECKING

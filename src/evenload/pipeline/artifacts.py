@@ -30,7 +30,7 @@ def read_picture(path: str | Path) -> np.ndarray:
 
 def open_picture(path: str | Path) -> Any:
     """Read a picture as a PIL image, RGB, loaded whole; otherwise as ``read_picture``."""
-    image_module = require("PIL.Image", extra="pictures", why="reading pictures")
+    image_module = require("PIL.Image", extra="jobs", why="reading pictures")
     try:
         with plain_file(Path(path)) as file, image_module.open(file) as opened:
             return plain_picture(opened)
@@ -45,8 +45,8 @@ def open_picture(path: str | Path) -> Any:
 
 def plain_picture(picture: Any) -> Any:
     """Convert a PIL image of any mode to RGB, upright, loaded whole; transparency is laid on white."""
-    image_module = require("PIL.Image", extra="pictures", why="reading pictures")
-    operations = require("PIL.ImageOps", extra="pictures", why="reading pictures")
+    image_module = require("PIL.Image", extra="jobs", why="reading pictures")
+    operations = require("PIL.ImageOps", extra="jobs", why="reading pictures")
     upright = with_plain_alpha(operations.exif_transpose(picture))
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
         white = image_module.new("RGBA", upright.size, "white")
@@ -59,7 +59,7 @@ def plain_picture(picture: Any) -> Any:
 def read_tensors(path: str | Path) -> dict[str, Any]:
     """Read the tensors of a safetensors file by name, on the CPU. Raises FormatError if it is damaged."""
     require("torch", extra="torch", why="reading tensors")
-    safetensors = require("safetensors.torch", extra="adapters", why="reading tensors")
+    safetensors = require("safetensors.torch", extra="jobs", why="reading tensors")
     try:
         return safetensors.load_file(path)
     except FileNotFoundError:

@@ -42,8 +42,8 @@ class MultiDeviceImageEdit(Closing):
 
     The first call starts workers and loads the model; they stay until ``close``, the end of the ``with``
     block or of the program. On devices that hold all parts of the model at once nothing is loaded again;
-    where they take turns (mode swap), each call loads them in turn. Needs the extras ``yaml`` and
-    ``diffusion``.
+    where they take turns (mode swap), each call loads them in turn. Needs the extras ``jobs`` and
+    ``models``.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class MultiDeviceImageEdit(Closing):
         is_kept: bool,
     ) -> list[Any]:
         """Edit the pictures; with ``keeps_errors`` one that cannot be read has its error in its place."""
-        require("pydantic", extra="yaml", why="checking the job")
+        require("pydantic", extra="jobs", why="checking the job")
         from evenload.pipeline.job.job_file import spec_of
         from evenload.pipeline.job.yaml_text import Origins
 

@@ -30,7 +30,7 @@ class SavedFile:
 
 
 def picture_of(pixels: np.ndarray) -> Any:
-    return require("PIL.Image", extra="pictures", why="writing pictures").fromarray(pixels)
+    return require("PIL.Image", extra="jobs", why="writing pictures").fromarray(pixels)
 
 
 def _encode_png(value: Any) -> bytes:
@@ -129,7 +129,7 @@ def _encode_txt(value: Any) -> bytes:
 def _encode_safetensors(value: Any) -> bytes:
     """Encode a tensor, or several by name."""
     torch = require("torch", extra="torch", why="safetensors outputs")
-    safetensors = require("safetensors.torch", extra="adapters", why="safetensors outputs")
+    safetensors = require("safetensors.torch", extra="jobs", why="safetensors outputs")
     named = value if isinstance(value, Mapping) else {"tensor": value}
     if not named or not all(isinstance(tensor, torch.Tensor) for tensor in named.values()):
         kinds = ", ".join(sorted({type(tensor).__name__ for tensor in named.values()})) or "nothing"

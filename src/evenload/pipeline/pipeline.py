@@ -68,7 +68,7 @@ class Pipeline:
     """
 
     def __init__(self, stages: Iterable[Any], *, folder: str | Path = ".", **keys: Any):
-        require("pydantic", extra="yaml", why="checking a job")
+        require("pydantic", extra="jobs", why="checking a job")
         from evenload.pipeline.job.from_python import job_document, lacks_source
         from evenload.pipeline.job.job_file import items_of, spec_of
         from evenload.pipeline.job.yaml_text import Origins
@@ -91,7 +91,7 @@ class Pipeline:
 
         Raises SpecError with every fault found, MissingExtra without pydantic or PyYAML.
         """
-        require("pydantic", extra="yaml", why="reading job files")
+        require("pydantic", extra="jobs", why="reading job files")
         from evenload.pipeline.job.job_file import load_job
 
         return cls.__new__(cls)._hold(*load_job(path, changes), Path(path).resolve().parent)
@@ -102,7 +102,7 @@ class Pipeline:
 
         Raises ConfigError if that holds none, or if others may have written it: a job file is code.
         """
-        require("pydantic", extra="yaml", why="reading job files")
+        require("pydantic", extra="jobs", why="reading job files")
         from evenload.pipeline.job.job_file import parse_job
 
         path = Path(path)

@@ -33,7 +33,7 @@ class Metrics:
     made."""
 
     def __init__(self) -> None:
-        client: Any = require("prometheus_client", extra="metrics", why="serving metrics")
+        client: Any = require("prometheus_client", extra="watch", why="serving metrics")
         self.registry = client.CollectorRegistry()
         self._tally = Tally()
         self._lock = threading.Lock()

@@ -26,12 +26,12 @@ __all__ = ["SpanSink", "exporting_provider"]
 
 def exporting_provider() -> Any:
     """A provider that sends spans over OTLP/HTTP. Raises MissingExtra without the library."""
-    trace: Any = require("opentelemetry.sdk.trace", extra="otel", why="sending spans")
-    export: Any = require("opentelemetry.sdk.trace.export", extra="otel", why="sending spans")
+    trace: Any = require("opentelemetry.sdk.trace", extra="watch", why="sending spans")
+    export: Any = require("opentelemetry.sdk.trace.export", extra="watch", why="sending spans")
     otlp: Any = require(
-        "opentelemetry.exporter.otlp.proto.http.trace_exporter", extra="otel", why="sending spans"
+        "opentelemetry.exporter.otlp.proto.http.trace_exporter", extra="watch", why="sending spans"
     )
-    resources: Any = require("opentelemetry.sdk.resources", extra="otel", why="sending spans")
+    resources: Any = require("opentelemetry.sdk.resources", extra="watch", why="sending spans")
 
     resource = resources.Resource.create({"service.name": "evenload", "service.version": __version__})
     provider = trace.TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -43,7 +43,7 @@ class SpanSink(Closing):
     """A sink with ``close()``. ``provider`` is a TracerProvider; the default one sends over OTLP."""
 
     def __init__(self, provider: Any = None) -> None:
-        require("opentelemetry.sdk.trace", extra="otel", why="sending spans")
+        require("opentelemetry.sdk.trace", extra="watch", why="sending spans")
         self._provider = exporting_provider() if provider is None else provider
         self._tracer = self._provider.get_tracer("evenload", __version__)
         self._began_ns = time.time_ns()

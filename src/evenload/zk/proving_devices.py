@@ -61,7 +61,7 @@ def proving_devices(pool: "DevicePool | None", backend: str | None = None) -> tu
         if kernels == "wgsl" and adapters[device.id] is None:
             raise NoUsableDevice(
                 f"{device.id} ({device.name}) has no driver for WGSL kernels",
-                hint="install its Vulkan driver and evenload[wgpu], or prove on the CPU: --devices cpu",
+                hint="install its Vulkan driver and evenload[zk], or prove on the CPU: --devices cpu",
             )
         found.append(ProvingDevice(device.id, kernels, adapters.get(device.id)))
     return tuple(found)

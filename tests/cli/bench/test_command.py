@@ -38,7 +38,7 @@ def test_what_is_not_installed_is_left_out_with_its_install_line(monkeypatch):
     result = call("--quick", "--only", "prove")
     assert result.return_value == 0
     assert "left out: llvmlite, numba not installed" in result.stdout
-    assert "pip install 'evenload[kernels]'" in result.stdout
+    assert "pip install 'evenload[zk]'" in result.stdout
 
 
 def test_one_that_fails_is_told_and_stops_no_other(monkeypatch):

@@ -13,7 +13,7 @@ from evenload.cli import main
 from evenload.devices.jobs import announced
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
-pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+pytest.importorskip("uvicorn", reason="the live page needs evenload[watch]")
 
 
 @pytest.fixture(autouse=True)
@@ -150,13 +150,13 @@ def test_a_setting_that_cannot_be_followed_is_only_a_warning(monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "starlette", None)
     with recorded("x", Monitors()) as log:
         log.emit(RunFinished(log.now(), "done"))
-    assert capsys.readouterr().err == "warning: there is no live page: pip install 'evenload[dash]'\n"
+    assert capsys.readouterr().err == "warning: there is no live page: pip install 'evenload[watch]'\n"
 
 
 @pytest.fixture
 def replay(tmp_path):
     np = pytest.importorskip("numpy")
-    pytest.importorskip("numba", reason="routing needs evenload[kernels]")
+    pytest.importorskip("numba", reason="routing needs evenload[moe]")
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.replay.replayer import replay as run
 

@@ -94,7 +94,7 @@ def test_each_mode_can_be_asked_for(mode: str) -> None:
 
 
 def test_a_starter_validates_plans_and_has_a_schema(tmp_path: Path) -> None:
-    pytest.importorskip("pydantic", reason="needs the extra yaml")
+    pytest.importorskip("pydantic", reason="needs the extra jobs")
     run("init", str(tmp_path), "--schema")
     assert (tmp_path / "job.yaml").read_text().startswith("# yaml-language-server: $schema=job.schema.json")
     assert "samples" in (tmp_path / "job.schema.json").read_text()

@@ -210,7 +210,7 @@ def apart(a, b):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs_give_the_same_many_at_a_time_one_by_one_and_serially(part, monkeypatch):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     found = [a_program(seed, monkeypatch) for seed in range(25 * part, 25 * part + 25)]
     assert not [line for wrong, _ in found for line in wrong]
     assert sum(many > 0 for _, many in found) > 5  # of 25: else it is not what is compared

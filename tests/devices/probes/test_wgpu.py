@@ -67,7 +67,7 @@ def test_no_adapter_is_absent_with_advice():
 def test_without_the_package_the_install_line_is_told(monkeypatch):
     monkeypatch.setattr(wgpu.importlib.util, "find_spec", lambda name: None)
     report = wgpu.probe()
-    assert (report.status, report.hint) == ("missing", "pip install 'evenload[wgpu]'")
+    assert (report.status, report.hint) == ("missing", "pip install 'evenload[zk]'")
 
 
 @pytest.mark.skipif(not is_installed("wgpu"), reason="needs the wgpu package")

@@ -18,7 +18,6 @@ from evenload.executor.transport.arena import (
     MemoryBudget,
     make_arena_file,
     open_copy,
-    usable_memory,
 )
 
 MIB = 1 << 20
@@ -191,7 +190,3 @@ def test_too_little_memory_is_told_before_anything_is_written(monkeypatch: pytes
         os.ftruncate(ends.fd, 4 * MIB)  # as good as a full file system: nothing can be backed beyond
         assert ends.put(np.zeros(16 * MIB, np.uint8)) is None
         assert ends.budget.n_bytes == 0
-
-
-def test_no_more_memory_is_usable_than_there_is() -> None:
-    assert 0 < usable_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

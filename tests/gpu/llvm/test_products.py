@@ -10,7 +10,7 @@ import pytest
 from evenload.gpu.llvm.products import ProductShape, product_program
 from evenload.native import machine
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 GUARD = 7.25
 # clients, rows, columns, depth
 SHAPES = [

@@ -11,7 +11,7 @@ from evenload.errors import ConfigError, MissingExtra
 from evenload.gpu.llvm import program, programs
 from evenload.native import machine, store
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 SIGNATURE = {"answer": 0}
 
 

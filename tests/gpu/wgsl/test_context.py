@@ -150,7 +150,7 @@ def test_without_wgpu_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wgpu", None)
     with pytest.raises(MissingExtra) as caught:
         Context()
-    assert caught.value.hint == "pip install 'evenload[wgpu]'"
+    assert caught.value.hint == "pip install 'evenload[zk]'"
 
 
 def test_without_an_adapter_the_error_says_what_to_install(context, monkeypatch):

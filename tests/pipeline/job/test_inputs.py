@@ -249,7 +249,7 @@ def test_ids_that_are_no_utf_8_have_seeds(tmp_path: Path) -> None:
 
 
 def test_rows_of_parquet_with_paths_and_nothing_where_null(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra files")
     import pyarrow.parquet as parquet
 
     columns = {
@@ -270,7 +270,7 @@ def test_rows_of_parquet_with_paths_and_nothing_where_null(tmp_path: Path) -> No
 
 
 def test_what_is_no_parquet_and_what_json_cannot_hold(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra files")
     import pyarrow.parquet as parquet
 
     touch(tmp_path, "empty.parquet")
@@ -368,7 +368,7 @@ def test_numbers_of_json_lines_as_texts_are_those_of_the_file(tmp_path: Path) ->
 
 
 def test_types_of_parquet(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra files")
     import pyarrow.parquet as parquet
 
     columns = {"id": ["a", "b"], "zip": [1234, 5], "version": ["3.10", "3.9"]}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from evenload._memory_sizes import gib_text, parse_size, size_text
 from evenload.errors import SpecError
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.job_file import parse_spec, spec_text
-from evenload.pipeline.job.memory_sizes import gib_text, parse_size, size_text
 from evenload.pipeline.target import locate_target
 
 HEAD = "version: 1\njob: {name: test, inputs: {folder: .}}\n"

@@ -33,7 +33,7 @@ def test_the_real_models_from_their_configs() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder"])
 def test_formulas_are_the_classes_of_the_real_models(part: str) -> None:
-    pytest.importorskip("diffusers", reason="needs the extra diffusion")
+    pytest.importorskip("diffusers", reason="needs the extra models")
     from evenload.pipeline.model.meta_model import count_on_meta
 
     config = json.loads((CONFIGS / "qwen-image-edit" / part / "config.json").read_text())
@@ -48,7 +48,7 @@ def test_formulas_are_the_classes_of_the_real_models(part: str) -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("diffusers", reason="needs the extra diffusion")
+    pytest.importorskip("diffusers", reason="needs the extra models")
     from evenload.pipeline.stages import tiny
 
     return tiny.build(tmp_path_factory.mktemp("tiny"))

@@ -13,7 +13,7 @@ def compiled(node, tmp_path_factory):
     """``compiled(name)``: the WASM of a circuit of tests/data/zk."""
     if not has("circom2"):
         pytest.skip("no circom, so witnesses of its circuits are not calculated")
-    pytest.importorskip("wasmtime", reason="the circom extra is not installed")
+    pytest.importorskip("wasmtime", reason="the extra zk is not installed")
     folder, made = tmp_path_factory.mktemp("circom"), {}
 
     def compile_it(name):

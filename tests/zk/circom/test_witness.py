@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("wasmtime", reason="the circom extra is not installed")
+pytest.importorskip("wasmtime", reason="the extra zk is not installed")
 
 import wasmtime
 

@@ -8,7 +8,7 @@ from evenload.zk.bn254 import plain_pairing as oracle
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import VerificationKey
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 
 def points(k, m):

@@ -135,7 +135,7 @@ def test_width_grows_with_the_number_of_points():
 
 @pytest.mark.parametrize("degree", [1, 2])
 def test_combine(multiples, degree):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     given, scalars, total = draw(multiples, degree, 5, seed=9)
     assert points.to_integers(points.combine(degree, given, scalars)) == expected(degree, total)
     order = points.combine(degree, multiples[degree][0][1:2], [R])

@@ -72,7 +72,7 @@ def test_a_huge_witness_is_refused_before_its_values_are_read(tmp_path):
     with path.open("wb") as file:
         file.write(content)
         file.truncate(at[2][1] + 32 * n)
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     with Prover(GOOD["circuit.zkey"]) as prover:
         prover.prove(GOOD["witness.wtns"])  # what the first proof compiles is not counted
         tracemalloc.start()
@@ -155,7 +155,7 @@ def test_bad_points_are_refused_when_the_key_is_loaded(name, content, words, lev
 
 @pytest.fixture(params=["ifma52", "fma52x8", "fma52x4", "word64"])
 def level_of_this_machine(request):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     from evenload.gpu.llvm import programs
 
     if request.param not in programs.levels_here():

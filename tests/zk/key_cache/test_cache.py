@@ -11,7 +11,7 @@ import pytest
 from evenload.errors import ConfigError
 from evenload.zk import verify
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from evenload.gpu.llvm import programs
 from evenload.zk.formats.zkey import read_zkey

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError, UnknownName
 from evenload.gpu.field import FR
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from reference import plain_prover as oracle
 

@@ -50,7 +50,7 @@ class Router:
         warm: bool = False,
         parts: int = 1,
     ):
-        require("llvmlite.binding", extra="kernels", why="exact routing")
+        require("llvmlite.binding", extra="moe", why="exact routing")
         from evenload.balance.flow.kernels.route import route_layers
 
         self.graph = instance_of(

@@ -158,11 +158,11 @@ TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "transport": ("executor:transport", "Arrays to workers and back", (), ""),
     "scaling": ("scaling:scaling", "The same work on one device and on more", (), ""),
     "unequal": ("unequal:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
-    "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite",), "kernels"),
-    "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba"), "kernels"),
+    "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite",), "zk"),
+    "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba"), "zk"),
     "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch"), "moe"),
     "clients": ("clients:clients", "Many small trainings, fused", ("torch",), "torch"),
-    "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "yaml"),
+    "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "jobs"),
 }
 
 

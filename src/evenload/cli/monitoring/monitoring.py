@@ -52,7 +52,7 @@ def reporting(monitors: Monitors) -> "Iterator[list[Callable[[Event], None]]]":
         if monitors.metrics_port is not None:
             from evenload._optional import require
 
-            require("uvicorn", extra="metrics", why="serving metrics")
+            require("uvicorn", extra="watch", why="serving metrics")
             from evenload.dashboard.limited_server import parse_address
             from evenload.dashboard.metrics_server import MetricsServer
 
@@ -132,5 +132,5 @@ def _is_set() -> bool:
         return False
     can_be = is_installed("starlette") and is_installed("uvicorn")
     if not can_be:
-        click.echo("warning: there is no live page: pip install 'evenload[dash]'", err=True)
+        click.echo("warning: there is no live page: pip install 'evenload[watch]'", err=True)
     return can_be

@@ -24,7 +24,7 @@ def init(folder: Path, schema: bool, force: bool) -> int:
 
     files = {"job.yaml": SCHEMA_LINE + JOB if schema else JOB, "stages.py": STAGES, "items.jsonl": ITEMS}
     if schema:
-        require("pydantic", extra="yaml", why="describing job files")
+        require("pydantic", extra="jobs", why="describing job files")
         from evenload.pipeline.job.job_file import json_schema
 
         files["job.schema.json"] = json.dumps(json_schema(), indent=2) + "\n"

@@ -73,7 +73,7 @@ def plan(request: PlanRequest) -> int:
 
     Needs no weights and no GPU: sizes come from the models' config files.
     """
-    require("pydantic", extra="yaml", why="reading job files")
+    require("pydantic", extra="jobs", why="reading job files")
     from evenload.pipeline.planning.estimates.run_history import read_history
     from evenload.pipeline.planning.job_plan import plan_job
     from evenload.pipeline.planning.job_problem import build_job_problem

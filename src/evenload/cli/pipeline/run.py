@@ -151,7 +151,7 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
     evenload run job.yaml --set job.seed=7 --set restore.weights=other.safetensors
     """
     if request.schema:
-        require("pydantic", extra="yaml", why="describing job files")
+        require("pydantic", extra="jobs", why="describing job files")
         from evenload.pipeline.job.job_file import json_schema
 
         click.echo(json.dumps(json_schema(), indent=2))

@@ -91,7 +91,7 @@ class ProofMetrics:
 
     def page(self, n_waiting: int) -> tuple[bytes, str]:
         """(the text, its media type). Raises MissingExtra."""
-        client: Any = require("prometheus_client", extra="metrics", why="serving metrics")
+        client: Any = require("prometheus_client", extra="watch", why="serving metrics")
         self._waiting.set(n_waiting)
         return client.generate_latest(self.sink.registry), client.CONTENT_TYPE_LATEST
 

@@ -70,10 +70,10 @@ def serve_proofs(request: ServeRequest) -> int:
     ``ProofService``.
     """
     for package in ("starlette", "uvicorn"):
-        require(package, extra="dash", why="serving proofs")
+        require(package, extra="watch", why="serving proofs")
+    from evenload._memory_sizes import limit_from
     from evenload.cli.serving.proof_app import ProofMetrics, Rules, make_app
     from evenload.dashboard.limited_server import limited_server
-    from evenload.executor.worker.memory import limit_from
     from evenload.zk.proof_service import ProofService
 
     most_bytes = limit_from(request.most_witness, "most_witness")

@@ -2,7 +2,7 @@
 
 from evenload._optional import require
 
-require("torch", extra="torch", why="training clients")
+require("torch", extra="clients", why="training clients")
 
 from evenload.clients.algorithms.base import Algorithm, Orders, Server  # noqa: E402
 from evenload.clients.algorithms.ditto import Ditto  # noqa: E402

@@ -19,7 +19,7 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
     Raises MissingExtra without safetensors, OSError if the folder cannot be written, and ConfigError for what
     PEFT cannot hold: a layer with both an adapter and trained parameters, a base that is one layer.
     """
-    safetensors: Any = require("safetensors.torch", extra="adapters", why="saving adapters")
+    safetensors: Any = require("safetensors.torch", extra="clients", why="saving adapters")
     named = {_peft_name(name): t.contiguous().cpu() for name, t in adapter.weights.items()}
     layers = sorted(n.rpartition(".")[0] for n in adapter.weights if n.endswith("lora_A"))
     others = sorted({n.rpartition(".")[0] for n in adapter.weights if "lora_" not in n})

@@ -83,7 +83,7 @@ def cross_validate(
     Raises ConfigError, before training, for what cannot be split or scored; TaskError for a failing fold.
     """
     targets = _targets(X, y)
-    selection: Any = require("sklearn.model_selection", extra="sweeps", why="cross-validation")
+    selection: Any = require("sklearn.model_selection", extra="clients", why="cross-validation")
     if hasattr(model, "fit") and hasattr(model, "get_params"):
         _refuse_weights(sample_weight)
         return _by_scikit_learn(selection, model, X, targets, (cv, groups), (scoring, return_train_score))
@@ -178,7 +178,7 @@ class ModuleEstimator:
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn asks before it picks a scorer."""
-        tags: Any = require("sklearn.utils", extra="sweeps", why="cross-validation")
+        tags: Any = require("sklearn.utils", extra="clients", why="cross-validation")
         return tags.Tags(
             estimator_type=self._estimator_type,
             target_tags=tags.TargetTags(required=True),
@@ -370,7 +370,7 @@ def _by_scikit_learn(
     split: tuple[Any, Any],
     scored: tuple[Any, bool],
 ) -> CrossValidation:
-    base: Any = require("sklearn.base", extra="sweeps", why="cross-validation")
+    base: Any = require("sklearn.base", extra="clients", why="cross-validation")
     folds = _folds(selection, split[0], targets, split[1], base.is_classifier(estimator))
     try:
         found = selection.cross_validate(
@@ -393,7 +393,7 @@ def _by_scikit_learn(
 
 def _scorers(scoring: Any, estimator: Any) -> dict[str, Any]:
     """Scorers by name. Raises ConfigError for one that scikit-learn does not know."""
-    metrics: Any = require("sklearn.metrics", extra="sweeps", why="cross-validation")
+    metrics: Any = require("sklearn.metrics", extra="clients", why="cross-validation")
     if scoring is None or isinstance(scoring, str) or callable(scoring):
         named = {"score": scoring}
     elif not scoring or not isinstance(scoring, Mapping | list | tuple | set):

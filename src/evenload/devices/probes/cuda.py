@@ -20,7 +20,7 @@ from evenload.errors import quoted
 
 # Any of these is a sign of NVIDIA's driver; the last is that of Linux inside Windows.
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
-INSTALL = "pip install 'evenload[nvidia]'"
+INSTALL = "pip install nvidia-ml-py"
 NVIDIA = 0x10DE
 # Cores in a multiprocessor, by compute capability: NVML counts cores only. Source: CUDA guide, "Compute
 # capabilities".

@@ -38,7 +38,7 @@ def probe(
                 "wgpu",
                 status="missing",
                 reason="the package wgpu is not installed",
-                hint="pip install 'evenload[wgpu]'",
+                hint="pip install 'evenload[zk]'",
             )
         package = Path(installed.origin).parent
         script = Path(__file__).with_name("wgpu_child.py")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from evenload._memory_sizes import limit_from
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
@@ -34,7 +35,7 @@ from evenload.executor.worker.fork_server import (
     can_fork,
     imports_of,
 )
-from evenload.executor.worker.memory import SharedMemory, limit_from, memory_limit_from
+from evenload.executor.worker.memory import SharedMemory, memory_limit_from
 from evenload.executor.worker.program_settings import ProgramSettings
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD

@@ -79,18 +79,6 @@ def read_only(fd: int) -> int:
     return os.dup(fd)
 
 
-def usable_memory() -> int:
-    """Return the memory that this process may use, in bytes."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                most = min(most, int(file.read()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return most
-
-
 class MemoryBudget:
     """The memory that an executor's arenas take, counted in shared memory, and its limit.
 

@@ -4,10 +4,10 @@ Buffers that every worker needs, such as weights bound to a task, are stored onc
 """
 
 import os
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from evenload._memory_sizes import limit_from
 from evenload.errors import ConfigError, quoted, reason_of
 from evenload.executor.transport.arena import (
     ArenaPiece,
@@ -16,19 +16,11 @@ from evenload.executor.transport.arena import (
     MemoryBudget,
     make_arena_file,
     read_only,
-    usable_memory,
 )
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 from evenload.executor.transport.wire import COMMON
 
-UNITS = {
-    "": 1,
-    "b": 1,
-    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
-    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
-}
 LEAST_LIMIT = 64 * 1024**2  # of a worker's own memory
-MOST_LETTERS = 40  # of a limit in words
 COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
 
@@ -44,26 +36,6 @@ class WorkerArenas:
     borrower: Borrower
     theirs: tuple[int, int, int, int, int]
     own: tuple[int, int]
-
-
-def limit_from(limit: int | str, name: str = "shared_memory_limit") -> int:
-    """Read the setting ``name`` as bytes: a number of them, or text such as "2 GiB", "500MB" or "25%" of
-    the memory.
-
-    Raises ConfigError.
-    """
-    if isinstance(limit, int) and limit >= 0:
-        return limit
-    text = limit.lower() if isinstance(limit, str) and len(limit) <= MOST_LETTERS else ""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", text)
-    unit = UNITS.get(match[2]) if match else None
-    if match and match[2] == "%" and float(match[1]) <= 100:
-        return int(usable_memory() * float(match[1]) / 100)
-    if match and unit:
-        return int(float(match[1]) * unit)
-    raise ConfigError(
-        f"{name}={quoted(limit)} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
-    )
 
 
 def memory_limit_from(limit: Any) -> int:

@@ -105,7 +105,7 @@ class Context:
     """
 
     def __init__(self, uuid: str | None = None):
-        self._wgpu = require("wgpu", extra="wgpu", why="running kernels on a GPU")
+        self._wgpu = require("wgpu", extra="zk", why="running kernels on a GPU")
         with _quiet():
             self._adapter = _open(uuid) if uuid else _best()
         info = self._adapter.info

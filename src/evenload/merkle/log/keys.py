@@ -79,7 +79,7 @@ class VerifierKey:
             return False
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
-        except (require("cryptography.exceptions", extra="log").InvalidSignature, ValueError):
+        except (require("cryptography.exceptions", extra="zk").InvalidSignature, ValueError):
             return False
         return True
 
@@ -209,4 +209,4 @@ def _parts(text: object, what: str, *, is_secret: bool = False) -> tuple[str, by
 
 def _ed25519() -> Any:
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
-    return require(module, extra="log", why="signing and checking checkpoints")
+    return require(module, extra="zk", why="signing and checking checkpoints")

@@ -215,7 +215,7 @@ def _agreed(plan: Callable[[], Map], module: str, group_of: str) -> Map:
         group = getattr(sys.modules[module], group_of)().cpu_group
     except (KeyError, AttributeError, AssertionError):  # how the engines say that a group is not there
         return plan()
-    dist = require("torch.distributed", extra="torch", why="agreeing on a plan")
+    dist = require("torch.distributed", extra="moe", why="agreeing on a plan")
     if not isinstance(group, getattr(dist, "ProcessGroup", ())):
         return plan()
     mine, error = attempt(plan)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from evenload.moe.routing.planner import Planner
 else:
-    torch = require("torch", extra="torch", why="MoELayer")
+    torch = require("torch", extra="moe", why="MoELayer")
     nn = torch.nn
 
 

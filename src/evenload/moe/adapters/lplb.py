@@ -34,7 +34,7 @@ class Planner(ExactPlanner):
 
     def count_workload(self, idx: Any, n_sms: int = 0) -> tuple[Any, Any]:
         """Counts [experts] int32 of ``idx``, -1 ignored; and as [1, experts], where LPLB has each block's."""
-        torch = require("torch", extra="torch", why="the Planner")
+        torch = require("torch", extra="moe", why="the Planner")
         flat = idx.reshape(-1).long()
         counts = torch.bincount(flat[flat >= 0], minlength=self.n_logical_routed_experts).to(torch.int32)
         return counts, counts[None]
@@ -48,7 +48,7 @@ class Planner(ExactPlanner):
         The experts of a rank's column have their copies on one other rank. So one number for a column gives
         the same loads as one for each of them.
         """
-        torch = require("torch", extra="torch", why="the Planner")
+        torch = require("torch", extra="moe", why="the Planner")
         counts = self._sum_over_ranks("solve_probs", workload)
         plan = self.run_with_stats(counts)
         if avail_counter is not None:
@@ -60,7 +60,7 @@ class Planner(ExactPlanner):
         self, idx: Any, o_weight: Any, local_workload_by_sm: Any = None, n_sms: int = 0
     ) -> Any:
         """Slot of each id: the first ``o_weight`` share of an expert's ids stays, the rest go to its copy."""
-        torch = require("torch", extra="torch", why="the Planner")
+        torch = require("torch", extra="moe", why="the Planner")
         home, copy, column = (torch.from_numpy(one).to(idx.device) for one in self._targets())
         flat = idx.reshape(-1).long()
         used = flat >= 0

@@ -64,7 +64,7 @@ def rebalance_experts(
 
     Raises ConfigError if sizes do not fit, or a load is negative or not finite.
     """
-    torch = require("torch", extra="torch", why="SGLang's placement")
+    torch = require("torch", extra="moe", why="SGLang's placement")
     loads = np.asarray(torch.as_tensor(tokens_per_expert).detach().float().cpu().numpy())
     loads = loads[None] if loads.ndim == 2 else loads
     width = num_local_physical_experts
@@ -148,7 +148,7 @@ class LPLBSolver:
         ep_group: Any = None,
         logical_to_all_physical_map_num_valid: Any = None,
     ):
-        self._torch = require("torch", extra="torch", why="LPLBSolver")
+        self._torch = require("torch", extra="moe", why="LPLBSolver")
         slots = phy2log.detach().cpu().numpy().astype(np.int64)
         copies = log2phy.detach().cpu().numpy().astype(np.int64)
         self.num_gpus, self.ep_group, self.num_phy = num_gpus, ep_group, len(slots)

@@ -70,7 +70,7 @@ def describe(original: Callable[..., Any], cls: Any, *arguments: Any, **named: A
     if found is None or found.ep_dispatch_algorithm not in REPLACED:
         return found
     layer = named["layer_id"] if "layer_id" in named else arguments[0]
-    metadata = require(f"{EPLB}.expert_location", extra="torch").get_global_expert_location_metadata()
+    metadata = require(f"{EPLB}.expert_location", extra="moe").get_global_expert_location_metadata()
     if not hasattr(metadata, "evenload_copies"):
         metadata.evenload_copies = WeightedCopies(
             metadata.physical_to_logical_map_cpu,
@@ -97,5 +97,5 @@ def choose(original: Callable[..., Any], topk_ids: Any, info: Any, log2phy_prob:
 
 
 def _rank() -> int:
-    distributed = require("torch.distributed", extra="torch")
+    distributed = require("torch.distributed", extra="moe")
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0

@@ -48,7 +48,7 @@ class EplbPolicy:
         Each slot holds an expert, and each expert has a slot: vLLM scatters by the map, and a -1 in it would
         be an index (``EnginePlanner``). Raises ConfigError as ``rebalance_experts`` does.
         """
-        torch = require("torch", extra="torch", why="a vLLM policy")
+        torch = require("torch", extra="moe", why="a vLLM policy")
         loads = weight.detach().float().cpu().numpy()
         check_division(loads.shape[1], num_replicas, 1, num_nodes, num_ranks)
         fleet = Fleet.even(num_ranks, num_replicas, n_nodes=num_nodes)
@@ -86,7 +86,7 @@ def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
     """
     if not is_installed("vllm"):
         raise MissingExtra("'vllm' is not installed (its policy cannot be replaced)", hint="pip install vllm")
-    return use_policy(require("vllm.distributed.eplb.policy", extra="vllm"), policy)
+    return use_policy(require("vllm.distributed.eplb.policy", extra="gpu"), policy)
 
 
 def use_policy(policies: Any, policy: type[EplbPolicy]) -> type:

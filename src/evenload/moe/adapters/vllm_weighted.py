@@ -140,7 +140,7 @@ def hook_router(module: ModuleType) -> None:
 def _map_and_record(
     topk_ids: Any, load: Any, weights: LayerWeights, is_whole: bool, is_recording: Any, n_tokens: Any
 ) -> Any:
-    torch = require("torch", extra="torch")
+    torch = require("torch", extra="moe")
     is_token = torch.ones(topk_ids.shape, dtype=torch.bool, device=topk_ids.device)
     if n_tokens is not None:
         is_token &= torch.arange(len(topk_ids), device=topk_ids.device)[:, None] < n_tokens

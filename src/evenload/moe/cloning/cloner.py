@@ -47,7 +47,7 @@ class Cloner:
         least_tokens: int = 1,
         domains: ArrayLike | None = None,
     ):
-        require("llvmlite.binding", extra="kernels", why="clones of experts")
+        require("llvmlite.binding", extra="moe", why="clones of experts")
         from evenload.moe.cloning.kernels.clone import clone_layer
         from evenload.moe.cloning.kernels.memory import block_words, layer_words
 

@@ -38,8 +38,8 @@ class DeviceCloner:
         n_layers: int = 1,
         device: Any = "cuda",
     ):
-        torch = require("torch", extra="torch", why="planning on a device")
-        require("triton", extra="triton", why="planning on a device")
+        torch = require("torch", extra="moe", why="planning on a device")
+        require("triton", extra="moe", why="planning on a device")
         from evenload.moe.cloning.kernels.device_clone import clone_kernel
 
         self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks, tolerance, least_tokens, domains)
@@ -100,7 +100,7 @@ class DeviceCloner:
         return ClonePlan(self.layer, totals, None, experts, ranks, tokens, loads, peak, bound, None)
 
     def _check(self, counts: Any) -> None:
-        torch = require("torch", extra="torch")
+        torch = require("torch", extra="moe")
         is_tensor = isinstance(counts, torch.Tensor) and counts.layout == torch.strided
         if not is_tensor or counts.shape != self._shape or counts.dtype != torch.int64:
             given = f"{counts.dtype} {tuple(counts.shape)}" if is_tensor else type(counts).__name__

@@ -111,14 +111,14 @@ def rebalance_experts(
     check_division(loads.shape[1], num_replicas, num_groups, num_nodes, num_gpus)
     maps: tuple[Any, ...] = _plan(loads, num_replicas, num_groups, num_nodes, num_gpus)
     if is_tensor:
-        torch = require("torch", extra="torch")
+        torch = require("torch", extra="moe")
         maps = tuple(torch.from_numpy(one) for one in maps)
     return Placement(*maps, n_gpus=num_gpus, weight=loads)
 
 
 def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int, n_gpus: int):
     """``phy2log``, ``log2phy`` and ``logcnt`` of EPLB's policy, without twins."""
-    require("llvmlite.binding", extra="kernels", why="planning a placement")
+    require("llvmlite.binding", extra="moe", why="planning a placement")
     n_layers, n_experts = loads.shape
     local2log = np.empty((n_layers, n_nodes, n_experts // n_nodes), np.int64)
     holds = np.empty((n_layers, n_nodes, n_gpus // n_nodes, n_slots // n_gpus), np.int64)

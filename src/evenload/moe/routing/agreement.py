@@ -25,8 +25,8 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
     """
     if group is None:
         return _checked(phy2log)
-    torch = require("torch", extra="torch", why="agreeing over a process group")
-    dist = require("torch.distributed", extra="torch", why="agreeing over a process group")
+    torch = require("torch", extra="moe", why="agreeing over a process group")
+    dist = require("torch.distributed", extra="moe", why="agreeing over a process group")
     mine, error = attempt(lambda: _checked(phy2log))
     if not isinstance(group, dist.ProcessGroup):
         raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")

@@ -24,8 +24,8 @@ class DeviceRouter:
     """
 
     def __init__(self, graph: ReplicaGraph, device: Any):
-        torch = require("torch", extra="torch", why="routing on a device")
-        require("triton", extra="triton", why="routing on a device")
+        torch = require("torch", extra="moe", why="routing on a device")
+        require("triton", extra="moe", why="routing on a device")
         from evenload.moe.routing.kernels.route import route_kernel
 
         self.graph = graph
@@ -86,7 +86,7 @@ class DevicePlanner:
         is_summed: bool,
         n_groups: int,
     ):
-        self._torch = torch = require("torch", extra="torch")
+        self._torch = torch = require("torch", extra="moe")
         from evenload.moe.routing.kernels.dispatch import count_kernel, map_kernel, share_kernel
 
         kernels: tuple[Any, ...] = (count_kernel, share_kernel, map_kernel)

@@ -157,7 +157,7 @@ class Dispatcher(SlotDispatch):
         rank2gpu: Sequence[int] | None = None,
         nodes: Sequence[int] | None = None,
     ):
-        require("llvmlite.binding", extra="kernels", why="dispatch")
+        require("llvmlite.binding", extra="moe", why="dispatch")
         self.graph = instance_of(
             "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
         )

@@ -42,8 +42,8 @@ class Exchange:
     """
 
     def __init__(self, group: Any, *, is_summed: bool):
-        self._torch = require("torch", extra="torch", why="routing over a process group")
-        self._dist = require("torch.distributed", extra="torch", why="routing over a process group")
+        self._torch = require("torch", extra="moe", why="routing over a process group")
+        self._dist = require("torch.distributed", extra="moe", why="routing over a process group")
         if not isinstance(group, self._dist.ProcessGroup):
             raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")
         self._group, self._is_summed = group, is_summed
@@ -210,7 +210,7 @@ def _uneven(widths: str) -> ConfigError:
 
 def device_of(group: Any) -> str:
     """Where the tensors are that a ``torch.distributed`` group exchanges: "cuda" or "cpu"."""
-    dist = require("torch.distributed", extra="torch")
+    dist = require("torch.distributed", extra="moe")
     try:
         return "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     except ValueError:  # a group that torch has no list of, such as vLLM makes where ranks may join

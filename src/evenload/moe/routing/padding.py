@@ -32,7 +32,7 @@ def without_padding(ids: Any, mask: Any) -> Any:
 
 
 def _of_tensor(ids: Any, mask: Any) -> Any:
-    torch = require("torch", extra="torch")
+    torch = require("torch", extra="moe")
     if not isinstance(mask, torch.Tensor):
         if ids.device.type != "cpu":
             raise ConfigError(

@@ -135,7 +135,7 @@ class Planner:
         redundant_to_original  by default a circulant of these sizes, or the experts in order on one rank
         """
         group, n_experts = _group_of(buffer), n_logical_routed_experts
-        n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
+        n_ranks = require("torch.distributed", extra="moe").get_world_size(group)
 
         def filled_in() -> tuple[Any, Any]:
             n_slots = n_experts + n_ranks * (n_ranks > 1) if n_routed_experts is None else n_routed_experts
@@ -224,7 +224,7 @@ class Planner:
         return slots.astype(np.int64)
 
     def _placed(self, slots: NDArray[np.int64]) -> tuple[Any, Any, Any]:
-        torch = require("torch", extra="torch", why="the Planner")
+        torch = require("torch", extra="moe", why="the Planner")
         self._install(slots)
         self.phy2log = torch.from_numpy(slots.copy())
         log2phy, counts = _log2phy(slots, self.n_logical_routed_experts, self.ep_size)

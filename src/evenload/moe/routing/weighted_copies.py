@@ -41,7 +41,7 @@ class WeightedCopies:
         device: Any = "cpu",
         dead: Iterable[int] = (),
     ):
-        torch = require("torch", extra="torch", why="weighted copies")
+        torch = require("torch", extra="moe", why="weighted copies")
         self.n_experts = whole("n_experts", n_experts, least=1)
         self.n_gpus = whole("n_gpus", n_gpus, least=1)
         try:
@@ -86,7 +86,7 @@ class WeightedCopies:
         Raises ConfigError if a load is negative or not finite, shapes differ, or an expert has no copy on a
         living GPU.
         """
-        torch = require("torch", extra="torch", why="weighted copies")
+        torch = require("torch", extra="moe", why="weighted copies")
         n_layers = len(self._expert)
         slots = self._phy2log if phy2log is None else _placement(phy2log, self.n_gpus)
         if slots.shape != tuple(self._expert.shape):

@@ -142,7 +142,7 @@ def place(
     shapes or options do not fit; UnknownName for another objective, effort or limit. The same arguments give
     the same plan.
     """
-    require("llvmlite.binding", extra="kernels", why="searching for a placement")
+    require("llvmlite.binding", extra="moe", why="searching for a placement")
     windows = _windows(load_windows)
     threads, seed = whole("threads", threads, least=1, most=1024), whole("seed", seed, most=2**62)
     instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")

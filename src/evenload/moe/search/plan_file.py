@@ -97,7 +97,7 @@ def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
 def _read_yaml(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
     """TensorRT-LLM's file; its GPUs are those of the comment, one without it is of one GPU."""
     text = path.read_text(encoding="utf-8")
-    page = require("yaml", extra="yaml", why="reading TensorRT-LLM's plans").safe_load(text)
+    page = require("yaml", extra="jobs", why="reading TensorRT-LLM's plans").safe_load(text)
     layers = page["initial_global_assignments"]
     phy2log = np.array([layers[layer] for layer in sorted(layers)], dtype=np.int64)
     if phy2log.shape[1] != page["num_slots"]:

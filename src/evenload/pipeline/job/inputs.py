@@ -358,8 +358,8 @@ def _typed_lines(inputs: "InputsSection", file: Path, notes: list[str]) -> Itera
 
 def _parquet_rows(file: Path) -> Iterator[Line]:
     """Yield the rows of a parquet file without nulls; a row whose values JSON cannot hold is a fault."""
-    parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
-    arrow = require("pyarrow", extra="parquet", why="reading parquet files")
+    parquet = require("pyarrow.parquet", extra="files", why="reading parquet files")
+    arrow = require("pyarrow", extra="files", why="reading parquet files")
     number = 0
     try:
         with plain_file(file) as opened, parquet.ParquetFile(opened) as table:

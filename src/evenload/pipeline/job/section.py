@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from evenload._memory_sizes import parse_size, size_text
 from evenload.errors import EvenloadError
-from evenload.pipeline.job.memory_sizes import parse_size, size_text
 from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.target import locate_target
 

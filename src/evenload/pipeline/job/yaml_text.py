@@ -30,7 +30,7 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tupl
     Anchors and aliases work. Raises SpecError if the text is not YAML, if it has more than 100 000 places,
     with those that aliases stand for, if an alias stands for itself, or if it is nested more than 100 deep.
     """
-    yaml = require("yaml", extra="yaml", why="reading job files")
+    yaml = require("yaml", extra="jobs", why="reading job files")
     lines: dict[Place, int] = {}
     faults: list[tuple[Place, str]] = []
     try:
@@ -61,7 +61,7 @@ _SCALARS = (
 
 @functools.cache
 def _loader() -> Any:
-    yaml = require("yaml", extra="yaml", why="reading job files")
+    yaml = require("yaml", extra="jobs", why="reading job files")
     # The parser in C is ten times as fast; its composer would end the process where nesting is deep.
     bases = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
 
@@ -95,14 +95,14 @@ def _add_scalars(handler: Any) -> None:
 
 def dump_yaml(document: Any) -> str:
     """Return ``document`` as YAML that readers of versions 1.1 and 1.2 both read back as it was."""
-    yaml = require("yaml", extra="yaml", why="writing job files")
+    yaml = require("yaml", extra="jobs", why="writing job files")
     dumper = type("Dumper", (yaml.SafeDumper,), {})
     _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads as something else is quoted
     return yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _integer(loader: Any, node: Any) -> int:
-    yaml = require("yaml", extra="yaml", why="reading job files")
+    yaml = require("yaml", extra="jobs", why="reading job files")
     text = loader.construct_scalar(node)
     try:
         value = int(text, 16) if text.startswith("0x") else int(text)  # 010 is ten, not eight

@@ -194,7 +194,7 @@ def _from_classes(config: Mapping[str, Any], class_name: str, notes: list[str]) 
     try:
         return count_on_meta(config, class_name)
     except ImportError as error:
-        notes.append(f"{class_name} is not counted: {error} (pip install 'evenload[diffusion]')")
+        notes.append(f"{class_name} is not counted: {error} (pip install 'evenload[models]')")
     except Exception as error:  # the library's class does not take this config
         notes.append(f"{class_name} is not counted: {type(error).__name__}: {error}")
     return None

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._memory_sizes import gib_text
 from evenload._plain_text import number_text, seconds_text
 from evenload._private_files import read_plain
 from evenload.devices.device import family_of
 from evenload.devices.rates.hardware import hardware_named
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.checks.stage_devices import barred_stages
-from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.model.model_size import ModelSize, find_model, measure_model
 from evenload.pipeline.model.stored_weights import weight_bytes
 from evenload.pipeline.planning.estimates.run_history import StageHistory

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from evenload._memory_sizes import gib_text
 from evenload.errors import ConfigError
-from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, group_option, needed_bytes
 from evenload.pipeline.problem import LOSSY, PlanStage, Problem

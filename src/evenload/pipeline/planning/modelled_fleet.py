@@ -9,9 +9,9 @@ relative to usual.
 import re
 from dataclasses import dataclass
 
+from evenload._memory_sizes import parse_size
 from evenload.devices.rates.hardware import HARDWARE, Hardware, hardware_named
 from evenload.errors import ConfigError, quoted
-from evenload.pipeline.job.memory_sizes import parse_size
 
 MOST_DEVICES = 64
 _GROUP = re.compile(r"(\d{1,4})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")

@@ -32,7 +32,7 @@ def torch_on(context: StageContext, threads: int | None) -> Any:
     On the CPU it computes with ``threads`` threads, as the last bits of sums depend on their number.
     Raises ConfigError if the worker is on the CPU and the CPU was not asked for.
     """
-    torch = require("torch", extra="diffusion", why=WHY)
+    torch = require("torch", extra="models", why=WHY)
     _be_quiet()
     if context.device.torch == "cpu":
         if not context.may_use_cpu:
@@ -84,7 +84,7 @@ def _folder(context: StageContext, index: str, what: str, download: bool) -> Pat
             read_whole_header(file)
         return folder
     if is_hub_name(model):
-        hub = require("huggingface_hub", extra="diffusion", why=WHY)
+        hub = require("huggingface_hub", extra="models", why=WHY)
         try:
             return Path(hub.snapshot_download(model, local_files_only=not download))
         except Exception as error:
@@ -134,7 +134,7 @@ def load_pipeline(
     devices.
     """
     torch = torch_on(context, threads)
-    diffusers = require("diffusers", extra="diffusion", why=WHY)
+    diffusers = require("diffusers", extra="models", why=WHY)
     folder = _folder(context, "model_index.json", "diffusers pipeline", download)
     given, kept = _given_components(folder, parts)
     chosen = torch_dtype(torch, context.model_dtype, folder)
@@ -223,7 +223,7 @@ def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
 
 def _four_bits(diffusers: Any, largest: str, dtype: Any) -> Any:
     """Return the configuration with which diffusers loads ``largest`` as nf4."""
-    require("bitsandbytes", extra="nf4", why="fit nf4")
+    require("bitsandbytes", extra="gpu", why="fit nf4")
     kind = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     return diffusers.PipelineQuantizationConfig(
         quant_backend="bitsandbytes_4bit", quant_kwargs=kind, components_to_quantize=[largest]
@@ -255,7 +255,7 @@ def load_model(
     Raises as ``load_pipeline`` does.
     """
     torch = torch_on(context, threads)
-    transformers = require("transformers", extra="diffusion", why=WHY)
+    transformers = require("transformers", extra="models", why=WHY)
     folder = _folder(context, "config.json", "transformers model", download)
     with _explained("the model", folder):
         loaded = getattr(transformers, auto_class).from_pretrained(

@@ -37,7 +37,7 @@ def build(folder: str | Path, *, n_layers: int = 2, seed: int = 0, plus: bool = 
     ``plus``: the edit pipeline is a QwenImageEditPlusPipeline. Raises MissingExtra without the extra
     ``diffusion``.
     """
-    require("diffusers", extra="diffusion", why="building tiny models")
+    require("diffusers", extra="models", why="building tiny models")
     folder = Path(folder)
     tokenizer = _tokenizer()
     _edit(folder / "edit", tokenizer, n_layers, seed, plus)
@@ -120,7 +120,7 @@ def _edit(folder: Path, tokenizer: Any, n_layers: int, seed: int, plus: bool) ->
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    known: Any = require("diffusers", extra="diffusion", why="building tiny models")
+    known: Any = require("diffusers", extra="models", why="building tiny models")
     n_channels, n_levels = 4, 3
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -35,7 +35,7 @@ class Sandbox:
     """
 
     def __init__(self, name: str, limits: Limits):
-        self._wasm: Any = require("wasmtime", extra="circom", why="running circuits compiled by circom")
+        self._wasm: Any = require("wasmtime", extra="zk", why="running circuits compiled by circom")
         self.name, self._limits = name, limits
         config = self._wasm.Config()
         config.epoch_interruption = True

@@ -61,7 +61,7 @@ def _found(at: Path, digest: str, path: Path) -> CpuKey | None:
 
 
 def _write(at: Path, key: CpuKey) -> None:
-    from evenload.executor.worker.memory import limit_from
+    from evenload._memory_sizes import limit_from
     from evenload.settings import resolve
 
     limit = limit_from(resolve().key_cache_limit, "key_cache_limit")

@@ -20,7 +20,7 @@ from evenload.clients.fused.inductor.replay import make_replay
 from evenload.clients.fused.inductor.replayed_steps import replayed_steps
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm, StepInputs
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 K, ROWS, STEPS = 3, 7, 4
 

@@ -47,7 +47,7 @@ def programs(monkeypatch, make=None):
 
 
 def test_a_kernel_adds_the_product_and_is_made_once(monkeypatch):
-    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
     asked = programs(monkeypatch)
     held_against_torch(*factors())
     held_against_torch(*factors())

@@ -14,7 +14,7 @@ from evenload.gpu.llvm import program, programs, rows
 from evenload.gpu.llvm.layout import LEVELS
 from evenload.native import machine
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 KERNELS = {"multiply": 4, "square": 4, "invert": 4, "sums": 4, "extension": 4, "extension_invert": 4}
 
 

@@ -8,7 +8,7 @@ from evenload.gpu.hashing import blake2s
 from evenload.gpu.hashing.rules import RULES
 from evenload.gpu.hashing.words import Words
 
-pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs

@@ -14,7 +14,7 @@ from evenload.pipeline import Pipeline
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
 
-fsspec = pytest.importorskip("fsspec", reason="the extra remote is not installed")
+fsspec = pytest.importorskip("fsspec", reason="the extra files is not installed")
 
 
 @pytest.fixture

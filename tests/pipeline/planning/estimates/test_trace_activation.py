@@ -12,7 +12,7 @@ from evenload.pipeline.planning.estimates.trace_activation import trace_activati
 from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 from evenload.pipeline.stages import tiny
 
-pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra diffusion")
+pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra models")
 
 CONFIGS = Path(__file__).parents[4] / "examples/edit-and-score/configs/qwen-image-edit"
 GIB = 2**30

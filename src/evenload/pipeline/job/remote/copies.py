@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from evenload._memory_sizes import size_text
 from evenload._private_files import own_folder, read_own, whole_file, write_own
 from evenload.errors import ConfigError, EvenloadError
-from evenload.pipeline.job.memory_sizes import size_text
 from evenload.pipeline.job.remote.stores import FETCHED, is_remote, open_store, shown, store_error
 
 MOST_FILE_BYTES = 16 << 30

@@ -96,7 +96,7 @@ def open_store(url: str, protocols: Collection[str], doing: str) -> tuple[Any, s
     if protocol not in protocols or "::" in url or not url.isprintable():
         known = ", ".join(sorted({*protocols} - {"memory"}))
         raise ConfigError(f"{shown(url)} is of no kind that can be fetched", hint=f"kinds: {known}")
-    fsspec = require("fsspec", extra="remote", why=f"{doing} {protocol}://")
+    fsspec = require("fsspec", extra="files", why=f"{doing} {protocol}://")
     try:
         store, path = fsspec.core.url_to_fs(url)
         store.invalidate_cache()  # of listings: an earlier look is not believed
@@ -121,7 +121,7 @@ def shown(url: str) -> str:
 
 
 def _install(protocol: str) -> str:
-    return f"pip install {_OTHERS[protocol]}" if protocol in _OTHERS else "pip install 'evenload[remote]'"
+    return f"pip install {_OTHERS[protocol]}" if protocol in _OTHERS else "pip install 'evenload[files]'"
 
 
 def _without_secrets(text: str) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from evenload._memory_sizes import gib_text, size_text
 from evenload.errors import FormatError, quoted, reason_of
 from evenload.pipeline.artifacts import UNWRITABLE, is_unwritable
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
-from evenload.pipeline.job.memory_sizes import gib_text, size_text
 from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 
 N_THREADS = 4  # that wait for the disk
