@@ -24,7 +24,6 @@ FLOWER = "evenload.clients.algorithms"
 # What a name in a table stands for.
 HERE = {
     "evenload": "evenload", "concurrent": "concurrent", "joblib": "joblib", "list": "builtins.list",
-    "range": "builtins.range",
     "executor": "evenload.Executor", "future": "concurrent.futures.Future", "Ray": "evenload.executor.Ray",
     "EvenBatches": "evenload.training.EvenBatches", "even": "evenload.training.EvenBatches",
     "EvenTrainerMixin": "evenload.training.EvenTrainerMixin",
@@ -64,7 +63,9 @@ THERE = {
         "PartialState": "accelerate.PartialState", "Accelerator": "accelerate.Accelerator",
         "state": "accelerate.Accelerator", "gather_object": "accelerate.utils.gather_object",
     },
-    "sentence-transformers": {"model": "sentence_transformers.sentence_transformer.model.SentenceTransformer"},
+    "sentence-transformers": {
+        "model": "sentence_transformers.sentence_transformer.model.SentenceTransformer"
+    },
     "transformers-pipeline": {
         "pipeline": "transformers.pipeline", "pipe": "transformers.Pipeline.__call__",
         "KeyDataset": "transformers.pipelines.base.KeyDataset",

@@ -1,4 +1,4 @@
-"""Pages of tools that run one model over a list: their own code beside what the tool itself makes of the list.
+"""Pages of tools that run one model over a list: their code beside what the tool itself makes of the list.
 
 The pages on sentence-transformers, transformers, diffusers and WebDataset compare by themselves, in the block
 that ``test_documents`` runs. Here is what needs processes or packages of its own. Oracles: accelerate's split
@@ -6,6 +6,7 @@ in two real processes, and lm-eval's ``hf`` model in one.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,45 +27,42 @@ def code_of(page: str) -> str:
     return next(block["body"] for block in FENCE.finditer(text) if block["language"] == "python")
 
 
-def told_by(program: str, folder: Path) -> dict:
-    """Run a program that writes told.json."""
-    (folder / "program.py").write_text(program, encoding="utf-8")
+def told_by(program: str, folder: Path, *launcher: str) -> dict:
+    """Run a program that writes told.json, by Python or by a launcher of processes."""
+    (folder / "program.py").write_text(f"import json\nfrom pathlib import Path\n{program}", encoding="utf-8")
+    command = [sys.executable, *launcher, "program.py"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=500, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "told.json").read_text(encoding="utf-8"))
 
 
 SPLIT = """
-def there():
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
+from types import SimpleNamespace
+from accelerate import PartialState
+from accelerate.utils import gather_object
 
-    state = PartialState()
-    score = Score(device=argparse.Namespace(torch=state.device))
-    with state.split_between_processes({"prompt": prompts, "picture": pictures}) as mine:
-        found = [(state.process_index, score(*pair)) for pair in zip(mine["prompt"], mine["picture"])]
-    found = gather_object(found)
-    if state.is_main_process:
-        Path("there.json").write_text(json.dumps(found))
-
-from accelerate import debug_launcher
-debug_launcher(there, num_processes=2)
+state = PartialState(cpu=True)
+score = Score(device=SimpleNamespace(torch=state.device))
+with state.split_between_processes({"prompt": prompts, "picture": pictures}) as mine:
+    found = [(state.process_index, score(*pair)) for pair in zip(mine["prompt"], mine["picture"])]
+found = gather_object(found)
+if state.is_main_process:
+    Path("told.json").write_text(json.dumps(found))
+state.destroy_process_group()
 """
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def test_a_split_between_two_processes_gives_the_same_scores(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    model, call, ours = code_of("split-between-processes").partition("run = ")
-    tell = (
-        'Path("told.json").write_text(json.dumps({"here": scores, "there": Path("there.json").read_text()}))'
-    )
-    imports = "import argparse, json\nfrom pathlib import Path\n"
-    told = told_by(f"{imports}{model}{SPLIT}{call}{ours}{tell}\n", tmp_path)
-    there = json.loads(told["there"])
+    code = code_of("split-between-processes")
+    there = told_by(code.partition("run = ")[0] + SPLIT, tmp_path, *TWO)
     assert [process for process, _ in there] == [0, 0, 0, 1, 1]  # before anything has run
-    assert told["here"] == pytest.approx([score for _, score in there], abs=2e-3)
+    here = told_by(f'{code}Path("told.json").write_text(json.dumps(scores))\n', tmp_path)
+    assert here == pytest.approx([score for _, score in there], abs=2e-3)
 
 
 TASKS = """
