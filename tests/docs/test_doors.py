@@ -66,6 +66,8 @@ def test_a_split_between_two_processes_gives_the_same_scores(tmp_path: Path) -> 
 
 
 TASKS = """
+from lm_eval.tasks import TaskManager
+evaluate = functools.partial(simple_evaluate, task_manager=TaskManager(include_defaults=False))
 tokenizer = AutoTokenizer.from_pretrained("tiny-model")
 tokenizer.chat_template = "{% for one in messages %}{{ one['content'] }} {% endfor %}"
 tokenizer.save_pretrained("tiny-model")
@@ -76,9 +78,9 @@ read = {**task, **rest, "task": "read", "output_type": "loglikelihood_rolling", 
         "doc_to_target": "{{ask}}", "metric_list": [{"metric": "word_perplexity"}]}
 
 def told(model, cache, **how):
-    found = simple_evaluate(model, tasks=[task, write, read], log_samples=True, bootstrap_iters=0, **how)
+    found = evaluate(model, tasks=[task, write, read], log_samples=True, bootstrap_iters=0, **how)
     answers = {name: [one["filtered_resps"] for one in rows] for name, rows in found["samples"].items()}
-    again = simple_evaluate(model, tasks=[task], use_cache=cache, **how)
+    again = evaluate(model, tasks=[task], use_cache=cache, **how)
     return answers, {name: row for name, row in found["results"].items()}, again["results"]
 
 with evenload.Executor("cpu*2") as executor:
