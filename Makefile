@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PURE := tests/balance tests/devices tests/executor/decide tests/house tests/pipeline/dispatch tests/report tests/events \
 	tests/test_errors.py tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower test-hta test-engine lint size docs tutorials bench gpu wheel sbom clean help
+.PHONY: demo test suite cpu site check pure style layers types screenshots test-levels test-slow chaos test-flower test-hta test-engine test-lm-eval lint size docs tutorials bench gpu wheel sbom clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -67,6 +67,12 @@ test-hta:  ## Audits beside HolisticTraceAnalysis's figures, in an environment o
 	.venv-hta/bin/pip install --quiet HolisticTraceAnalysis==0.5.0
 	.venv-hta/bin/pip install --quiet --editable '.[audit]' pytest pytest-timeout pytest-xdist hypothesis
 	TRACES=$(TRACES) .venv-hta/bin/pytest tests/audit/test_real_accelerators.py -m "slow or not slow"
+
+test-lm-eval:  ## The page on lm-eval beside lm-eval's own model, in an environment of its own
+	$(PYTHON) -m venv .venv-lm-eval
+	.venv-lm-eval/bin/pip install --quiet torch==2.13.0
+	.venv-lm-eval/bin/pip install --quiet --editable '.[llm,datasets]' 'lm-eval[hf]==0.4.13' ruff pytest pytest-timeout pytest-xdist hypothesis
+	.venv-lm-eval/bin/pytest tests/docs/test_doors.py tests/docs/test_coming_from.py -k "lm_eval or lm-eval"
 
 lint: $(STAMP)dev style layers types
 
