@@ -202,5 +202,5 @@ def test_flwr_run_gives_what_flowers_own_simulation_gives(flower_home, tmp_path)
         said = re.findall(r"^weights (.*)$", done.stdout, re.MULTILINE)
         assert len(said) == 1, done.stdout + done.stderr
         found.append([float(one) for one in said[0].split()])
-    assert np.allclose(found[0], found[1], rtol=1e-12)
+    assert np.allclose(found[0], found[1], rtol=1e-12), done.stdout
     assert np.round(found[0], 2).tolist() == [1.0, -2.0, 3.0]
