@@ -45,11 +45,14 @@ test-slow: $(STAMP)dev  ## The suites that take minutes, and all examples of eve
 chaos: $(STAMP)dev  ## Random programs under random faults, for CHAOS_MINUTES=10; CHAOS_SEED=7 repeats one
 	$(BIN)/python scripts/run_chaos.py $(if $(CHAOS_SEED),--seed $(CHAOS_SEED),--minutes $(or $(CHAOS_MINUTES),10))
 
-test-flower:  ## Flower's apps on our executor, in an environment of their own
+FLOWER = 1.40 1.41 1.42
+test-flower:  ## Flower's apps on our executor, with its last three minor versions, in an environment of their own
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet torch==2.13.0
 	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
-	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
+	set -e; for version in $(FLOWER); do \
+		.venv-flower/bin/pip install --quiet "flwr[simulation]==$$version.*"; \
+		FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py; done
 
 test-engine:  ## A whole vLLM on this CPU whose experts evenload places, in an environment of its own (3.5 GB)
 	$(PYTHON) -m venv .venv-engine

@@ -1,6 +1,14 @@
 """Flower's own apps on the executor. ``make test-flower`` runs these in an environment that has flwr."""
 
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import psutil
 import pytest
 
 from evenload._optional import is_installed
@@ -8,6 +16,7 @@ from evenload.errors import ConfigError, MissingExtra
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's, of its own parts
 HAS_FLOWER = is_installed("flwr")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from" / "flower.md"
 needs_flower = pytest.mark.skipif(
     not HAS_FLOWER, reason="flwr is not installed: it pins older rich and starlette; use make test-flower"
 )
@@ -160,3 +169,38 @@ def test_what_has_not_come_in_time_is_left_out():
         assert grid.pull_messages([m.metadata.message_id for m in messages]) == []
         executor.close(cancel=True)
     assert [r.metadata.src_node_id for r in replies] == grid.get_node_ids()[1:]
+
+
+@pytest.fixture
+def flower_home(tmp_path):
+    """A folder for Flower's settings, whose local SuperLink ends with the test."""
+    yield tmp_path / "flower"
+    for one in psutil.process_iter(["cmdline"]):
+        if any(str(tmp_path) in word for word in one.info["cmdline"] or []):
+            one.kill()
+
+
+@needs_flower
+@pytest.mark.skipif(not is_installed("ray"), reason="flwr run needs flwr[simulation]; use make test-flower")
+def test_flwr_run_gives_what_flowers_own_simulation_gives(flower_home, tmp_path):
+    """Run the page's app by ``flwr run``. Oracle: the app without evenload's lines, on Flower's own Ray."""
+    script = re.search(r"```sh\n(pip install .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    pasted = script.split("\n", 1)[1]
+    plain = re.sub(r"^from evenload.*\n", "", pasted, flags=re.MULTILINE)
+    plain = re.sub(r"    with device_grid.*\n    ", "", plain).replace("even-app", "plain-app")
+    plain = plain.replace("--stream", "--stream --federation-config num-supernodes=6")
+    assert "evenload" not in plain
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    setting = {**os.environ, "PATH": path, "FLWR_HOME": str(flower_home), "FLWR_TELEMETRY_ENABLED": "0"}
+    setting.pop("PYTHONPATH", None)  # the tests' own start-up leaves starlette out of Ray's workers
+    found = []
+    for text in (pasted, plain):
+        done = subprocess.run(
+            [shutil.which("bash"), "-euc", text.replace(".round(2)", "")],
+            cwd=tmp_path, env=setting, capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
+        said = re.findall(r"^weights (.*)$", done.stdout, re.MULTILINE)
+        assert len(said) == 1, done.stdout + done.stderr
+        found.append([float(one) for one in said[0].split()])
+    assert np.allclose(found[0], found[1], rtol=1e-12), done.stdout
+    assert np.round(found[0], 2).tolist() == [1.0, -2.0, 3.0]

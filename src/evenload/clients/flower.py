@@ -1,20 +1,23 @@
-"""Flower's apps, unmodified, on evenload's executor.
+"""Flower's ClientApp, unmodified, on evenload's executor.
 
-    run_simulation(server_app, client_app, num_supernodes=100, devices="cuda:0,1")
+    with device_grid(client_app, 100, devices="cuda:0,1") as grid:      # in the ServerApp of `flwr run`
+        strategy.start(grid=grid, ...)
+    run_simulation(server_app, client_app, num_supernodes=100)          # in a script
 
     ServerApp ──messages──► ExecutorGrid ──map──► one worker per device runs ClientApp ──replies──► ServerApp
 
-Flower (``flwr`` 1.41) sends messages to a *grid* and asks it for replies; its own simulation answers with Ray
-actors. Here they are items of ``Executor.map``: dealt by measured device speed, with a crash costing one
-client's reply and not the run. What a client keeps in its ``context`` stays with the client between rounds,
-whichever worker it runs on.
+Flower sends messages to a *grid* and asks it for replies; its own simulation answers with Ray actors. Here
+they are items of ``Executor.map``: dealt by measured device speed, with a crash costing one client's reply
+and not the run. What a client keeps in its ``context`` stays with the client between rounds, whichever worker
+it runs on. ``make test-flower`` names the versions of ``flwr`` that this is tested with.
 """
 
+import contextlib
 import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from evenload._optional import require
@@ -178,8 +181,8 @@ class ExecutorGrid(_serverapp.Grid):
         return _app.Message(_app.Error(code=code, reason=reason), reply_to=message)
 
 
-def run_simulation(
-    server_app: Any,
+@contextlib.contextmanager
+def device_grid(
     client_app: Any,
     num_supernodes: int,
     *,
@@ -187,21 +190,35 @@ def run_simulation(
     backend: str = "process",
     policy: Any = "measured",
     run_config: Mapping[str, Any] | None = None,
-) -> Any:
-    """Run a Flower ServerApp and ClientApp with ``num_supernodes`` virtual clients.
+) -> Iterator[ExecutorGrid]:
+    """Make the grid whose ``num_supernodes`` clients run on evenload's devices, for a ServerApp's strategy.
 
-    server_app, client_app   as ``flwr.simulation.run_simulation`` takes them (NumPyClient included)
+    client_app               the ClientApp, imported from its module (NumPyClient included)
     devices, backend, policy what the clients run on and how they are dealt, as ``evenload.map`` takes it
-    run_config               what ``context.run_config`` holds
+    run_config               what ``context.run_config`` holds for the clients: the server's own, as a rule
 
-    Returns the server's context. Threads and the visible GPU are set for each worker. Raises ConfigError for
-    fewer than one client, MissingExtra without flwr, and whatever the server app raises.
+    Threads and the visible GPU are set for each worker. Raises ConfigError for fewer than one client.
     """
     if num_supernodes < 1:
         raise ConfigError(f"num_supernodes={num_supernodes}: there is nobody to train", hint="give 1 or more")
     with Executor(devices, backend=backend, policy=policy) as executor:
-        runner = functools.partial(ClientRunner, client_app)
-        grid = ExecutorGrid(executor, runner, num_supernodes, run_config)
+        yield ExecutorGrid(executor, functools.partial(ClientRunner, client_app), num_supernodes, run_config)
+
+
+def run_simulation(
+    server_app: Any,
+    client_app: Any,
+    num_supernodes: int,
+    *,
+    run_config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Run a ServerApp and a ClientApp (NumPyClient included) with ``num_supernodes`` virtual clients.
+
+    ``run_config`` and ``options`` are those of ``device_grid``. Returns the server's context. Raises
+    ConfigError for fewer than one client, and whatever the server app raises.
+    """
+    with device_grid(client_app, num_supernodes, run_config=run_config, **options) as grid:
         context = _app.Context(
             run_id=1,
             node_id=0,

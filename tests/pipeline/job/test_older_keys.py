@@ -66,6 +66,11 @@ def test_the_newer_key_counts(folder: Path) -> None:
     ("section", "place", "said"),
     [
         ("{params: {parallel_mode: both}}", "diffusion_model.params.parallel_mode", "'both' is not known"),
+        (
+            "{params: {parallel_mode: pipeline}}",
+            "diffusion_model.params.parallel_mode",
+            "mode: stage_parallel",
+        ),
         ("{params: {device_ids: 0}}", "diffusion_model.params.device_ids", "use a list"),
         ("{params: {device_ids: [true]}}", "diffusion_model.params.device_ids", "use a list"),
         ("{params: {num_workers: 0}}", "diffusion_model.params.num_workers", "from 1"),

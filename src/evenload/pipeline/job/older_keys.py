@@ -21,7 +21,10 @@ def _are_numbers(value: Any) -> bool:
 
 
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is one, and which are
-    "parallel_mode": (lambda value: value in (*_MODES, "ray"), f"use {', '.join(_MODES)} or ray"),
+    "parallel_mode": (
+        lambda value: value in (*_MODES, "ray"),
+        f"use {', '.join(_MODES)} or ray; for stages side by side write schedule: {{mode: stage_parallel}}",
+    ),
     "use_device_map": (lambda value: isinstance(value, bool), "use true or false"),
     "device_ids": (_are_numbers, "use a list such as [0, 1, 2]"),
     "device": (lambda value: isinstance(value, str), "use cuda, cuda:0 or cpu"),
