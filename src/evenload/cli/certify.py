@@ -10,7 +10,7 @@ import click
 
 from evenload._plain_text import number_text
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
-from evenload.errors import FormatError, printable
+from evenload.errors import ConfigError, FormatError, printable
 
 MOST_NAMED = 8
 CLOSE = 0.95  # a share of what it may be is as good as known
@@ -50,7 +50,8 @@ class CertifyRequest:
 def certify(request: CertifyRequest) -> int:
     """Certify RUN, a run folder or its events.jsonl: what it did, and the proof of what no plan could beat.
 
-    Or check RUN, a certificate (.json).
+    Or check RUN, a certificate (.json), or the folder of a training's chain: is each link behind the one
+    before? The root of all is printed, to be compared with one that you have from elsewhere.
 
     Without -o it writes run.cert.json into the run folder and prints its path. Anyone can check that file
     with scripts/check_certificate.py alone, which is also `python -m evenload.certificate`.
@@ -62,6 +63,8 @@ def certify(request: CertifyRequest) -> int:
     from evenload.certificate import Refused, check, load
     from evenload.report.certificates.idle_devices import share_with_idle
 
+    if _is_log(request.source):
+        return _check_chain(request)
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
     target = request.source if is_certificate else _certify_run(request)
     try:
@@ -81,6 +84,57 @@ def certify(request: CertifyRequest) -> int:
         write_named(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
     return _judge(request, page, share, counted)
+
+
+def _is_log(folder: Path) -> bool:
+    """Whether a folder has the leaves of a log, whole or damaged."""
+    from evenload._private_files import plain_file
+
+    try:
+        with plain_file(folder / "leaves") as file:
+            return file.read(13) == b"evenload-log-"
+    except OSError:
+        return False
+
+
+def _check_chain(request: CertifyRequest) -> int:
+    """Check the links of a training's chain, print the root of its log, and say what is not shown by that."""
+    from evenload.merkle.log.log import Log
+    from evenload.training.chain_link import links_of
+
+    folder = printable(str(request.source))
+    if request.output or request.badge or request.require is not None:
+        raise ConfigError("a training's chain has no share", hint="leave out -o, --require and --badge")
+    with Log(request.source, is_writable=False) as log:
+        links = list(links_of(log[k] for k in range(len(log))))
+        root, n_signed, n_cut, origin = log.root.hex(), log.signed_size or 0, log.n_cut, printable(log.origin)
+    if n_cut:
+        raise FormatError(
+            f"{folder}: the last {n_cut} bytes are no whole link, behind {len(links)} that hold together",
+            hint="a kill leaves that, and the training that goes on cuts it off; else somebody changed it",
+        )
+    if not links:
+        raise ConfigError(f"{folder} has no link yet", hint="give the log of a TrainingChain")
+    first, last = links[0], links[-1]
+    kernels = len({json.dumps({**link.kernels}, sort_keys=True) for link in links})
+    if request.as_json:
+        facts = {"schema": 1, "kind": "training", "origin": origin, "links": len(links), "signed": n_signed}
+        facts |= {"first_step": first.stop, "last_step": last.stop, "root": root, "weights": last.weights}
+        click.echo(json.dumps({**facts, "run": {**last.run}, "kernels": kernels}))
+        return 0
+    steps = f"steps {first.stop} to {last.stop}, {len(links)} links, each behind the one before"
+    click.echo(f"training {origin}: {steps}; weights {last.weights}", err=True)
+    if kernels > 1:
+        click.echo(f"note: on {kernels} kinds of kernels: repeat each link on its own kind", err=True)
+    signed = f"links from number {n_signed} on are" if n_signed else "nothing is"
+    if n_signed < len(links):
+        why = "whoever holds the folder can write it anew, so compare the root with one from elsewhere"
+        click.echo(f"note: {signed} signed: {why}", err=True)
+    if n_signed:
+        click.echo(f"note: of signatures: evenload merkle log check {folder} --key KEY", err=True)
+    click.echo("note: that it was trained so is shown by repeating: TrainingChain.repeat", err=True)
+    click.echo(root)
+    return 0
 
 
 def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fraction) -> int:

@@ -1,0 +1,280 @@
+"""``TrainingChain``: what an exact training was every so many steps, in a log, to be repeated and checked.
+
+    step ──► step ──► ... ──► link: weights, optimizer, order of samples ──► log (rank 0)
+                               └── the log has one of this step: held against it, and nothing is written
+
+Repeating is training: whoever loads a checkpoint goes on from there, and compares with each link that the log
+has. A training that goes on after a kill checks itself in the same way.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from evenload._arguments import instance_of, keywords, suggests_arguments, whole
+from evenload._version import __version__
+from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
+from evenload.training.chain_link import NO_ORDER, PARTS, ChainLink, changes, links_of, with_samples
+from evenload.training.even_batches import EvenBatches
+from evenload.training.passes.grain_gradient import add_tensor, digest_of, kernels, plain
+from evenload.training.rank_group import agree
+
+ANEW = "begin a chain in a folder of its own"
+
+
+class LeafLog(Protocol):
+    """What a chain needs of a log: leaves that are on disk when ``append`` returns."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> bytes: ...
+
+    def append(self, leaves: Iterable[bytes]) -> range: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What came of steps that were repeated, the same on every rank; its ``str`` is a sentence.
+
+    start, stop  the steps after ``start`` up to ``stop``: of the first stretch that differs, else of all
+    differs      what is another after them: place, order (of samples), weights, optimizer
+    kernels      why bits may differ: another torch, device, level of processor, or other threads
+    """
+
+    start: int
+    stop: int
+    differs: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all came out as the chain says."""
+        return not self.differs
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says something of the chain: other bits of other kernels do not, another order does."""
+        return self.is_equal or not self.kernels or bool({"place", "order"} & {*self.differs})
+
+    def __str__(self) -> str:
+        steps, what = f"steps {self.start + 1} to {self.stop}", ", ".join(self.differs)
+        if self.is_equal:
+            return f"equal: {steps} came out as the chain says"
+        if self.is_judged:
+            return f"not equal: {steps} came out with another {what}"
+        why = "; ".join(self.kernels)
+        return f"cannot be judged: {steps} came out with another {what}, and kernels may be why: there {why}"
+
+
+class TrainingChain:
+    """A chain of links, one every so many steps, that says what an exact training was and did.
+
+    log        ``evenload.merkle.Log`` on rank 0, None elsewhere; one that is only read can be repeated
+    even       the training's ``EvenBatches(exact=True)``; with it ``model`` and ``optimizer``, all of them at
+               the place where the training goes on: load a checkpoint first
+    optimizer  or whatever has a ``state_dict`` of tensors, numbers and texts
+    every      steps from one link to the next
+    state      what ``state_dict`` of the chain returned there; None at the first step
+
+    Make it on every rank, and call ``step()`` after each step: a link is then on disk. Raises ConfigError,
+    the same on every rank, for a log of something else or of another run, if links are missing, if ranks have
+    different weights, and if these are not what a link of the same step says.
+    """
+
+    @suggests_arguments
+    def __init__(
+        self, log: LeafLog | None, even: EvenBatches, model: Any, optimizer: Any, *,
+        every: int = 100, state: Mapping[str, Any] | None = None,
+    ):  # fmt: skip
+        self._even = instance_of("even", even, EvenBatches, "the training's EvenBatches")
+        self._model, self._optimizer = model, optimizer
+        self._links: _Links | None = None
+        self._n_own, self._n_seen = 0, even.trained[0]
+
+        def begin() -> tuple[bool, dict[str, Any]]:
+            given = keywords("state", {"start": 0, "step": 0, "order": NO_ORDER} if state is None else state)
+            self._step = step = whole("step of the state", given.get("step"), most=None)
+            self._start = start = whole("start of the state", given.get("start"), most=step)
+            self._order, self._every = str(given.get("order")), whole("every", every, least=1)
+            self._run = facts_of_run(model, even)
+            self._links = links = _Links(log, self._run, start, step) if even.ranks.number == 0 else None
+            own = links.due(step, self._every) if links and links.stops and start < step else step
+            return True, {"state of the chain": [*self.state_dict().values()], "own": own}
+
+        self._due = agree(even.ranks, begin)[1][0]
+        if self._due == self._step and (found := self._link()).differs:
+            raise ConfigError(
+                f"this training has another {', '.join(found.differs)} than the chain at step {self._step}",
+                hint=f"load the checkpoint that was made there, or {ANEW}",
+            )
+
+    def step(self) -> None:
+        """Count a step, after the optimizer's; writes a link if one is due.
+
+        Raises EvenloadError, the same on every rank, if a step is trained again and comes out otherwise.
+        """
+        if (found := self._advance()).differs:
+            raise EvenloadError(f"trained again, and {found}", hint=ANEW)
+
+    def repeat(
+        self, loader: Iterable[Any], train_step: Callable[[Iterator[Any]], Any], until: int | None = None
+    ) -> Repeated:
+        """Train up to the link at step ``until`` (default: the last), held against every link on the way.
+
+        train_step  trains a step of ``even.steps``: micro-batches, optimizer, schedule, but not ``step()``
+
+        Every rank calls it, and the fleet may be another than that of the chain. Ends behind the first
+        stretch that comes out otherwise. Raises ConfigError if the chain has no such link ahead.
+        """
+        first = self._step
+        end = agree(self._even.ranks, lambda: (True, {"own": self._link_ahead(until)}))[1][0]
+        while self._step < end:
+            before = self._step
+            for one in self._even.steps(loader, self._model):
+                train_step(one)
+                if (found := self._advance()).differs:
+                    return found
+                if self._step == end:
+                    break
+            if self._step == before:
+                raise ConfigError(
+                    "the loader has no batch left", hint="give one that can be gone through again"
+                )
+        return Repeated(first, self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the chain is, for a checkpoint beside the model's; JSON can hold it."""
+        return {"start": self._start, "step": self._step, "order": self._order}
+
+    def _link_ahead(self, until: int | None) -> int:
+        """Return the step of the link to repeat up to, on rank 0."""
+        if self._links is None:
+            return 0
+        ahead = [one for one in self._links.stops if one > self._step]
+        if not ahead or until not in (None, *ahead):
+            listed = ", ".join(map(str, ahead[:8])) or "none, so load an earlier checkpoint"
+            raise ConfigError(
+                f"until={quoted(until)} is no link ahead of step {self._step}", hint=f"there are {listed}"
+            )
+        return ahead[-1] if until is None else int(until)
+
+    def _advance(self) -> Repeated:
+        """Take in the step that was trained; returns what came of comparing, if a link was due."""
+        n_trained, samples, n_own = self._even.trained
+        if n_trained != self._n_seen + 1:
+            raise ConfigError(
+                f"{n_trained - self._n_seen} steps were trained since the chain counted one",
+                hint="call step() of the chain once after each step",
+            )
+        self._n_seen, self._step, self._n_own = n_trained, self._step + 1, self._n_own + n_own
+        self._order = with_samples(self._order, samples)
+        return self._link() if self._step == self._due else Repeated(self._start, self._step)
+
+    def _link(self) -> Repeated:
+        """Compare this step with its link, or write that if there is none."""
+        links, optimizer = self._links, digest_of_state(self._optimizer.state_dict())
+        facts = {"evenload": __version__, **kernels(next(self._model.parameters()).device)}
+        digests = self._order, digest_of(self._model), optimizer
+        here = ChainLink(self._start, self._step, self._even.place, *digests, (), self._run, facts)
+        there = None if links is None else links.at(self._step)
+
+        def say() -> tuple[bool, dict[str, Any]]:
+            own: dict[str, Any] = {
+                "samples": self._n_own,
+                "due": links and links.due(self._step, self._every),
+            }
+            if there is not None:
+                own |= {"differs": there.differs_from(here), "kernels": changes(there.kernels, facts)}
+            return True, {**{name: getattr(here, name) for name in PARTS}, "own": own}
+
+        own = agree(self._even.ranks, say)[1]
+        if links is not None and there is None:
+            links.add(replace(here, shares=tuple(one["samples"] for one in own)))
+        self._due, self._start, self._order, self._n_own = own[0]["due"], self._step, NO_ORDER, 0
+        return Repeated(
+            here.start, here.stop, *(tuple(own[0].get(name, ())) for name in ("differs", "kernels"))
+        )
+
+
+class _Links:
+    """The links in a log, on rank 0, of a training that goes on at ``step``.
+
+    Raises ConfigError, of which all ranks hear, for no log, a damaged one, and one of another run.
+    """
+
+    def __init__(self, log: LeafLog | None, run: Mapping[str, Any], start: int, step: int):
+        if log is None:
+            raise ConfigError("rank 0 has no log", hint="give it evenload.merkle.Log(folder, origin=...)")
+        self._log, self.stops = log, list[int]()
+        try:
+            for link in links_of(log[k] for k in range(len(log))):
+                self.stops.append(link.stop)
+                if other := changes(link.run, run):
+                    raise ConfigError(f"the log has the chain of another run: {other[0]}", hint=ANEW)
+        except FormatError as error:
+            raise ConfigError(error.message, hint=error.hint) from error
+        if self.stops and start not in self.stops[: bisect_right(self.stops, step)][-1:]:
+            raise ConfigError(
+                f"this training goes on at step {step}, behind a link at {start}, and the chain of steps"
+                f" {self.stops[0]} to {self.stops[-1]} does not have that",
+                hint=f"give the state= of the same checkpoint, or {ANEW}",
+            )
+
+    def at(self, step: int) -> ChainLink | None:
+        """Return the link of a step."""
+        at = bisect_right(self.stops, step) - 1
+        return next(links_of([self._log[at]])) if at >= 0 and self.stops[at] == step else None
+
+    def due(self, step: int, every: int) -> int:
+        """Return the step of the next link: of one that is there, or of a new one."""
+        at = bisect_right(self.stops, step)
+        return self.stops[at] if at < len(self.stops) else (step // every + 1) * every
+
+    def add(self, link: ChainLink) -> None:
+        """Append a link; returns when it is on disk."""
+        self._log.append([link.leaf()])
+        self.stops.append(link.stop)
+
+
+def facts_of_run(model: Any, even: EvenBatches) -> dict[str, Any]:
+    """Return what makes another training of it: tensors of the model, and all settings of the batches."""
+    if not even.settings["exact"]:
+        raise ConfigError(
+            "EvenBatches without exact=True: no other ranks come to the same bits", hint="give it"
+        )
+    tensors = plain(model).state_dict().items()
+    shapes = [(name, str(getattr(one, "dtype", "")), [*getattr(one, "shape", ())]) for name, one in tensors]
+    kind = hashlib.sha256(repr(shapes).encode()).hexdigest()[:16]
+    return {"model": f"{len(shapes)} tensors, {kind}", **even.settings}
+
+
+def digest_of_state(state: Any) -> str:
+    """Return the SHA-256 of what a ``state_dict`` returns: tensors, numbers and texts in dicts and lists.
+
+    Raises ConfigError for anything else.
+    """
+    found = hashlib.sha256()
+    _add(found, "", state)
+    return found.hexdigest()
+
+
+def _add(found: Any, name: str, value: Any) -> None:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        add_tensor(found, name, value)
+    elif isinstance(value, Mapping | list | tuple):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        listed = sorted(((repr(key), one) for key, one in parts), key=lambda pair: pair[0])
+        found.update(f"{name} of {len(listed)}\n".encode())
+        for key, one in listed:
+            _add(found, f"{name}/{key}", one)
+    elif value is None or isinstance(value, bool | int | float | str):
+        found.update(f"{name} {value!r}\n".encode())
+    else:
+        raise ConfigError(
+            f"the optimizer's state has a {type(value).__name__} at {quoted(name)}",
+            hint="give an object whose state_dict() has tensors, numbers and texts",
+        )
