@@ -59,13 +59,13 @@ class Repeated:
         return self.is_equal or not self.kernels or bool({"place", "order"} & {*self.differs})
 
     def __str__(self) -> str:
-        steps, what = f"steps {self.start + 1} to {self.stop}", ", ".join(self.differs)
+        steps = f"steps {self.start + 1} to {self.stop} came out"
         if self.is_equal:
-            return f"equal: {steps} came out as the chain says"
-        if self.is_judged:
-            return f"not equal: {steps} came out with another {what}"
-        why = "; ".join(self.kernels)
-        return f"cannot be judged: {steps} came out with another {what}, and kernels may be why: there {why}"
+            return f"equal: {steps} as the chain says"
+        said, why = f"{steps} otherwise ({', '.join(self.differs)})", "; ".join(self.kernels)
+        return (
+            f"not equal: {said}" if self.is_judged else f"cannot be judged: {said}, on other kernels: {why}"
+        )
 
 
 class TrainingChain:
@@ -106,7 +106,7 @@ class TrainingChain:
         self._due = agree(even.ranks, begin)[1][0]
         if self._due == self._step and (found := self._link()).differs:
             raise ConfigError(
-                f"this training has another {', '.join(found.differs)} than the chain at step {self._step}",
+                f"this training is not the chain's at step {self._step} ({', '.join(found.differs)} differ)",
                 hint=f"load the checkpoint that was made there, or {ANEW}",
             )
 
@@ -206,7 +206,7 @@ class _Links:
 
     def __init__(self, log: LeafLog | None, run: Mapping[str, Any], start: int, step: int):
         if log is None:
-            raise ConfigError("rank 0 has no log", hint="give it evenload.merkle.Log(folder, origin=...)")
+            raise ConfigError("there is no log", hint="give rank 0 evenload.merkle.Log(folder, origin=...)")
         self._log, self.stops = log, list[int]()
         try:
             for link in links_of(log[k] for k in range(len(log))):
@@ -268,7 +268,7 @@ def _add(found: Any, name: str, value: Any) -> None:
     elif isinstance(value, Mapping | list | tuple):
         parts = value.items() if isinstance(value, Mapping) else enumerate(value)
         listed = sorted(((repr(key), one) for key, one in parts), key=lambda pair: pair[0])
-        found.update(f"{name} of {len(listed)}\n".encode())
+        found.update(f"{name} {'keys' if isinstance(value, Mapping) else 'parts'} {len(listed)}\n".encode())
         for key, one in listed:
             _add(found, f"{name}/{key}", one)
     elif value is None or isinstance(value, bool | int | float | str):

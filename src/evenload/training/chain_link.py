@@ -53,13 +53,9 @@ class ChainLink:
         """Read what ``leaf`` has returned; None if it is something else."""
         try:
             page = json.loads(leaf)
-            said, page["place"], page["shares"] = (
-                page.pop("format"),
-                tuple(page["place"]),
-                tuple(page["shares"]),
-            )
-            link = cls(**page)
-            return link if said == FORMAT and _is_sane(link) else None
+            is_ours = page.pop("format") == FORMAT and type(page["place"]) is type(page["shares"]) is list
+            link = cls(**page | {name: tuple(page[name]) for name in ("place", "shares")})
+            return link if is_ours and _is_sane(link) else None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return None
 
@@ -92,7 +88,7 @@ def links_of(leaves: Iterable[bytes]) -> Iterator[ChainLink]:
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
     """Say what differs between two sets of facts, ``there`` first."""
     names = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
-    return tuple(f"{one[:40]} {quoted(there.get(one))}, here {quoted(here.get(one))}" for one in names)
+    return tuple(f"{one[:40]} there {quoted(there.get(one))}, here {quoted(here.get(one))}" for one in names)
 
 
 def with_samples(order: str, samples: Iterable[Any]) -> str:
