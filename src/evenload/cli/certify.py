@@ -126,10 +126,10 @@ def _check_chain(request: CertifyRequest) -> int:
     click.echo(f"training {origin}: {steps}; weights {last.weights}", err=True)
     if kernels > 1:
         click.echo(f"note: on {kernels} kinds of kernels: repeat each link on its own kind", err=True)
-    signed = f"links from number {n_signed} on are" if n_signed else "nothing is"
     if n_signed < len(links):
+        which = f"links from number {n_signed} on are not" if n_signed else "no link is"
         why = "whoever holds the folder can write it anew, so compare the root with one from elsewhere"
-        click.echo(f"note: {signed} signed: {why}", err=True)
+        click.echo(f"note: {which} signed: {why}", err=True)
     if n_signed:
         click.echo(f"note: of signatures: evenload merkle log check {folder} --key KEY", err=True)
     click.echo("note: that it was trained so is shown by repeating: TrainingChain.repeat", err=True)
