@@ -1,7 +1,8 @@
 """``evenload certify RUN``: a proof of how close to the best possible it came, which anyone can check."""
 
+import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from evenload._plain_text import number_text
+from evenload._private_files import plain_file, write_named
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
 from evenload.errors import ConfigError, FormatError, printable
 
@@ -78,7 +80,6 @@ def certify(request: CertifyRequest) -> int:
     share = Fraction(bound, achieved)
     counted = share if request.used_only else share_with_idle(page)
     if request.badge is not None:
-        from evenload._private_files import write_named
         from evenload.report.certificates.badge import badge
 
         write_named(request.badge, badge(counted), "--badge")
@@ -88,50 +89,50 @@ def certify(request: CertifyRequest) -> int:
 
 def _is_log(folder: Path) -> bool:
     """Whether a folder has the leaves of a log, whole or damaged."""
-    from evenload._private_files import plain_file
-
-    try:
-        with plain_file(folder / "leaves") as file:
-            return file.read(13) == b"evenload-log-"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), plain_file(folder / "leaves") as file:
+        return file.read(13) == b"evenload-log-"
+    return False
 
 
 def _check_chain(request: CertifyRequest) -> int:
-    """Check the links of a training's chain, print the root of its log, and say what is not shown by that."""
+    """Check the links of a training's chain, print the root of its log, and say what that does not show."""
     from evenload.merkle.log.log import Log
     from evenload.training.chain_link import links_of
 
-    folder = printable(str(request.source))
     if request.output or request.badge or request.require is not None:
         raise ConfigError("a training's chain has no share", hint="leave out -o, --require and --badge")
     with Log(request.source, is_writable=False) as log:
         links = list(links_of(log[k] for k in range(len(log))))
         root, n_signed, n_cut, origin = log.root.hex(), log.signed_size or 0, log.n_cut, printable(log.origin)
+    folder, n = printable(str(request.source)), len(links)
     if n_cut:
         raise FormatError(
-            f"{folder}: the last {n_cut} bytes are no whole link, behind {len(links)} that hold together",
+            f"{folder}: the last {n_cut} bytes are no whole link, behind {n} that hold together",
             hint="a kill leaves that, and the training that goes on cuts it off; else somebody changed it",
         )
     if not links:
         raise ConfigError(f"{folder} has no link yet", hint="give the log of a TrainingChain")
-    first, last = links[0], links[-1]
-    kernels = len({json.dumps({**link.kernels}, sort_keys=True) for link in links})
+    first, last = links[0].stop, links[-1]
     if request.as_json:
-        facts = {"schema": 1, "kind": "training", "origin": origin, "links": len(links), "signed": n_signed}
-        facts |= {"first_step": first.stop, "last_step": last.stop, "root": root, "weights": last.weights}
-        click.echo(json.dumps({**facts, "run": {**last.run}, "kernels": kernels}))
+        facts = {
+            "schema": 1,
+            "kind": "training",
+            "origin": origin,
+            "links": n,
+            "signed": n_signed,
+            "root": root,
+        }
+        click.echo(json.dumps(facts | {"first_step": first, "last_step": last.stop, "last": asdict(last)}))
         return 0
-    steps = f"steps {first.stop} to {last.stop}, {len(links)} links, each behind the one before"
-    click.echo(f"training {origin}: {steps}; weights {last.weights}", err=True)
-    if kernels > 1:
-        click.echo(f"note: on {kernels} kinds of kernels: repeat each link on its own kind", err=True)
-    if n_signed < len(links):
-        which = f"links from number {n_signed} on are not" if n_signed else "no link is"
-        why = "whoever holds the folder can write it anew, so compare the root with one from elsewhere"
-        click.echo(f"note: {which} signed: {why}", err=True)
+    click.echo(
+        f"training {origin}: steps {first} to {last.stop}, {n} links, each behind the one before", err=True
+    )
     if n_signed:
-        click.echo(f"note: of signatures: evenload merkle log check {folder} --key KEY", err=True)
+        how = f"evenload merkle log check {folder} --key KEY"
+        click.echo(f"note: signed: {n_signed} of {n} links: {how}", err=True)
+    if n_signed < n:
+        why = "whoever holds the folder can write them anew, so compare the root with one from elsewhere"
+        click.echo(f"note: not signed: {n - n_signed} of {n} links: {why}", err=True)
     click.echo("note: that it was trained so is shown by repeating: TrainingChain.repeat", err=True)
     click.echo(root)
     return 0
@@ -155,7 +156,6 @@ def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fractio
 
 def _certify_run(request: CertifyRequest) -> Path:
     """Write the certificate of the run, and say which part of its log could not be read."""
-    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.report.certificates.run_certificate import run_certificate
     from evenload.report.source import open_run

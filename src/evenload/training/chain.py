@@ -25,7 +25,7 @@ ANEW = "begin a chain in a folder of its own"
 
 
 class LeafLog(Protocol):
-    """What a chain needs of a log: leaves that are on disk when ``append`` returns."""
+    """A log as a chain needs it: leaves, which are on disk when ``append`` returns."""
 
     def __len__(self) -> int: ...
 
@@ -272,7 +272,7 @@ def _add(found: Any, name: str, value: Any) -> None:
         for key, one in listed:
             _add(found, f"{name}/{key}", one)
     elif value is None or isinstance(value, bool | int | float | str):
-        found.update(f"{name} {value!r}\n".encode())
+        found.update((name + " " + repr(value) + "\n").encode())
     else:
         raise ConfigError(
             f"the optimizer's state has a {type(value).__name__} at {quoted(name)}",

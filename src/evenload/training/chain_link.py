@@ -23,7 +23,7 @@ PARTS = ("place", "order", "weights", "optimizer")  # what a repeated step must 
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """What a training was after step ``stop``, and what it did since step ``start``.
+    """A link of a chain: what a training was after step ``stop``, and what it did since step ``start``.
 
     place      the epoch, and how many of its samples were trained
     order      SHA-256 of the samples since ``start``, see ``with_samples``
