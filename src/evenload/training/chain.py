@@ -8,10 +8,10 @@ has. A training that goes on after a kill checks itself in the same way.
 """
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from evenload._arguments import instance_of, keywords, suggests_arguments, whole
 from evenload._version import __version__
@@ -22,16 +22,6 @@ from evenload.training.passes.grain_gradient import add_tensor, digest_of, kerne
 from evenload.training.rank_group import agree
 
 ANEW = "begin a chain in a folder of its own"
-
-
-class LeafLog(Protocol):
-    """A log as a chain needs it: leaves, which are on disk when ``append`` returns."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> bytes: ...
-
-    def append(self, leaves: Iterable[bytes]) -> range: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +61,7 @@ class Repeated:
 class TrainingChain:
     """A chain of links, one every so many steps, that says what an exact training was and did.
 
-    log        ``evenload.merkle.Log`` on rank 0, None elsewhere; one that is only read can be repeated
+    log        ``evenload.merkle.Log`` on rank 0, None elsewhere; to repeat steps, one that is only read
     even       the training's ``EvenBatches(exact=True)``; with it ``model`` and ``optimizer``, all of them at
                the place where the training goes on: load a checkpoint first
     optimizer  or whatever has a ``state_dict`` of tensors, numbers and texts
@@ -85,22 +75,22 @@ class TrainingChain:
 
     @suggests_arguments
     def __init__(
-        self, log: LeafLog | None, even: EvenBatches, model: Any, optimizer: Any, *,
+        self, log: Any, even: EvenBatches, model: Any, optimizer: Any, *,
         every: int = 100, state: Mapping[str, Any] | None = None,
     ):  # fmt: skip
         self._even = instance_of("even", even, EvenBatches, "the training's EvenBatches")
-        self._model, self._optimizer = model, optimizer
-        self._links: _Links | None = None
+        self._log, self._model, self._optimizer = log, model, optimizer
+        self._is_first = even.ranks.number == 0
+        self._stops: list[int] = []  # of the log's links, on rank 0
         self._n_own, self._n_seen = 0, even.trained[0]
 
         def begin() -> tuple[bool, dict[str, Any]]:
             given = keywords("state", {"start": 0, "step": 0, "order": NO_ORDER} if state is None else state)
-            self._step = step = whole("step of the state", given.get("step"), most=None)
-            self._start = start = whole("start of the state", given.get("start"), most=step)
+            self._step = whole("step of the state", given.get("step"), most=None)
+            self._start = whole("start of the state", given.get("start"), most=self._step)
             self._order, self._every = str(given.get("order")), whole("every", every, least=1)
             self._run = facts_of_run(model, even)
-            self._links = links = _Links(log, self._run, start, step) if even.ranks.number == 0 else None
-            own = links.due(step, self._every) if links and links.stops and start < step else step
+            own = self._is_first and self._open()
             return True, {"state of the chain": [*self.state_dict().values()], "own": own}
 
         self._due = agree(even.ranks, begin)[1][0]
@@ -128,8 +118,8 @@ class TrainingChain:
         Every rank calls it, and the fleet may be another than that of the chain. Ends behind the first
         stretch that comes out otherwise. Raises ConfigError if the chain has no such link ahead.
         """
-        first = self._step
-        end = agree(self._even.ranks, lambda: (True, {"own": self._link_ahead(until)}))[1][0]
+        first, ask = self._step, lambda: (True, {"own": self._is_first and self._link_ahead(until)})
+        end = agree(self._even.ranks, ask)[1][0]
         while self._step < end:
             before = self._step
             for one in self._even.steps(loader, self._model):
@@ -139,9 +129,7 @@ class TrainingChain:
                 if self._step == end:
                     break
             if self._step == before:
-                raise ConfigError(
-                    "the loader has no batch left", hint="give one that can be gone through again"
-                )
+                raise ConfigError("the loader has no batch left", hint="give one for many epochs")
         return Repeated(first, self._step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,9 +138,7 @@ class TrainingChain:
 
     def _link_ahead(self, until: int | None) -> int:
         """Return the step of the link to repeat up to, on rank 0."""
-        if self._links is None:
-            return 0
-        ahead = [one for one in self._links.stops if one > self._step]
+        ahead = self._stops[bisect_right(self._stops, self._step) :]
         if not ahead or until not in (None, *ahead):
             listed = ", ".join(map(str, ahead[:8])) or "none, so load an earlier checkpoint"
             raise ConfigError(
@@ -174,68 +160,51 @@ class TrainingChain:
 
     def _link(self) -> Repeated:
         """Compare this step with its link, or write that if there is none."""
-        links, optimizer = self._links, digest_of_state(self._optimizer.state_dict())
+        digests = self._order, digest_of(self._model), digest_of_state(self._optimizer.state_dict())
         facts = {"evenload": __version__, **kernels(next(self._model.parameters()).device)}
-        digests = self._order, digest_of(self._model), optimizer
         here = ChainLink(self._start, self._step, self._even.place, *digests, (), self._run, facts)
-        there = None if links is None else links.at(self._step)
+        at = bisect_left(self._stops, self._step)
+        there = next(links_of([self._log[at]])) if self._step in self._stops[at : at + 1] else None
 
         def say() -> tuple[bool, dict[str, Any]]:
-            own: dict[str, Any] = {
-                "samples": self._n_own,
-                "due": links and links.due(self._step, self._every),
-            }
+            own: dict[str, Any] = {"samples": self._n_own, "due": self._next(), "differs": (), "kernels": ()}
             if there is not None:
                 own |= {"differs": there.differs_from(here), "kernels": changes(there.kernels, facts)}
             return True, {**{name: getattr(here, name) for name in PARTS}, "own": own}
 
         own = agree(self._even.ranks, say)[1]
-        if links is not None and there is None:
-            links.add(replace(here, shares=tuple(one["samples"] for one in own)))
+        if self._is_first and there is None:
+            self._log.append([replace(here, shares=tuple(one["samples"] for one in own)).leaf()])
+            self._stops.append(self._step)
         self._due, self._start, self._order, self._n_own = own[0]["due"], self._step, NO_ORDER, 0
-        return Repeated(
-            here.start, here.stop, *(tuple(own[0].get(name, ())) for name in ("differs", "kernels"))
-        )
+        return Repeated(here.start, here.stop, *(tuple(own[0][name]) for name in ("differs", "kernels")))
 
-
-class _Links:
-    """The links in a log, on rank 0, of a training that goes on at ``step``.
-
-    Raises ConfigError, of which all ranks hear, for no log, a damaged one, and one of another run.
-    """
-
-    def __init__(self, log: LeafLog | None, run: Mapping[str, Any], start: int, step: int):
-        if log is None:
-            raise ConfigError("there is no log", hint="give rank 0 evenload.merkle.Log(folder, origin=...)")
-        self._log, self.stops = log, list[int]()
+    def _open(self) -> int:
+        """Check the links that are there, on rank 0; returns the step of the one to begin with."""
+        if not hasattr(self._log, "append"):
+            hint = "give rank 0 an evenload.merkle.Log(folder, origin=...)"
+            raise ConfigError(f"the log is {quoted(self._log)}", hint=hint)
         try:
-            for link in links_of(log[k] for k in range(len(log))):
-                self.stops.append(link.stop)
-                if other := changes(link.run, run):
+            for link in links_of(self._log[k] for k in range(len(self._log))):
+                self._stops.append(link.stop)
+                if other := changes(link.run, self._run):
                     raise ConfigError(f"the log has the chain of another run: {other[0]}", hint=ANEW)
-        except FormatError as error:
+        except FormatError as error:  # only of a ConfigError all ranks hear
             raise ConfigError(error.message, hint=error.hint) from error
-        if self.stops and start not in self.stops[: bisect_right(self.stops, step)][-1:]:
+        before = self._stops[: bisect_right(self._stops, self._step)]
+        if self._stops and self._start not in before[-1:]:
             raise ConfigError(
-                f"this training goes on at step {step}, behind a link at {start}, and the chain of steps"
-                f" {self.stops[0]} to {self.stops[-1]} does not have that",
+                f"this training goes on at step {self._step}, behind a link at {self._start}, and the chain"
+                f" has none there in its steps {self._stops[0]} to {self._stops[-1]}",
                 hint=f"give the state= of the same checkpoint, or {ANEW}",
             )
+        return self._next() if before and self._start < self._step else self._step
 
-    def at(self, step: int) -> ChainLink | None:
-        """Return the link of a step."""
-        at = bisect_right(self.stops, step) - 1
-        return next(links_of([self._log[at]])) if at >= 0 and self.stops[at] == step else None
-
-    def due(self, step: int, every: int) -> int:
+    def _next(self) -> int:
         """Return the step of the next link: of one that is there, or of a new one."""
-        at = bisect_right(self.stops, step)
-        return self.stops[at] if at < len(self.stops) else (step // every + 1) * every
-
-    def add(self, link: ChainLink) -> None:
-        """Append a link; returns when it is on disk."""
-        self._log.append([link.leaf()])
-        self.stops.append(link.stop)
+        ahead = bisect_right(self._stops, self._step)
+        new = (self._step // self._every + 1) * self._every
+        return self._stops[ahead] if ahead < len(self._stops) else new
 
 
 def facts_of_run(model: Any, even: EvenBatches) -> dict[str, Any]:
