@@ -1,6 +1,9 @@
 """``evenload certify``: a certificate where it was asked for, a badge, and an exit code that fails a job."""
 
+import hashlib
 import json
+import re
+from dataclasses import replace
 
 import click
 import pytest
@@ -8,7 +11,10 @@ from click.testing import CliRunner
 
 from evenload.cli import cli, main
 from evenload.cli.certify import certify
+from evenload.errors import ConfigError, FormatError
 from evenload.events import EventFile, RunFinished, RunStarted, Span
+from evenload.merkle import Log, SigningKey
+from evenload.training.chain_link import NO_ORDER, ChainLink
 
 
 @pytest.fixture
@@ -172,3 +178,118 @@ def test_a_run_without_work_cannot_be_certified(tmp_path, capsys):
     assert caught.value.code == 2
     assert "nothing was measured" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+# --- a training's chain -------------------------------------------------------------------------------
+
+START = ChainLink(
+    0, 0, (0, 0), NO_ORDER, "a" * 64, "b" * 64, (0,), {"model": "m", "seed": 7}, {"torch": "2.13"}
+)
+LINKS = [START, *(replace(START, start=k, stop=k + 10, shares=(5, 7)) for k in range(0, 40, 10))]
+
+
+@pytest.fixture
+def chain(tmp_path):
+    folder = tmp_path / "chain"
+    log_of(folder, LINKS)
+    return folder
+
+
+def log_of(folder, links):
+    with Log(folder, origin="example.com/run", threads=1) as log:
+        for link in links:
+            log.append([link.leaf()])
+
+
+def refused(kind, says, *args):
+    """The command ends with one sentence, exit code 1 for a false chain and 2 for what is none."""
+    error = call(*args).exception
+    assert type(error) is kind
+    assert error.exit_code == (1 if kind is FormatError else 2)
+    assert re.search(says, error.message)
+    assert "\n" not in error.message
+    assert len(error.message) < 400
+
+
+def root_of(leaves):
+    """The root by RFC 6962, section 2.1."""
+    if len(leaves) == 1:
+        return hashlib.sha256(b"\0" + leaves[0]).digest()
+    k = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(b"\1" + root_of(leaves[:k]) + root_of(leaves[k:])).digest()
+
+
+def test_a_chain_that_holds_together_is_told_with_its_root_and_what_that_does_not_show(chain):
+    """Oracle: the root that RFC 6962 defines, by hashlib."""
+    root = root_of([link.leaf() for link in LINKS]).hex()
+    said = call(chain)
+    assert (said.return_value, said.stdout) == (0, root + "\n")
+    assert "example.com/run: steps 0 to 40, 5 links, each behind the one before" in said.stderr
+    assert "not signed: 5 of 5 links" in said.stderr
+    assert "TrainingChain.repeat" in said.stderr
+    with Log(chain, threads=1) as log:
+        log.checkpoint(SigningKey.make("example.com/run"))
+        log.append([replace(LINKS[-1], start=40, stop=50, kernels={"torch": "2.14"}).leaf()])
+    said = call(chain)
+    assert "not signed: 1 of 6 links" in said.stderr
+    assert "signed: 5 of 6 links: evenload merkle log check" in said.stderr
+    facts = json.loads(call(chain, "--json").stdout)
+    assert (facts["schema"], facts["kind"], facts["links"], facts["signed"]) == (1, "training", 6, 5)
+    assert (facts["first_step"], facts["last_step"], facts["last"]["run"]["seed"]) == (0, 50, 7)
+
+
+def swapped(content):
+    """Two frames of the file in each other's place."""
+    at = [content.index(b'"stop":%d,' % stop) for stop in (10, 20, 30)]
+    first, second, end = (content.rindex(content[content.index(b"\n") + 1 :][:8], 0, one) for one in at)
+    return content[:first] + content[second:end] + content[first:second] + content[end:]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda content: content[:-9], r"the last \d+ bytes are no whole link, behind 4 that hold together"),
+        (lambda content: content[:-9] + bytes(9), "no whole link, behind 4"),
+        (lambda content: content + b"\n", "the last 1 bytes are no whole link, behind 5"),
+        (lambda content: content.replace(b'"stop":20', b'"stop":21', 1), "is damaged at byte"),
+        (swapped, "is damaged at byte"),
+    ],
+)
+def test_a_file_that_was_cut_or_changed_is_a_false_chain(chain, change, says):
+    path = chain / "leaves"
+    path.write_bytes(change(path.read_bytes()))
+    refused(FormatError, says, chain)
+
+
+@pytest.mark.parametrize(
+    ("links", "says"),
+    [
+        ([LINKS[k] for k in (0, 2, 1, 3)], "link 1 has steps 10 to 20"),
+        (
+            [*LINKS, replace(START, start=40, stop=50, run={"model": "other", "seed": 7})],
+            "model there 'm', here",
+        ),
+    ],
+)
+def test_links_that_were_logged_anew_in_another_order_are_a_false_chain(tmp_path, links, says):
+    log_of(tmp_path / "x", links)
+    refused(FormatError, says, tmp_path / "x")
+
+
+def test_what_is_no_chain_is_refused(chain, tmp_path):
+    with Log(tmp_path / "other", origin="example.com/other", threads=1) as log:
+        pass
+    refused(ConfigError, "has no link yet", tmp_path / "other")
+    with Log(tmp_path / "other", threads=1) as log:
+        log.append([b"x" * 65_535])
+    refused(ConfigError, "no link of a training's chain", tmp_path / "other")
+    for options in (["--require", "0.9"], ["-o", tmp_path / "x"], ["--badge", tmp_path / "x"]):
+        refused(ConfigError, "has no share", chain, *options)
+    for make in (
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(b"{" * 3_000_000),
+        lambda path: path.write_bytes(b""),
+    ):
+        (chain / "leaves").unlink()
+        make(chain / "leaves")
+        refused(ConfigError, "", chain)

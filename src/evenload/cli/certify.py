@@ -1,7 +1,8 @@
 """``evenload certify RUN``: a proof of how close to the best possible it came, which anyone can check."""
 
+import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import click
 
 from evenload._plain_text import number_text
+from evenload._private_files import plain_file, write_named
 from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
-from evenload.errors import FormatError, printable
+from evenload.errors import ConfigError, FormatError, printable
 
 MOST_NAMED = 8
 CLOSE = 0.95  # a share of what it may be is as good as known
@@ -50,7 +52,8 @@ class CertifyRequest:
 def certify(request: CertifyRequest) -> int:
     """Certify RUN, a run folder or its events.jsonl: what it did, and the proof of what no plan could beat.
 
-    Or check RUN, a certificate (.json).
+    Or check RUN, a certificate (.json), or the folder of a training's chain: is each link behind the one
+    before? The root of all is printed, to be compared with one that you have from elsewhere.
 
     Without -o it writes run.cert.json into the run folder and prints its path. Anyone can check that file
     with scripts/check_certificate.py alone, which is also `python -m evenload.certificate`.
@@ -62,6 +65,8 @@ def certify(request: CertifyRequest) -> int:
     from evenload.certificate import Refused, check, load
     from evenload.report.certificates.idle_devices import share_with_idle
 
+    if _is_log(request.source):
+        return _check_chain(request)
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
     target = request.source if is_certificate else _certify_run(request)
     try:
@@ -75,12 +80,62 @@ def certify(request: CertifyRequest) -> int:
     share = Fraction(bound, achieved)
     counted = share if request.used_only else share_with_idle(page)
     if request.badge is not None:
-        from evenload._private_files import write_named
         from evenload.report.certificates.badge import badge
 
         write_named(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
     return _judge(request, page, share, counted)
+
+
+def _is_log(folder: Path) -> bool:
+    """Whether a folder has the leaves of a log, whole or damaged."""
+    with contextlib.suppress(OSError), plain_file(folder / "leaves") as file:
+        return file.read(13) == b"evenload-log-"
+    return False
+
+
+def _check_chain(request: CertifyRequest) -> int:
+    """Check the links of a training's chain, print the root of its log, and say what that does not show."""
+    from evenload.merkle.log.log import Log
+    from evenload.training.chain_link import links_of
+
+    if request.output or request.badge or request.require is not None:
+        raise ConfigError("a training's chain has no share", hint="leave out -o, --require and --badge")
+    with Log(request.source, is_writable=False) as log:
+        links = list(links_of(log[k] for k in range(len(log))))
+        root, n_signed, n_cut, origin = log.root.hex(), log.signed_size or 0, log.n_cut, printable(log.origin)
+    folder, n = printable(str(request.source)), len(links)
+    if n_cut:
+        raise FormatError(
+            f"{folder}: the last {n_cut} bytes are no whole link, behind {n} that hold together",
+            hint="a kill leaves that, and the training that goes on cuts it off; else somebody changed it",
+        )
+    if not links:
+        raise ConfigError(f"{folder} has no link yet", hint="give the log of a TrainingChain")
+    first, last = links[0].stop, links[-1]
+    if request.as_json:
+        facts = {
+            "schema": 1,
+            "kind": "training",
+            "origin": origin,
+            "links": n,
+            "signed": n_signed,
+            "root": root,
+        }
+        click.echo(json.dumps(facts | {"first_step": first, "last_step": last.stop, "last": asdict(last)}))
+        return 0
+    click.echo(
+        f"training {origin}: steps {first} to {last.stop}, {n} links, each behind the one before", err=True
+    )
+    if n_signed:
+        how = f"evenload merkle log check {folder} --key KEY"
+        click.echo(f"note: signed: {n_signed} of {n} links: {how}", err=True)
+    if n_signed < n:
+        why = "whoever holds the folder can write them anew, so compare the root with one from elsewhere"
+        click.echo(f"note: not signed: {n - n_signed} of {n} links: {why}", err=True)
+    click.echo("note: that it was trained so is shown by repeating: TrainingChain.repeat", err=True)
+    click.echo(root)
+    return 0
 
 
 def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fraction) -> int:
@@ -101,7 +156,6 @@ def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fractio
 
 def _certify_run(request: CertifyRequest) -> Path:
     """Write the certificate of the run, and say which part of its log could not be read."""
-    from evenload._private_files import write_named
     from evenload.balance.claim import text_of
     from evenload.report.certificates.run_certificate import run_certificate
     from evenload.report.source import open_run

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from evenload.training.chain import Repeated, TrainingChain
     from evenload.training.even_batches import EvenBatches
     from evenload.training.record import TrainingRecord
     from evenload.training.shares import Cost, Shares, share
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "chain": "Repeated TrainingChain",
         "even_batches": "EvenBatches",
         "record": "TrainingRecord",
         "shares": "Cost share Shares",

@@ -16,7 +16,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from evenload._arguments import flag, instance_of, number, seconds, suggests_arguments, whole
@@ -55,9 +55,9 @@ class EvenBatches:
     stall_s       who has waited so long for another rank says which, as a warning of ``logging``
     timeout_s     how long a rank waits for the others in its own small exchanges
 
-    Make it on every rank, after ``init_process_group``: they agree on all of it. Raises ConfigError, the same
-    on every rank, if settings differ or make no sense; PeerLost, which names the rank, if one does not come;
-    MissingExtra without torch.
+    Make it on every rank, after ``init_process_group``: they agree on all of it, and ``settings`` has it.
+    Raises ConfigError, the same on every rank, if settings differ or make no sense; PeerLost, which names the
+    rank, if one does not come; MissingExtra without torch.
     """
 
     @suggests_arguments
@@ -71,7 +71,7 @@ class EvenBatches:
         given = {"global_batch": global_batch, "micro_batch": micro_batch, "drop_last": drop_last}
         given["exact"] = exact
 
-        def make() -> tuple[EpochOrder, dict[str, Any]]:
+        def make() -> tuple[tuple[EpochOrder, dict[str, Any]], dict[str, Any]]:
             if record is not None:
                 instance_of("record", record, TrainingRecord, "an evenload.training.TrainingRecord")
             seconds("stall_s", stall_s)
@@ -82,9 +82,10 @@ class EvenBatches:
                 raise ConfigError(
                     f"most={own} is less than a grain of {micro_batch}", hint="use a smaller micro_batch"
                 )
-            return order, {**settings, "shuffle": order.is_shuffled, "seed": order.seed, "own": own}
+            settings |= {"shuffle": order.is_shuffled, "seed": order.seed}
+            return (order, settings), {**settings, "own": own}
 
-        self._order, own = agree(self._ranks, make)
+        (self._order, self.settings), own = agree(self._ranks, make)
         self._micro = None if micro_batch is None else int(micro_batch)
         self._is_exact = exact
         self._gradient: GrainGradient | None = None
@@ -95,6 +96,8 @@ class EvenBatches:
         self._at = Position(self._order.n_samples, self._global_batch, bool(drop_last))
         self._issued, self._queue = (0, -1), deque[MicroBatch]()
         self._clock, self._number = StepClock(), 0
+        self._samples: Sequence[Any] = ()
+        self._trained: tuple[Sequence[Any], int] = ((), 0)
         self._last: Step | None = None
         self._marks = BackwardMarks(self._own_ready, self._all_done)
         self._is_checked = self._ranks.size == 1 and self._micro is None
@@ -118,6 +121,7 @@ class EvenBatches:
         samples = self._order.of(epoch)
         if self._order.is_given:
             same_order(self._ranks, digest(samples), len(samples), self._order.n_samples)
+        self._samples = samples
         self._issued = (self._issued[0] + 1, -1)
         self._queue.clear()
         self._clock.forget()
@@ -345,6 +349,8 @@ class EvenBatches:
         self._clock.begin()
         began_s, self._began_s = self._began_s, time.monotonic()
         self._times[self._number] = (began_s, self._began_s)
+        first = self._at.place[1]
+        self._trained = self._samples[first : first + one.global_batch], one.n_step
         self._at.passed(one.global_batch)
         if self._gradient is not None:  # what is drawn between steps is the same on all ranks, too
             seed_grain(self._order.seed, *self._at.place)
@@ -385,6 +391,21 @@ class EvenBatches:
     def last(self) -> Step | None:
         """The last step that was measured on all ranks; None before one was."""
         return self._last
+
+    @property
+    def ranks(self) -> RankGroup:
+        """The ranks of this training."""
+        return self._ranks
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The epoch, and how many of its samples are trained."""
+        return self._at.place
+
+    @property
+    def trained(self) -> tuple[int, Sequence[Any], int]:
+        """Steps that this program has trained; samples of the last one, of all ranks; this rank's number."""
+        return self._number, *self._trained
 
     def coming(self, n: int) -> list[MicroBatch]:
         """Return the next ``n`` batches that were asked for and are not trained."""

@@ -191,6 +191,8 @@ def test_damage_is_told_and_never_believed(tmp_path_factory, batches, draw):
     hit = sum(end <= at for end in ends) - 1
     if hit < len(batches) - 1:
         with pytest.raises(FormatError, match="damaged"):
+            Log(folder, is_writable=False, threads=1)
+        with pytest.raises(FormatError, match="damaged"):
             all_leaves(folder)
         assert path.read_bytes() == content
     else:  # the last one: it cannot be told from one that a crash has cut

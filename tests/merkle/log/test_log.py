@@ -31,6 +31,7 @@ from evenload.merkle import (
     verify_inclusion,
 )
 from evenload.merkle.log import log as log_module
+from evenload.merkle.log.leaf_file import LeafFile
 
 NAME = "example.com/log"
 KEY = SigningKey(NAME, bytes(range(32)))
@@ -184,6 +185,23 @@ def test_one_process_appends_and_others_read(opened):
         for forbidden in (lambda: reader.append([b"x"]), lambda: reader.checkpoint(KEY)):
             with pytest.raises(ConfigError, match="only to read"):
                 forbidden()
+
+
+def test_leaves_that_come_while_a_reader_looks_are_read_and_not_taken_for_damage(opened, monkeypatch):
+    """Oracle: what another writer appended between the reader's last look and its look at the file's size."""
+    opened.append([b"a"])
+    reader, sizes = LeafFile.open(opened.folder / "leaves", is_writable=False), os.fstat
+    late = [[b"b"], [b"c"]]
+
+    def later(fd):
+        while late:
+            opened.append(late.pop(0))
+        return sizes(fd)
+
+    monkeypatch.setattr(os, "fstat", later)
+    assert [leaf for leaves in reader.load() for leaf in leaves] == [b"a", b"b", b"c"]
+    assert reader.n_cut == 0
+    reader.close()
 
 
 @pytest.mark.parametrize(

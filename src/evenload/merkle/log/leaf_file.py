@@ -106,12 +106,18 @@ class LeafFile:
 
         Raises FormatError if acknowledged leaves are damaged.
         """
-        while (frame := self._frame_at(self._stop, self._digest)) is not None:
-            yield self._take(*frame)
-        size = os.fstat(self._fd).st_size
-        self.n_cut = max(0, size - self._stop)
+        while True:
+            while (frame := self._frame_at(self._stop, self._digest)) is not None:
+                yield self._take(*frame)
+            size = os.fstat(self._fd).st_size
+            self.n_cut = max(0, size - self._stop)
+            try:
+                self._refuse_damage(size)
+                break
+            except FormatError:  # unless another process has just written the frame, and more behind it
+                if self._is_writable or self._frame_at(self._stop, self._digest) is None:
+                    raise
         if self.n_cut and self._is_writable:
-            self._refuse_damage(size)
             log.warning("%s: %d bytes of no acknowledged leaf are cut off", self.path, self.n_cut)
             os.ftruncate(self._fd, self._stop)
             sync(self._fd)

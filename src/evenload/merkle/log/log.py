@@ -90,6 +90,11 @@ class Log(Closing):
         return self._tree.root
 
     @property
+    def n_cut(self) -> int:
+        """How many bytes behind the leaves belong to none: a crash left them, or somebody writes them now."""
+        return self._leaves.n_cut
+
+    @property
     def signed_size(self) -> int | None:
         """How many leaves the last checkpoint has; None if there is none."""
         return None if self._signed is None else self._signed.size

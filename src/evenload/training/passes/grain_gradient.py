@@ -24,7 +24,7 @@ class GrainGradient:
     """
 
     def __init__(self, model: Any, n_grains: int, add_up: Callable[[Any], None]):
-        self.model = _plain(model)
+        self.model = plain(model)
         self._parameters = [one for one in self.model.parameters() if one.requires_grad]
         devices = {str(one.device) for one in self._parameters}
         if len(devices) != 1:
@@ -78,11 +78,18 @@ def digest_of(model: Any) -> str:
     import torch
 
     found = hashlib.sha256()
-    for name, one in _plain(model).state_dict().items():
+    for name, one in plain(model).state_dict().items():
         if isinstance(one, torch.Tensor):
-            found.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode())
-            found.update(one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            add_tensor(found, name, one)
     return found.hexdigest()
+
+
+def add_tensor(found: Any, name: str, tensor: Any) -> None:
+    """Add a tensor's name, type, shape and bits to a digest of hashlib."""
+    import torch
+
+    found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def kernels(device: Any) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def kernels(device: Any) -> dict[str, Any]:
     }
 
 
-def _plain(model: Any) -> Any:
+def plain(model: Any) -> Any:
     """Return a model out of DDP, which is kept from exchanges of its own. Raises ConfigError if sharded."""
     from torch.nn.parallel import DistributedDataParallel
 
