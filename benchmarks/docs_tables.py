@@ -318,6 +318,9 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
             " | slots moved each time = moved :.1f", 4,
         ),
     },
+    "explanation/referee.md": {
+        "referee": Table(table_rows.rivals, rows=table_rows.where_we_lose_first)
+    },
     "how-to/ray.md": {
         "executor_ray": Table(
             " = peer | first result, s = first_s :,.1f | empty task, µs = empty_us :,.1f"

@@ -125,7 +125,7 @@ def verdict(page: dict[str, Any], firsts: dict[int, list[int]], n_again: int) ->
 def least_s(page: dict[str, Any], number: int, start: int, device: int) -> float:
     """Seconds that an item takes its device from ``start`` on."""
     at = (start - page["epoch"]) / 1e9
-    rates = [[max(0.0, since - at), speed] for since, speed in page["devices"][device]]
+    rates = [[max(0.0, since - max(at, 0.0)), speed] for since, speed in page["devices"][device]]
     begun = max(i for i, (since, _) in enumerate(rates) if since == 0)
     return soonest([rates[begun:]], page["costs"][number])
 

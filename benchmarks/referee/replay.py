@@ -1,6 +1,6 @@
 """The same work through other schedulers and ours: who comes how close to the best, and who gets through.
 
-    python benchmarks/referee/replay.py [--rivals pool,dask_futures] [--works prompts] [--rounds 3] [--at-once 3] [--real]
+    python benchmarks/referee/replay.py [--rivals pool,dask_futures] [--works prompts] [--rounds 3] [--real]
 
 A case is a work (works/*.jsonl, or costs by a seed), a fleet of devices, and what goes wrong. Each rival is
 one file of rivals/ with ``workers(n, limit_s)``, a context whose value runs ``task(device, item)`` for each
@@ -14,7 +14,6 @@ import gzip
 import importlib
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -31,9 +30,10 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-import check
-import device
-from result_files import RESULTS
+import check  # noqa: E402
+import device  # noqa: E402
+import tasks  # noqa: E402
+from result_files import RESULTS  # noqa: E402
 
 RIVALS = sorted(path.stem for path in (HERE / "rivals").glob("*.py"))
 WORK = 300.0  # units of cost in all: a second each on a modelled device of speed 1
@@ -79,9 +79,7 @@ def case(work: str, fleet: str, fault: str = "", total: float = WORK) -> Case:
         faults = {line["item"]: line["fault"] for line in lines if line.get("fault")}
     else:
         n, shape = work.split()
-        rng = random.Random(1)
-        costs = [1.0 if shape == "equal" else rng.lognormvariate(0.0, 1.0) for _ in range(int(n))]
-        sizes, faults = [0] * len(costs), {}
+        costs, sizes, faults = tasks.costs(int(n), total, sigma=shape == "lognormal"), [0] * int(n), {}
     costs = [cost * total / sum(costs) for cost in costs]
     if fault:
         faults[len(costs) // 3] = fault
@@ -93,11 +91,13 @@ def cases(is_real: bool) -> list[Case]:
     if is_real:
         return [case(work, "2 cores", total=REAL_WORK) for work in ("prompts", "60 lognormal")]
     *unequal, alike, _ = FLEETS
+    few, faults = "60 lognormal", ("raises", "kills its worker", "hangs")
     return [
-        *(case("prompts", fleet) for fleet in unequal),
-        *(case("prompts", unequal[0], fault) for fault in ("raises", "kills its worker", "hangs")),
-        *(case(work, unequal[0]) for work in ("experts", "60 lognormal")),
-        case("600 equal", alike),
+        case("prompts", unequal[0], total=2 * WORK),  # many short items, which a busy machine would blur
+        case("experts", unequal[0]),
+        *(case(few, fleet) for fleet in unequal),
+        *(case(few, unequal[0], fault) for fault in faults),
+        case("120 equal", alike),
     ]
 
 
@@ -154,8 +154,9 @@ def end_all(tag: str, child: subprocess.Popen) -> None:
 
 def record_of(given: Case, rival: str, devices: list[Any], folder: Path, stopped: int) -> dict[str, Any]:
     part = folder / "run"
-    began = int(text) if (text := text_of(part / "began")) else stopped
-    ended, said = (text_of(part / "ended") or f"{stopped}\n").split("\n", 1)
+    began = int(text_of(part / "began") or stopped)
+    unsaid = "" if (part / "began").exists() else "did not begin: " + text_of(folder / "talk").strip()[-150:]
+    ended, said = (text_of(part / "ended") or f"{stopped}\n{unsaid}").split("\n", 1)
     attempts: dict[tuple[int, ...], list[Any]] = {}
     for path in part.glob("records-*"):
         for row in map(json.loads, path.read_text().splitlines()):
@@ -176,6 +177,11 @@ def record_of(given: Case, rival: str, devices: list[Any], folder: Path, stopped
         "delivered": [int(line) for line in text_of(part / "delivered").split()],
         "attempts": sorted(attempts.values(), key=lambda row: row[2]),
     }  # fmt: skip
+
+
+def lines_of(folder: Path) -> list[str]:
+    """What the tasks wrote down, in any order."""
+    return [line for path in folder.glob("records-*") for line in path.read_text().splitlines()]
 
 
 def text_of(path: Path) -> str:
@@ -209,7 +215,7 @@ def warm_up(replay: Any, folder: str, n: int) -> None:
     """Have every worker run something, so that starting it is no part of the run."""
     for _ in range(20):
         list(replay(device.Task(folder), [{"item": number, "payload": b""} for number in range(2 * n)]))
-        rows = [json.loads(line) for path in Path(folder).glob("records-*") for line in open(path)]
+        rows = [json.loads(line) for line in lines_of(Path(folder))]
         if len({row[1] for row in rows}) == n:
             return
 

@@ -3,7 +3,7 @@
     python benchmarks/referee/works.py        (writes works/*.jsonl anew; the docs may have changed since)
 
 The first line says where a work is from. Each other one is an item: its cost in any unit, the bytes that are
-sent with it and, where the record has one, its fault: "raises", "kills its worker" or "hangs", the first time.
+sent with it and, where a record has one, its fault: "raises", "kills its worker" or "hangs", the first time.
 """
 
 import json

@@ -1,7 +1,7 @@
 """multiprocessing.Pool, an item at a time: "chunksize" is 1, as items are unequal and long.
 
-A device is taken by the worker's ``initializer``. Results are asked for one by one, so that an exception loses
-its own item alone; a worker that dies loses its item without a word.
+A device is taken by the worker's ``initializer``. Results are asked for one by one, so that an exception
+loses its own item alone; a worker that dies loses its item without a word.
 https://docs.python.org/3/library/multiprocessing.html#multiprocessing.pool.Pool.imap_unordered
 """
 

@@ -1,8 +1,8 @@
 """Ray Data: a callable class on a fixed pool of actors, one for each device, which Ray names as a GPU's id.
 
-Blocks and tasks in flight are Ray Data's own choice. ``wait_for_min_actors_s``: no item begins before all actors
-are up. ``materialize``, as rows that are read while it runs hold its actors back. Actors that die are started
-again with their tasks; tasks that raise are tried again because of ``actor_task_retry_on_errors``.
+Blocks and tasks in flight are Ray Data's own choice. ``wait_for_min_actors_s``: no item begins before all
+actors are up. ``materialize``, as rows that are read while it runs hold its actors back. Actors that die are
+started again with their tasks; tasks that raise are tried again because of ``actor_task_retry_on_errors``.
 https://docs.ray.io/en/latest/data/api/doc/ray.data.ActorPoolStrategy.html
 """
 
@@ -25,7 +25,7 @@ class OnDevice:
 
 @contextmanager
 def workers(n: int, limit_s: float | None) -> Iterator:
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name)
     import ray
 
     def replay(task, items):
