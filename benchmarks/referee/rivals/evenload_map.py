@@ -1,7 +1,7 @@
 """evenload.Executor.map, at its defaults but that failures do not end the run.
 
-``retries`` for a task that raises; ``timeout_s`` where one hangs, which is a failure, too; results as they come.
-Nothing measured in an earlier run is used (``EVENLOAD_WARM_START``).
+``retries`` for a task that raises; ``timeout_s`` where one hangs, which is a failure, too; results as they
+come. Nothing measured in an earlier run is used (``EVENLOAD_WARM_START``).
 docs/how-to/map.md, docs/how-to/survive-crashes.md
 """
 
