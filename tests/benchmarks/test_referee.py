@@ -9,6 +9,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from examples_count import examples
 from hypothesis import given, settings
@@ -210,6 +211,17 @@ def test_a_rival_is_one_small_file(rival):
     for part in ("NAME, PACKAGE, KEEPS_WORKERS = ", "def workers(n: int, limit_s: float | None)"):
         assert part in text
     assert "https://" in text or rival == "evenload_map"
+
+
+def test_a_recorded_work_is_what_its_first_line_says():
+    """Oracle: numpy's own count, of the router's choices that the tests have."""
+    lines = [json.loads(line) for line in (FOLDER / "works" / "experts.jsonl").read_text().splitlines()]
+    layers = [layer for name in ("law", "intent")
+              for layer in np.load(ROOT / f"tests/data/routing/routing_{name}.npz")["experts"]]  # fmt: skip
+    batches = [layer[at : at + 2048] for layer in layers for at in range(0, len(layer) - 2047, 2048)]
+    assert [line["cost"] for line in lines[1:]] == [np.bincount(one.ravel()).max() for one in batches]
+    assert [line["bytes"] for line in lines[1:]] == [one.nbytes for one in batches]
+    assert "26 layers" in lines[0]["source"]
 
 
 def small(replay, fault=""):
