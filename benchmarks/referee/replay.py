@@ -73,8 +73,8 @@ class Case:
 def case(work: str, fleet: str, fault: str = "", total: float = WORK) -> Case:
     """A case of a recorded work, or of one by a seed, scaled to ``total`` units.
 
-    The first line of a record says where it is from. Each other one is an item: its cost in any unit, the bytes
-    that are sent with it and, where it has one, its fault: "raises", "kills its worker" or "hangs", once.
+    The first line of a record says where it is from. Each other one is an item: its cost in any unit, the
+    bytes sent with it and, where it has one, its fault: "raises", "kills its worker" or "hangs", once.
     """
     path = HERE / "works" / f"{work}.jsonl"
     if path.exists():
