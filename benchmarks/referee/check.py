@@ -70,6 +70,8 @@ def judge(page: dict[str, Any]) -> dict[str, Any]:
             need(stop > start, f"{where}: it ends at {stop}, before it begins")
             check_time(page, number, device, start, stop, cpu, where)
             done.setdefault(number, []).append([start, stop, device, cpu])
+    first = min((row[2] for row in page["attempts"]), default=page["epoch"])
+    need(abs(page["epoch"] - first) <= 1e9, "epoch: the devices' clock does not begin with the first item")
     check_turns(page["attempts"])
     delivered = page["delivered"]
     need(len(set(delivered)) == len(delivered), "delivered: an item twice")

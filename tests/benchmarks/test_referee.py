@@ -114,6 +114,10 @@ def cut_within(page):
     page["attempts"].append([1, 0, S, None, 0])
 
 
+def other_clock(page):
+    page["epoch"] = -4 * S
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -126,6 +130,7 @@ def cut_within(page):
         (unknown_device, "no such one"),
         (unknown_item, "no such one"),
         (before_the_call, "before the call"),
+        (other_clock, "clock does not begin"),
         (cut_within, "items 0 and 1 at once"),
     ],
 )
