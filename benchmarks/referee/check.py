@@ -71,7 +71,8 @@ def judge(page: dict[str, Any]) -> dict[str, Any]:
             check_time(page, number, device, start, stop, cpu, where)
             done.setdefault(number, []).append([start, stop, device, cpu])
     first = min((row[2] for row in page["attempts"]), default=page["epoch"])
-    need(abs(page["epoch"] - first) <= 1e9, "epoch: the devices' clock does not begin with the first item")
+    is_on_time = devices[0] is None or abs(page["epoch"] - first) <= 1e9
+    need(is_on_time, "epoch: the devices' clock does not begin with the first item")
     check_turns(page["attempts"])
     delivered = page["delivered"]
     need(len(set(delivered)) == len(delivered), "delivered: an item twice")
