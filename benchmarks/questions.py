@@ -104,6 +104,8 @@ RIVALS = ("evenload", "Ray Data", "Dask", "joblib/loky", "multiprocessing.Pool",
 QUESTIONS: dict[str, Question] = {
     "referee": Question(JOBS, "How close to the best do others come on the same work?",
         ByColumn(RIVALS, "share of the best possible, 451 items on 1 : 2 : 4 : 8", False)),
+    "referee_outcomes": Question(JOBS, "Who gets through the same work when something breaks?",
+        Passed(RIVALS, "ways to break after which every item is done")),
     "executor_overhead": Question(JOBS, "What does an empty task cost?",
         ByRow(("peer",), "one by one_us", "µs a task, one by one", is_log=True)),
     "executor_tiny_items": Question(JOBS, "Where do the microseconds of a tiny item go?",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from result_files import RESULTS, ROOT, is_quiet
+from result_files import MOST_OF_OTHERS, RESULTS, ROOT
 
 from evenload.cli.bench.command import package_versions
 from evenload.cli.terminal.table import format_table
@@ -96,7 +96,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         "command": shlex.join(["python", _below_root(sys.argv[0]), *sys.argv[1:]]),
     }
     RESULTS.mkdir(exist_ok=True)
-    is_disturbed = not is_quiet(page)
+    is_disturbed = is_of_speed and others > MOST_OF_OTHERS
     path = RESULTS / f"{name}{'.disturbed' if is_disturbed else ''}.json"
     if is_disturbed:
         print(

@@ -22,14 +22,9 @@ def read(name: str, folder: Path | None = None) -> Page:
 
 
 def is_quiet(page: Page) -> bool | None:
-    """Whether nothing else ran, or too little of it depends on that; None if that was not noted.
-
-    Modelled devices sleep, and a result of theirs says how ``late`` they were with their items at most.
-    """
+    """Whether nothing else ran, or nothing of it depends on that; None if that was not noted."""
     if page.get("is_of_speed") is False:
         return True
-    if "late" in page:
-        return page["late"] <= MOST_OF_OTHERS
     load = page.get("load")
     if not isinstance(load, Mapping) or "share_of_others" not in load:
         return None
@@ -49,9 +44,6 @@ def _leisure(page: Page) -> str:
     load = page.get("load", page.get("load_average"))
     if page.get("is_of_speed") is False:
         return "counts, which do not depend on the machine's leisure"
-    if "late" in page:
-        said = f"other programs took {100 * load['share_of_others']:.0f} % of the processors"
-        return f"{said}, and modelled devices were late by at most {100 * page['late']:.1f} %"
     if is_quiet(page) is None:
         number = f" (load average {load:.1f})" if isinstance(load, int | float) else ""
         return f"what else ran was not noted{number}"

@@ -149,27 +149,3 @@ def _model(page: Page, model: str) -> str:
     batch, cores = page.get("batch", BATCH), page.get("used_cores", page["machine"]["cores"])
     facts = [f"batch {batch}"] if batch != BATCH else []
     return ", ".join([model, *facts, *(["one core"] if cores == 1 else [])])
-
-
-def rivals(pages: Sequence[Page]) -> str:
-    """A column for each rival, ours first."""
-    names = sorted(pages[0]["rivals"], key=lambda name: (name != "evenload", name))
-    return " | ".join(["case", *names, "done twice by evenload = evenload again"])
-
-
-def where_we_lose_first(pages: Sequence[Page]) -> list[Row]:
-    """A row for each case, those first where others are ahead of us; the nearest to the bound in bold."""
-    names, rows = list(pages[0]["rivals"]), []
-
-    def share(row: Row, name: str) -> float:
-        return row[name] if isinstance(row[name], float) else 0.0
-
-    def ahead(row: Row) -> float:
-        return share(row, "evenload") - max(share(row, name) for name in names if name != "evenload")
-
-    for row in sorted(pages[0]["rows"], key=ahead):
-        most = max(share(row, name) for name in names)
-        cells = {name: f"{row[name]:.3f}" if share(row, name) else row[name] for name in names}
-        bold = {name: f"**{cell}**" for name, cell in cells.items() if most and share(row, name) == most}
-        rows.append({**row, **cells, **bold})
-    return rows

@@ -33,7 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import check  # noqa: E402
 import device  # noqa: E402
 import tasks  # noqa: E402
-from result_files import MOST_OF_OTHERS, RESULTS  # noqa: E402
+from result_files import RESULTS  # noqa: E402
 
 RIVALS = sorted(path.stem for path in (HERE / "rivals").glob("*.py"))
 WORK = 300.0  # units of cost in all: a second each on a modelled device of speed 1
@@ -47,7 +47,7 @@ FLEETS: dict[str, list[Any]] = {
     "2 cores": [None, None],
 }
 START_S, LEAST_S, SLOWER = 300.0, 20.0, 6.0  # a run may take to begin; to end, and how often its bound
-TRIES, TAG = 3, "REFEREE_RUN"
+TAG = "REFEREE_RUN"
 
 
 @dataclass(frozen=True)
@@ -106,21 +106,6 @@ def cases(is_real: bool) -> list[Case]:
 
 
 # --- a run, seen from outside ------------------------------------------------------------------------
-
-
-def undisturbed(given: Case, rival: str) -> dict[str, Any]:
-    """A run; made again, a few times, if other programs kept its devices from being on time."""
-    page = run(given, rival)
-    for _ in range(TRIES - 1):
-        if late_of(page) <= MOST_OF_OTHERS:
-            break
-        page = run(given, rival)
-    return page
-
-
-def late_of(page: dict[str, Any]) -> float:
-    """By what share items took longer than modelled devices need; 0 for real ones, or if some are lost."""
-    return 0.0 if page["devices"][0] is None else check.judge(page).get("late", 0.0)
 
 
 def run(given: Case, rival: str) -> dict[str, Any]:
@@ -257,10 +242,23 @@ def rows_of(pages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def word(found: Sequence[dict[str, Any]], n_items: int) -> str:
-    """What became of the worst of runs that were not all whole."""
+    """What became of the worst of a few runs: nothing that depends on how fast they were."""
     worst = max(found, key=lambda one: (not one["ended_itself"], one["lost"]))
-    said = f"lost {worst['lost']} of {n_items}" if worst["lost"] else "all done"
-    return said + ("" if worst["ended_itself"] else ", never returned")
+    kinds = {0: "ok" if worst["ended_itself"] else "all done", 1: "loses it", n_items: "loses all"}
+    return kinds.get(worst["lost"], "loses others, too") + (
+        "" if worst["ended_itself"] else "; never returns"
+    )
+
+
+def outcomes_of(pages: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row for each case that some rival did not get through, those first that we did not."""
+    rows: dict[str, dict[str, str]] = {}
+    for page in pages:
+        row = rows.setdefault(page["case"], {"case": page["case"]})
+        mine = [one for one in pages if (one["case"], one["rival"]) == (page["case"], page["rival"])]
+        row[page["rival"]] = word([check.judge(one) for one in mine], len(page["costs"]))
+    broken = [row for row in rows.values() if {*row.values()} - {row["case"], "ok"}]
+    return sorted(broken, key=lambda row: row.get("evenload") == "ok")
 
 
 def main() -> None:
@@ -286,7 +284,7 @@ def main() -> None:
     pages = []
     with ThreadPoolExecutor(given.at_once) as side_by_side:
         for one in asked * given.rounds:  # in turn, so that what else runs disturbs all alike
-            for page in side_by_side.map(undisturbed, [one] * len(names), names):
+            for page in side_by_side.map(run, [one] * len(names), names):
                 pages.append(page)
                 told = {"case": page["case"], "rival": page["rival"], **check.judge(page)}
                 print(json.dumps(told), file=sys.stderr, flush=True)
@@ -294,9 +292,10 @@ def main() -> None:
     if given.works or given.rivals != parser.get_default("rivals"):
         return print_table(rows)
     result = "referee_real" if given.real else "referee"
-    facts = {} if given.real else {"late": max(map(late_of, pages))}
-    versions = {page["rival"]: page["version"] for page in pages}
-    record(result, rows, rounds=given.rounds, at_once=given.at_once, rivals=versions, **facts)
+    facts = {"rivals": {page["rival"]: page["version"] for page in pages}, "at_once": given.at_once}
+    record(result, rows, rounds=given.rounds, **facts)
+    if not given.real:
+        record("referee_outcomes", outcomes_of(pages), is_of_speed=False, **facts)
     with gzip.open(RESULTS / f"{result}.runs.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(page, separators=(",", ":")) + "\n" for page in pages)
 

@@ -273,6 +273,22 @@ def test_the_committed_table_is_what_the_committed_records_say(replay):
     results = ROOT / "benchmarks" / "results"
     with gzip.open(results / "referee.runs.jsonl.gz", "rt", encoding="utf-8") as file:
         pages = [json.loads(line) for line in file]
-    table = json.loads((results / "referee.json").read_text())
-    assert list(replay.rows_of(pages)) == table["rows"]
-    assert len(pages) == table["rounds"] * len(table["rows"]) * len(table["rivals"])
+    table = json.loads((results / "referee_outcomes.json").read_text())
+    assert replay.outcomes_of(pages) == table["rows"]
+    assert {(page["case"], page["rival"]) for page in pages} == {
+        (case.name, rival) for case in replay.cases(is_real=False) for rival in table["rivals"]
+    }
+
+
+def test_words_of_outcomes_say_nothing_of_speed(replay):
+    """Oracle: records made by hand; the worst run counts, and a case that all get through is left out."""
+    whole, lost, stuck = by_hand(), by_hand(), by_hand() | {"ended_itself": False}
+    lost["delivered"], stuck["delivered"] = [1, 2], [1]
+    ours = {"rival": "evenload"}
+    assert replay.outcomes_of([whole, whole | ours]) == []
+    other = {"case": "made by hand", "nobody": "loses others, too; never returns", "evenload": "ok"}
+    assert replay.outcomes_of([lost, stuck, whole | ours]) == [other]
+    mine = {"case": "second", "nobody": "ok", "evenload": "loses it"}
+    second = [whole | {"case": "second"}, lost | ours | {"case": "second"}]
+    assert replay.outcomes_of([lost, stuck, whole | ours, *second]) == [mine, other]
+    assert replay.word([replay.check.judge(by_hand() | {"delivered": []})], 3) == "loses all"
