@@ -149,6 +149,7 @@ def end_all(tag: str, child: subprocess.Popen) -> None:
     """End what a run has left: whoever has its tag."""
     import psutil
 
+    child.kill()  # first, as a pool replaces workers that are gone
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get(TAG) == tag:
