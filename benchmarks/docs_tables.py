@@ -318,6 +318,11 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
             " | slots moved each time = moved :.1f", 4,
         ),
     },
+    "explanation/referee.md": {
+        "referee_outcomes": Table(
+            "case | evenload | Ray Data | Dask | joblib/loky | multiprocessing.Pool | accelerate split", 7
+        )
+    },
     "how-to/ray.md": {
         "executor_ray": Table(
             " = peer | first result, s = first_s :,.1f | empty task, µs = empty_us :,.1f"

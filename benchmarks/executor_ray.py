@@ -5,7 +5,8 @@
 first_s: from nothing to a first result of 2 workers, with Ray's own start. empty_us: wall time per empty
 task, in order; evenload at its defaults and one by one, the others as they are. arrays_mb_s: 8 MB arrays in
 and out.
-Columns: bound / makespan on four simulated devices of speeds 1 : 2 : 4 : 8, see unequal_devices.py.
+Columns: bound / makespan on four simulated devices of speeds 1 : 2 : 4 : 8; s60 and s300: so many items of
+lognormal cost, sigma 1.
 Every peer runs in an interpreter with a Ray of its own, and in another one for the columns. CPU time is that
 of all processes in it.
 """
@@ -23,10 +24,11 @@ from typing import Any
 
 from cpu_clock import process_tree_cpu_s
 from executor_overhead import in_fresh_interpreter
-from unequal_devices import COLUMNS, SPEEDS, WORK, bound_s, costs
+from tasks import SPEEDS, bound_s, costs, warm_up, work
 
 HERE = Path(__file__).parent
 N_EMPTY, N_ARRAYS, ARRAY_MB = 2000, 24, 8
+COLUMNS, WORK = {"s60": 60, "s300": 300}, 60.0  # seconds on a device of speed 1
 LIMIT_S = 900
 
 
@@ -168,8 +170,6 @@ def overheads(peer: Peer) -> dict[str, float]:
 
 def efficiencies(peer: Peer, columns: Sequence[str], draws: int) -> dict[str, float]:
     """Mean over draws of bound / makespan, by column, one after another on the same workers."""
-    from tasks import warm_up
-
     peer.start(len(SPEEDS))
     folder = tempfile.mkdtemp(prefix="slots")
     while len(os.listdir(folder)) < len(SPEEDS):
@@ -184,16 +184,12 @@ def efficiencies(peer: Peer, columns: Sequence[str], draws: int) -> dict[str, fl
 
 def ratio(peer: Peer, column: str, draw: int, number: int, folder: str) -> float:
     """bound / makespan of a draw; its ``number`` is its own, so that nothing learned before helps in it."""
-    from tasks import work
-
-    n, has_drift, shape = COLUMNS[column]
     time.sleep(0.5)
-    items = costs(n, shape, draw)
+    items = costs(COLUMNS[column], WORK, draw)
     began = time.time()
-    drift_at = began + WORK / sum(SPEEDS) / 2 if has_drift else None
-    fn = functools.partial(work, folder=folder, speeds=SPEEDS, drift_at=drift_at, drift=4.0, draw=number)
-    assert len(list(peer.imap(fn, items))) == n
-    return bound_s(has_drift, max(items)) / (time.time() - began)
+    fn = functools.partial(work, folder=folder, draw=number)
+    assert len(list(peer.imap(fn, items))) == len(items)
+    return bound_s(items) / (time.time() - began)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_overhead import in_fresh_interpreter
-from unequal_devices import SPEEDS
+from tasks import SPEEDS, bound_s, costs, work
 
 N_TASKS, N_BATCHES, N_ARRAYS, N_ARRAYS_STORED = 2_000, 200, 24, 8
 N_ITEMS, WORK_S = 300, 30.0  # on a device of speed 1
@@ -35,19 +35,11 @@ ARRAY_BYTES = 8 << 20
 
 
 def items() -> list[float]:
-    from unequal_devices import costs
-
-    return [cost * WORK_S / 60.0 for cost in costs(N_ITEMS, "lognormal", 1)]
-
-
-def bound_s(found: Sequence[float]) -> float:
-    return max(sum(found) / sum(SPEEDS), max(found) / max(SPEEDS))
+    return costs(N_ITEMS, WORK_S)
 
 
 def sleeper(folder: str) -> Callable[[float], int]:
-    from tasks import work
-
-    return functools.partial(work, folder=folder, speeds=SPEEDS, drift_at=None, drift=1.0, draw=1)
+    return functools.partial(work, folder=folder, draw=1)
 
 
 # --- maps of functions ----------------------------------------------------------------------------

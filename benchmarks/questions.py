@@ -99,20 +99,13 @@ ROUTED = (
     "exact",
 )
 
-SLOWING = {
-    "d60": "60 items, the fastest slows",
-    "d300": "300 items, the fastest slows",
-    "d3000": "3,000 items, the fastest slows",
-    "s60": "60 items, none slows",
-    "s300": "300 items, none slows",
-    "s3000": "3,000 items, none slows",
-}
+RIVALS = ("evenload", "Ray Data", "Dask", "joblib/loky", "multiprocessing.Pool", "accelerate split")
 
 QUESTIONS: dict[str, Question] = {
-    "unequal_devices": Question(JOBS, "How close to the best do 300 items come on speeds 1 : 2 : 4 : 8?",
-        ByRow(("peer", "mode"), "d300", "share of the best possible; the fastest slows half-way", False)),
-    "unequal_devices_alone": Question(JOBS, "And with fewer or more items, if the fastest slows, and if not?",
-        ByColumn(tuple(SLOWING), "share of the best possible", False, called=SLOWING)),
+    "referee": Question(JOBS, "How close to the best do others come on the same work?",
+        ByColumn(RIVALS, "share of the best possible, 451 items on 1 : 2 : 4 : 8", False)),
+    "referee_outcomes": Question(JOBS, "Who gets through the same work when something breaks?",
+        Passed(RIVALS, "ways to break after which every item is done")),
     "executor_overhead": Question(JOBS, "What does an empty task cost?",
         ByRow(("peer",), "one by one_us", "µs a task, one by one", is_log=True)),
     "executor_tiny_items": Question(JOBS, "Where do the microseconds of a tiny item go?",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from result_files import MOST_OF_OTHERS, RESULTS
+from result_files import MOST_OF_OTHERS, RESULTS, ROOT
 
 from evenload.cli.bench.command import package_versions
 from evenload.cli.terminal.table import format_table
@@ -93,7 +93,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         "is_of_speed": is_of_speed,
         "versions": package_versions("evenload", "numpy", "click", "numba", "scipy", "torch"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", _below_root(sys.argv[0]), *sys.argv[1:]]),
     }
     RESULTS.mkdir(exist_ok=True)
     is_disturbed = is_of_speed and others > MOST_OF_OTHERS
@@ -105,6 +105,11 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = 
         )
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def _below_root(program: str) -> str:
+    path = Path(program).resolve()
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else f"benchmarks/{path.name}"
 
 
 def cpu_flags() -> str:

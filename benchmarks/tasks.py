@@ -3,7 +3,10 @@
 import contextlib
 import ctypes
 import os
+import random
 import time
+
+SPEEDS = (1.0, 2.0, 4.0, 8.0)  # of the simulated devices
 
 _slot: tuple[str, int] | None = None
 
@@ -47,21 +50,26 @@ def warm_up(folder_and_seconds: tuple[str, float]) -> int:
     return slot
 
 
-def work(
-    cost: float, folder: str, speeds: tuple[float, ...], drift_at: float | None, drift: float, draw: int
-) -> int:
-    """Sleep for ``cost`` at this device's speed; the last is ``drift`` times slower from ``drift_at`` on.
+def work(cost: float, folder: str, draw: int) -> int:
+    """Sleep for ``cost`` at this device's speed.
 
     ``draw`` makes every draw a function of its own, so that nothing learned in one helps in the next.
     """
-    device = claim_slot(folder) % len(speeds)
-    speed, now = speeds[device], time.time()
-    seconds = cost / speed
-    if drift_at is not None and device == len(speeds) - 1:
-        before = max(0.0, min(seconds, drift_at - now))
-        seconds = before + (cost - before * speed) / (speed / drift)
-    time.sleep(seconds)
+    device = claim_slot(folder) % len(SPEEDS)
+    time.sleep(cost / SPEEDS[device])
     return device
+
+
+def costs(n: int, total: float, draw: int = 1, sigma: float = 1.0) -> list[float]:
+    """Lognormal costs of ``n`` items that add up to ``total``; alike if ``sigma`` is 0."""
+    rng = random.Random(draw)
+    raw = [rng.lognormvariate(0.0, sigma) for _ in range(n)]
+    return [cost * total / sum(raw) for cost in raw]
+
+
+def bound_s(found: list[float]) -> float:
+    """Least time for all the work on all devices at once, and for the longest item on the fastest."""
+    return max(sum(found) / sum(SPEEDS), max(found) / max(SPEEDS))
 
 
 def same(x: object) -> object:

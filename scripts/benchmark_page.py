@@ -176,7 +176,7 @@ def _history(question: Any, earlier: Sequence[dict[str, Any]]) -> str:
 
 def _purpose(command: str) -> str:
     """The first sentence of the benchmark's own description."""
-    name = re.search(r"benchmarks/(\w+)\.py", command)
+    name = re.search(r"benchmarks/([\w/]+)\.py", command)
     source = ROOT / "benchmarks" / f"{name[1]}.py" if name else None
     if source is None or not source.is_file():
         return ""

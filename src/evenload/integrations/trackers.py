@@ -81,7 +81,7 @@ def to_wandb(run: Any = None, *, every_s: float = 5.0, **init: Any) -> EventLog:
     run  one of yours, which stays open; by default ``wandb.init(**init)`` makes one that ends with the work
     Raises MissingExtra without wandb, and what ``wandb.init`` raises.
     """
-    wandb: Any = require("wandb", extra="wandb", why="events to W&B")
+    wandb: Any = require("wandb", extra="trackers", why="events to W&B")
     own = wandb.init(**init) if run is None else run
     own.define_metric("evenload/*", step_metric="evenload/n_done")
 
@@ -100,7 +100,7 @@ def to_mlflow(run_id: str | None = None, *, every_s: float = 5.0, **start: Any) 
             with the work
     Raises MissingExtra without mlflow, and what ``start_run`` raises.
     """
-    mlflow: Any = require("mlflow", extra="mlflow", why="events to MLflow")
+    mlflow: Any = require("mlflow", extra="trackers", why="events to MLflow")
     client, own = mlflow.MlflowClient(), run_id
     if own is None:
         with mlflow.start_run(**start) as made:  # not to be the active run of the caller's thread
@@ -124,7 +124,7 @@ def to_tensorboard(folder: Any, *, every_s: float = 5.0) -> EventLog:
     folder  where torch's ``SummaryWriter`` writes, or a writer of yours, which stays open
     Raises MissingExtra without torch or tensorboard.
     """
-    board: Any = require("torch.utils.tensorboard", extra="tensorboard", why="events to TensorBoard")
+    board: Any = require("torch.utils.tensorboard", extra="trackers", why="events to TensorBoard")
     is_writer = hasattr(folder, "add_scalar")
     writer = folder if is_writer else board.SummaryWriter(str(folder))
 
