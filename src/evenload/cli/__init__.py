@@ -25,6 +25,7 @@ __all__ = ["main"]
 SECTIONS = {
     "Work over devices": {
         "map": ("map.command:map_items", "Run a function over the lines of a file."),
+        "exec": ("exec:exec_script", "Run an unchanged script, its process pools dealt evenly."),
         "run": ("pipeline.run:run", "Run a pipeline described by a YAML file."),
         "plan": ("pipeline.plan:plan", "Say what of a pipeline fits where, and how long it takes."),
         "init": ("pipeline.init:init", "Write a small job file to start from."),
