@@ -5,6 +5,7 @@ its identity; only a new object of it, in the script's own process, is made by o
 derive from it are left as they are.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -110,32 +111,36 @@ class _Then(importlib.abc.Loader):
         self._act(module)
 
 
-def _take_pool(module: ModuleType) -> None:
-    """Have ``multiprocessing.Pool`` make pools that are dealt."""
-    original = module.Pool
-    if any(not hasattr(original, name) for name in POOL_PARTS):
-        return leave("multiprocessing.Pool", "this Python's has other parts than those that are known")
+def _take(class_name: str, place: str, parts: tuple[str, ...], is_ours: str = "") -> Callable[[ModuleType], None]:
+    """Return what has new objects of a module's class be made by ours, which is at ``place``.
 
-    def make(cls: type, *arguments: Any, **named: Any) -> Any:
-        if cls is original and is_script():
-            from evenload.integrations.script.pool import DealtPool
+    parts    what ours needs of the original
+    is_ours  a class derived from it that is no process pool
+    """
 
-            cls = DealtPool
-        elif not issubclass(cls, module.ThreadPool):
-            leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
-        return object.__new__(cls)
+    def act(module: ModuleType) -> None:
+        original = getattr(module, class_name)
+        if any(not hasattr(original, name) for name in parts):
+            return leave(f"{module.__name__}.{class_name}", "this Python's is of another make")
 
-    original.__new__ = make
-    return None
+        def make(cls: type, *arguments: Any, **named: Any) -> Any:
+            if cls is original and is_script():
+                where, _, name = place.partition(":")
+                cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
+            elif not (is_ours and issubclass(cls, getattr(module, is_ours))):
+                leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
+            return object.__new__(cls)
+
+        original.__new__ = make
+        return None
+
+    return act
 
 
-POOL_PARTS = (
-    "_setup_queues",
-    "_repopulate_pool",
-    "_get_sentinels",
-    "_map_async",
-    "_help_stuff_finish",
-    "_handle_results",
-)
-ACTS: dict[str, Callable[[ModuleType], None]] = {"multiprocessing.pool": _take_pool}
+POOL = ("_setup_queues", "_repopulate_pool", "_get_sentinels", "_map_async", "_help_stuff_finish")
+EXECUTOR = ("_spawn_process", "_adjust_process_count", "_start_executor_manager_thread")
+ACTS: dict[str, Callable[[ModuleType], None]] = {
+    "multiprocessing.pool": _take("Pool", "pool:DealtPool", POOL, "ThreadPool"),
+    "concurrent.futures.process": _take("ProcessPoolExecutor", "process_executor:DealtExecutor", EXECUTOR),
+}
 """What is done when a module has been imported."""

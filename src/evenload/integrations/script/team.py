@@ -27,7 +27,7 @@ from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
 from evenload.errors import WorkerLost
 from evenload.integrations.script.measured_work import Done, MeasuredWork
-from evenload.integrations.script.worker_ends import TIMES, ResultWriter, TaskReader, begin
+from evenload.integrations.script.worker_ends import READY, TIMES, ResultWriter, TaskReader, begin
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 64 * 2**20  # before whoever puts tasks has to wait
 MOST_DEATHS = 2  # of workers that were at a task, until it is given up
@@ -77,7 +77,10 @@ class _Group:
 class Member:
     """A worker process. ``todo``: what it was dealt and has not answered; ``n_left``: tasks that it will do.
 
-    chunk  the dealer's number of what it was dealt last
+    chunk     the dealer's number of what it was dealt last
+    is_ready  it waits for tasks, or has
+    is_told   to leave
+    is_read   nothing more comes from it
     """
 
     slot: str
@@ -89,6 +92,7 @@ class Member:
     group: Any = None
     chunk: int = -1
     busy_s: float = 0.0
+    is_ready: bool = False
     is_told: bool = False
     is_read: bool = False
 
@@ -99,11 +103,21 @@ class Team:
     slots    names of the places of workers, and the environment of a worker in each
     kind     what the script calls its pool
     work     what was measured
-    results  what came back: ``(kind, key, bytes or exception)``; None is put there by others
+    results  what came back: ``(kind, key, bytes or exception)``, key None for other words of a worker
+    on_end   called with a member that has ended, though nobody has told it to
+    lost     the error of a task that was given up
     """
 
-    def __init__(self, slots: Mapping[str, Mapping[str, str]], kind: str):
-        self.results: queue.SimpleQueue = queue.SimpleQueue()
+    def __init__(
+        self,
+        slots: Mapping[str, Mapping[str, str]],
+        kind: str,
+        results: Any = None,
+        on_end: Callable[[Member], None] | None = None,
+        lost: type[WorkerLost] = WorkerLost,
+    ):
+        self.results = queue.SimpleQueue() if results is None else results
+        self._on_end_of, self._lost = on_end, lost
         self.work = MeasuredWork(kind, tuple(slots))
         self._slots = slots
         self._members: list[Member] = []
@@ -135,7 +149,7 @@ class Team:
         theirs_in, ours_out = _pipe()
         ours_in, theirs_out = _pipe()
         self._ours |= {ours_in, ours_out}
-        reader = TaskReader(theirs_in)
+        reader = TaskReader(theirs_in, theirs_out)
         ends = (reader, ResultWriter(theirs_out, reader))
         process = make(target=begin, args=(self._slots[slot], target, *ends, *arguments))
         member = Member(slot, process, ours_out, ours_in, most)
@@ -173,14 +187,21 @@ class Team:
             if group is None:
                 dealer = Dealer("measured", list(self._slots), repeatable=False, max_chunk=work.most)
                 group = self._groups[work.group] = _Group(dealer)
-                if work.total is not None:
+                if work.total is not None and work.group is not None:
                     dealer.expect(work.total)
+            if work.total is not None and work.group is None:
+                group.dealer.expect(group.n_put + work.total)
             group.tasks[group.n_put] = task = _Task(work, body, time.monotonic())
             group.dealer.add_range(group.n_put, 1)
             group.n_put += 1
             self._count(task, 1)
             self._begin()
         self._wake()
+
+    @property
+    def n_waiting(self) -> int:
+        """Tasks that no worker has."""
+        return self._n_waiting
 
     def _is_full(self) -> bool:
         return self._n_waiting >= MOST_WAITING or self._n_bytes >= MOST_WAITING_BYTES
@@ -238,7 +259,9 @@ class Team:
 
     def _deal(self, now: float) -> float | None:
         """Send free workers tasks. Returns after how many seconds to come again."""
-        free = {one.slot: one for one in self._members if not one.todo and one.n_left != 0}
+        free = {
+            one.slot: one for one in self._members if one.is_ready and not one.todo and one.n_left != 0
+        }
         until: float | None = None
         for group in self._groups.values():
             if not free:
@@ -252,8 +275,8 @@ class Team:
                 elif answer.until is not None:
                     until = answer.until if until is None else min(until, answer.until)
         if self._is_closing:
-            for member in free.values():
-                if not member.is_told:
+            for member in self._members:
+                if not (member.is_told or member.todo):
                     member.is_told = True
                     self._write(member, [None])
         return None if until is None else max(0.0, until - now)
@@ -287,6 +310,12 @@ class Team:
             member.is_read = True
             self._unwatch(member.results)
             return
+        if told == READY:
+            member.is_ready = True
+            return
+        if not member.todo:
+            self.results.put((RESULT, None, told))
+            return
         begun_s, over_s = TIMES.unpack_from(told)
         group, index = member.group, member.todo.popleft()
         task = group.tasks.pop(index)
@@ -302,18 +331,20 @@ class Team:
     def _on_end(self, member: Member) -> None:
         """A worker's process has ended: by itself, or in the midst of a task."""
         self._unwatch(member.process.sentinel)
-        while member.todo and not member.is_read and member.results.poll():
+        while not member.is_read and member.results.poll():
             self._on_result(member)
         self._let_go(member)
-        if not member.todo:
-            return
+        is_planned = member.is_told or (member.n_left == 0 and not member.todo)
+        if member.todo:
+            self._take_over(member)
+        if self._on_end_of is not None and not is_planned and not self._is_stopped:
+            self._on_end_of(member)
+
+    def _take_over(self, member: Member) -> None:
+        """Have what a dead worker has not done be done by others; the first of it may have ended it."""
         group, now = member.group, time.monotonic()
         for deal in group.dealer.lost(member.slot, now):
             group.dealer.forget(set(deal.indices) - set(member.todo))  # they are answered
-        self._take_back(group, member)
-
-    def _take_back(self, group: _Group, member: Member) -> None:
-        """Have what ``member`` has not done be done by others; the first of it may have ended the worker."""
         at = member.todo.popleft()
         task = group.tasks[at]
         group.n_deaths[at] += 1
@@ -324,12 +355,19 @@ class Team:
         else:
             del group.tasks[at]
             group.dealer.forget([at])
-            self.results.put((FAULT, task.work.key, _lost(member, task.work)))
+            self.results.put((FAULT, task.work.key, self._given_up(member, task.work)))
         group.dealer.requeue(member.todo)
         for index in member.todo:
             self._count(group.tasks[index], 1)
         member.todo.clear()
         self._tidy(task.work.group, group)
+
+    def _given_up(self, member: Member, work: Work) -> WorkerLost:
+        code = member.process.exitcode
+        return self._lost(
+            f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with exit code {code}",
+            hint="without evenload the script would have ended here, or waited for ever",
+        )
 
     def _count(self, task: _Task, n: int) -> None:
         """Count a task that waits (1), or does no longer (-1)."""
@@ -367,14 +405,6 @@ def _pipe() -> tuple[Connection, Connection]:
     from multiprocessing import Pipe
 
     return Pipe(duplex=False)
-
-
-def _lost(member: Member, work: Work) -> WorkerLost:
-    code = member.process.exitcode
-    return WorkerLost(
-        f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with exit code {code}",
-        hint="the script's own pool would have waited for ever",
-    )
 
 
 def _leave_teams() -> None:

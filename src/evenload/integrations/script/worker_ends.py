@@ -15,18 +15,26 @@ from typing import Any
 
 TIMES = Struct("<dd")
 """In front of each result: when its task was begun, and when it was over, by ``time.monotonic``."""
+READY = b""
 
 
 class TaskReader:
-    """The tasks that one worker was dealt; ``get`` gives the next, None when no more will come."""
+    """The tasks that one worker was dealt; ``get`` gives the next, None when no more will come.
 
-    def __init__(self, tasks: Connection):
-        self._tasks = tasks
+    The first ``get`` says through ``results`` that the worker is ready: it has been initialized.
+    """
+
+    def __init__(self, tasks: Connection, results: Connection):
+        self._tasks, self._results = tasks, results
         self._dealt: list[bytes | None] = []
+        self._is_ready = False
         self.begun_s = 0.0
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the next task; wait for it. Raises EOFError when the script's process has ended."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._results.send_bytes(READY)
         if not self._dealt:
             self._dealt = pickle.loads(self._tasks.recv_bytes())[::-1]
         body = self._dealt.pop()

@@ -1,0 +1,142 @@
+"""``concurrent.futures.ProcessPoolExecutor`` with its own code, but for who of its workers gets which call.
+
+In the place of its two queues is a ``Team``. A worker that dies is replaced, and its call made once more; as
+in the original, the executor is broken if workers cannot even begin.
+"""
+
+import os
+import pickle
+import queue
+import weakref
+from concurrent.futures import process as original
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from evenload.integrations.job_future import JobLost
+from evenload.integrations.script.team import FAULT, Member, Team, Work
+from evenload.integrations.script.worker_ends import TIMES
+
+
+class DealtExecutor(original.ProcessPoolExecutor):
+    """An executor whose calls are dealt by measured speed, and outlive the worker that they were sent to."""
+
+    __module__, __qualname__ = original.ProcessPoolExecutor.__module__, "ProcessPoolExecutor"
+
+    def __init__(self, *arguments: Any, **named: Any):
+        from evenload.integrations.script.takeover import note_team, places
+
+        super().__init__(*arguments, **named)
+        results = _Results()
+        team = Team(
+            places(self._max_workers),
+            "concurrent.futures.ProcessPoolExecutor",
+            results,
+            partial(_replace, weakref.ref(self), results),
+            JobLost,
+        )
+        note_team(team)
+        self._max_workers = min(self._max_workers, len(team.work.slots))
+        self._team = team
+        self._call_queue = _Calls(team, self._work_ids, self._max_workers + original.EXTRA_QUEUED_CALLS)
+        self._result_queue = SimpleNamespace(_reader=results, close=lambda: None)
+
+    def _spawn_process(self) -> None:
+        most = self._max_tasks_per_child
+        arguments = (self._initializer, self._initargs, most)
+        process = self._team.new_process(
+            self._mp_context.Process, original._process_worker, arguments, most
+        )
+        process.start()
+        self._processes[process.pid] = _Worker(process, self._team.results.broken_fd)
+
+
+def _replace(executor_of: "weakref.ref[DealtExecutor]", results: "_Results", member: Member) -> None:
+    """Start another worker in the place of one that has died, or say that the executor is broken."""
+    executor = executor_of()
+    if executor is None or executor._shutdown_thread or not member.is_ready:
+        return results.set_broken()
+    executor._spawn_process()
+    executor._processes.pop(member.process.pid, None)
+    return None
+
+
+class _Worker:
+    """A worker's process as the executor's manager sees it: its end is no news, unless all is broken."""
+
+    def __init__(self, process: Any, broken_fd: int):
+        self._process, self.sentinel = process, os.dup(broken_fd)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def __del__(self) -> None:
+        os.close(self.sentinel)
+
+
+class _Calls:
+    """The executor's queue of calls, which are dealt."""
+
+    def __init__(self, team: Team, to_come: "queue.Queue[int]", most: int):
+        self._team, self._to_come, self._most = team, to_come, most
+        self._reader = SimpleNamespace(close=team.stop)
+
+    def full(self) -> bool:
+        return self._team.n_waiting >= self._most
+
+    def put(self, call: Any, block: bool = True, timeout: float | None = None) -> None:
+        is_chunk = isinstance(call.fn, partial) and call.fn.func is original._process_chunk
+        fn = call.fn.args[0] if is_chunk else call.fn
+        n_items = len(call.args[0]) if is_chunk else 1
+        key = (call.work_id, 0)
+        name = getattr(fn, "__name__", "a call")
+        try:
+            self._team.put(Work(key, None, 1, n_items, 0, name, 1 + self._to_come.qsize()), call)
+        except Exception as error:
+            told = "".join(original.format_exception(type(error), error, error.__traceback__))
+            error.__cause__ = original._RemoteTraceback(f'\n"""\n{told}"""')
+            self._team.results.put((FAULT, key, error))
+
+    def put_nowait(self, call: None) -> None:
+        self._team.close()
+
+    def close(self) -> None:
+        """Nothing: the team ends with its workers."""
+
+    join_thread = cancel_join_thread = close
+
+
+class _Results(queue.SimpleQueue):
+    """What came back, as a pipe that the executor's manager waits at.
+
+    broken_fd  readable when workers cannot begin
+    """
+
+    def __new__(cls) -> "_Results":
+        return super().__new__(cls)
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe()
+        self.broken_fd, self._broken = os.pipe()
+
+    def fileno(self) -> int:
+        return self._out
+
+    def put(self, told: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(told)
+        os.write(self._in, b"!")
+
+    def set_broken(self) -> None:
+        os.write(self._broken, b"!")
+
+    def recv(self) -> Any:
+        """Return the next result, or the process id of a worker that leaves. Raises what unpickling does."""
+        os.read(self._out, 1)
+        kind, key, value = self.get()
+        if kind == FAULT:
+            return original._ResultItem(key[0], exception=value)
+        return pickle.loads(memoryview(value)[TIMES.size :])
+
+    def __del__(self) -> None:
+        for fd in (self._out, self._in, self.broken_fd, self._broken):
+            os.close(fd)
