@@ -16,6 +16,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
+import evenload
 from evenload.integrations.script import takeover
 
 BOOT = (
@@ -28,7 +29,7 @@ N_OURS = 3
 
 def command(python: str, flags: list[str], options: dict[str, Any], words: list[str]) -> list[str]:
     """Return the words that run ``words`` (a script or ``-m module``, and arguments) under ``options``."""
-    home = os.path.dirname(os.path.dirname(takeover.__spec__.origin or "")).rpartition("/evenload")[0]
+    home = os.path.dirname(os.path.dirname(evenload.__file__))
     return [python, *flags, "-c", BOOT.format(home=home), json.dumps(options), *words]
 
 
@@ -46,6 +47,9 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        # What is imported after an interrupt would have the interpreter forget that it is to end by one.
+        from evenload.integrations.script import ending  # noqa: F401
+
         _show_without_us(error)
         raise
 
@@ -59,6 +63,10 @@ def _tell(run: takeover.ScriptRun, asked: dict[str, Any]) -> None:
 
 def _run(words: list[str]) -> None:
     first, *arguments = words
+    scope = vars(sys.modules["__main__"])
+    scope.clear()
+    scope |= {"__name__": "__main__", "__doc__": None, "__package__": None, "__spec__": None}
+    scope |= {"__loader__": None, "__annotations__": {}, "__builtins__": builtins}
     if first == "-m":
         sys.argv = ["-m", *arguments[1:]]
         if not sys.flags.safe_path:
@@ -73,11 +81,8 @@ def _run(words: list[str]) -> None:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
     path = os.path.abspath(first)
-    scope = vars(sys.modules["__main__"])
-    scope.clear()
-    scope |= {"__name__": "__main__", "__doc__": None, "__package__": None, "__spec__": None}
-    scope |= {"__loader__": importlib.machinery.SourceFileLoader("__main__", path), "__annotations__": {}}
-    scope |= {"__builtins__": builtins, "__file__": path, "__cached__": None}
+    scope |= {"__loader__": importlib.machinery.SourceFileLoader("__main__", path)}
+    scope |= {"__file__": path, "__cached__": None}
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, scope)

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-MOST_TASKS = 200_000  # of a script that are kept; of later ones only the seconds are counted
+from evenload.balance.bound import StageWork, bound_together
+
+MOST_TASKS = 200_000  # of a pool that are kept; of later ones only the seconds are counted
 
 
 class Done(NamedTuple):
@@ -41,7 +43,10 @@ class Stretch:
 
 @dataclass(slots=True)
 class MeasuredWork:
-    """What one pool did. ``kind``: what the script calls it; ``slots``: the places of its workers."""
+    """What one pool did. ``kind``: what the script calls it; ``slots``: the places of its workers.
+
+    n_untold  items of tasks that are not kept, as ``n_kept`` are already
+    """
 
     kind: str
     slots: Sequence[str]
@@ -51,6 +56,7 @@ class MeasuredWork:
     names: Counter[str] = field(default_factory=Counter)
     busy_s: Counter[str] = field(default_factory=Counter)
     n_untold: int = 0
+    n_kept: int = 0
     _open: Stretch | None = None
 
     def resume(self) -> None:
@@ -70,9 +76,10 @@ class MeasuredWork:
         self.n_items += done.n_items
         self.names[done.name] += done.n_items
         self.busy_s[done.slot] += done.over_s - done.begun_s
-        if self._open is None or self.n_items - self.n_untold > MOST_TASKS:
+        if self._open is None or self.n_kept >= MOST_TASKS:
             self.n_untold += done.n_items
             return
+        self.n_kept += 1
         self._open.begun_s = min(self._open.begun_s, done.put_s)
         self._open.over_s = max(self._open.over_s, done.over_s)
         self._open.done.append(done)
@@ -94,8 +101,6 @@ class Figures:
 
 def figures_of(stretch: Stretch, slots: Iterable[str]) -> Figures:
     """Judge one stretch by what its workers were measured to do in it."""
-    from evenload.balance.bound import StageWork, bound_together
-
     slots = list(slots)
     likes = {slot: "cpu" for slot in slots if slot.startswith("cpu:")}
     stages: dict[str, StageWork] = {}

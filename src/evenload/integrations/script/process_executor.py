@@ -38,7 +38,7 @@ class DealtExecutor(original.ProcessPoolExecutor):
         note_team(team)
         self._max_workers = min(self._max_workers, len(team.work.slots))
         self._team = team
-        self._call_queue = _Calls(team, self._work_ids, self._max_workers + original.EXTRA_QUEUED_CALLS)
+        self._call_queue = _Calls(team, self._work_ids, self._call_queue)
         self._result_queue = SimpleNamespace(_reader=results, close=lambda: None)
 
     def _spawn_process(self) -> None:
@@ -75,14 +75,14 @@ class _Worker:
 
 
 class _Calls:
-    """The executor's queue of calls, which are dealt."""
+    """The executor's queue of calls, which are dealt. ``replaced``: the original, which knows what to do."""
 
-    def __init__(self, team: Team, to_come: "queue.Queue[int]", most: int):
-        self._team, self._to_come, self._most = team, to_come, most
+    def __init__(self, team: Team, to_come: "queue.Queue[int]", replaced: Any):
+        self._team, self._to_come, self._replaced = team, to_come, replaced
         self._reader = SimpleNamespace(close=team.stop)
 
     def full(self) -> bool:
-        return self._team.n_waiting >= self._most
+        return self._team.n_waiting >= self._replaced._maxsize
 
     def put(self, call: Any, block: bool = True, timeout: float | None = None) -> None:
         is_chunk = isinstance(call.fn, partial) and call.fn.func is original._process_chunk
@@ -93,9 +93,7 @@ class _Calls:
         try:
             self._team.put(Work(key, None, 1, n_items, 0, name, 1 + self._to_come.qsize()), call)
         except Exception as error:
-            told = "".join(original.format_exception(type(error), error, error.__traceback__))
-            error.__cause__ = original._RemoteTraceback(f'\n"""\n{told}"""')
-            self._team.results.put((FAULT, key, error))
+            self._replaced._on_queue_feeder_error(error, call)
 
     def put_nowait(self, call: None) -> None:
         self._team.close()
