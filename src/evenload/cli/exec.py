@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from evenload.cli.options import PATH
+from evenload._private_files import plain_file
+from evenload.cli.options import FILE
 from evenload.errors import ConfigError, quoted
 
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -15,13 +16,21 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--devices", help="A device for each worker: cuda:0,1 | all | cpu*4; by default as the script has it.")
-@click.option("-o", "--out", type=PATH, help="Write what was measured to this file, as JSON.")
+@click.option("--devices", help="One for each worker: cuda:0,1 | all | cpu*4.")
+@click.option(
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Kill a worker that is longer at one call."
+)
+@click.option("-o", "--out", type=FILE, help="Write what was measured to this file, as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Say it at the end as JSON, still on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...", required=True)
 def exec_script(
-    devices: str | None, out: Path | None, as_json: bool, quiet: bool, words: tuple[str, ...]
+    devices: str | None,
+    timeout_s: float | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    words: tuple[str, ...],
 ) -> None:
     """Run a script as it is; its process pools are dealt by measured speed, and survive crashes.
 
@@ -36,9 +45,13 @@ def exec_script(
             f"{quoted(' '.join(words))} names no script",
             hint="evenload exec python script.py, or python -m module",
         )
-    options = {"devices": devices, "json": as_json, "quiet": quiet, "out": str(out.absolute()) if out else None}
+    asked = {"devices": devices, "timeout_s": timeout_s, "json": as_json, "quiet": quiet}
+    if out is not None:
+        asked["out"] = str(out.absolute())
     sys.stdout.flush()
-    os.execv(python, command(python, flags, options, rest))
+    if rest[0] != "-m" and not os.path.exists(rest[0]):
+        os.execv(python, [python, *flags, *rest])  # which says what is wrong in its own words
+    os.execv(python, command(python, flags, asked, rest))
 
 
 def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:
@@ -55,7 +68,7 @@ def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:
     if words[0].endswith(".py") and os.path.isfile(words[0]):
         return sys.executable, [], words
     path = found or words[0]
-    with open(path, "rb") as file:
+    with plain_file(Path(path)) as file:
         first = file.readline(1000)
     if not first.startswith(b"#!") or b"python" not in first:
         raise ConfigError(f"{quoted(path)} is not written in Python", hint="evenload exec python script.py")

@@ -55,7 +55,12 @@ PROGRAMS = {
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_finds_and_leaves_what_it_would(tmp_path, source):
     (tmp_path / "own.py").write_text(source)
-    for words in (["own.py", "a", "-b"], [tmp_path / "own.py"], ["-m", "own", "c"], ["-u", "-W", "ignore", "own.py"]):
+    for words in (
+        ["own.py", "a", "-b"],
+        [tmp_path / "own.py"],
+        ["-m", "own", "c"],
+        ["-u", "-W", "ignore", "own.py"],
+    ):
         words = list(map(str, words))
         options = () if source != PROGRAMS["killed"] else ("-q",)
         ours = dealt(*words, options=options, cwd=tmp_path)

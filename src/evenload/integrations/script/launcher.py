@@ -39,7 +39,7 @@ def main() -> None:
     asked = json.loads(options)
     at = sys.orig_argv.index("-c")
     sys.orig_argv[at:] = words
-    run = takeover.install(asked.get("devices"))
+    run = takeover.install(asked.get("devices"), asked.get("timeout_s"))
     if not asked.get("quiet") or asked.get("out"):
         atexit.register(_tell, run, asked)
     try:
@@ -81,11 +81,9 @@ def _run(words: list[str]) -> None:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
     path = os.path.abspath(first)
-    scope |= {"__loader__": importlib.machinery.SourceFileLoader("__main__", path)}
-    scope |= {"__file__": path, "__cached__": None}
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, scope)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    scope |= {"__loader__": loader, "__file__": path, "__cached__": None}
+    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), scope)
 
 
 def _show_without_us(error: BaseException) -> None:

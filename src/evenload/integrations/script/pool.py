@@ -4,7 +4,6 @@ The calls, callbacks, orders and errors, the start of processes and their end ar
 place of its two queues is a ``Team``; and of a map without a chunk size, more and smaller pieces are dealt.
 """
 
-import os
 import pickle
 import queue
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ MAPPERS = (original.mapstar, original.starmapstar)
 
 
 class _Piece(int):
-    """The size of the pieces in which a call's items are dealt; ``chunk`` is that of the original's chunks."""
+    """The size of the pieces in which a call's items are dealt; ``chunk``: of the original's chunks."""
 
     chunk: int
 
@@ -35,11 +34,10 @@ class DealtPool(original.Pool):
         self._inqueue = self._outqueue = self._quick_put = self._quick_get = None
 
     def _repopulate_pool(self) -> None:
-        from evenload.integrations.script.takeover import note_team, places
+        from evenload.integrations.script.takeover import new_team
 
-        team = self._team = Team(places(self._processes), "multiprocessing.Pool")
+        team = self._team = new_team(self._processes, "multiprocessing.Pool")
         self._processes = min(self._processes, len(team.work.slots))
-        note_team(team)
         self._inqueue, self._outqueue = team, team.results  # type: ignore[assignment]
         self._quick_put = partial(_put, team, self._cache)
         self._quick_get = partial(_next_result, team.results)
@@ -88,7 +86,8 @@ def _put(team: Team, cache: Mapping[int, Any], task: Any) -> None:
     if isinstance(entry, original.MapResult):
         size = entry._chunksize
         n_together = max(1, getattr(size, "chunk", size) // size)
-        work = Work((job, at), job, n_together, n_items, at // n_together, name, entry._number_left)
+        n_left = -(-len(entry._value) // size) - at if isinstance(entry._value, list) else None
+        work = Work((job, at), job, n_together, n_items, at // n_together, name, n_left)
     else:
         group = None if isinstance(entry, original.ApplyResult) else job
         work = Work((job, at), group, 1, n_items, at, name, None)

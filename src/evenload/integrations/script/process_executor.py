@@ -24,18 +24,13 @@ class DealtExecutor(original.ProcessPoolExecutor):
     __module__, __qualname__ = original.ProcessPoolExecutor.__module__, "ProcessPoolExecutor"
 
     def __init__(self, *arguments: Any, **named: Any):
-        from evenload.integrations.script.takeover import note_team, places
+        from evenload.integrations.script.takeover import new_team
 
         super().__init__(*arguments, **named)
         results = _Results()
-        team = Team(
-            places(self._max_workers),
-            "concurrent.futures.ProcessPoolExecutor",
-            results,
-            partial(_replace, weakref.ref(self), results),
-            JobLost,
-        )
-        note_team(team)
+        kind = "concurrent.futures.ProcessPoolExecutor"
+        on_end = partial(_replace, weakref.ref(self), results)
+        team = new_team(self._max_workers, kind, results=results, on_end=on_end, lost=JobLost)
         self._max_workers = min(self._max_workers, len(team.work.slots))
         self._team = team
         self._call_queue = _Calls(team, self._work_ids, self._call_queue)
@@ -44,9 +39,7 @@ class DealtExecutor(original.ProcessPoolExecutor):
     def _spawn_process(self) -> None:
         most = self._max_tasks_per_child
         arguments = (self._initializer, self._initargs, most)
-        process = self._team.new_process(
-            self._mp_context.Process, original._process_worker, arguments, most
-        )
+        process = self._team.new_process(self._mp_context.Process, original._process_worker, arguments, most)
         process.start()
         self._processes[process.pid] = _Worker(process, self._team.results.broken_fd)
 

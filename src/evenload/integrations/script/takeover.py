@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ScriptRun:
-    """The script that runs: what it was asked, which pools were taken over, and which were left.
+    """The script that runs.
 
-    pid  of the script's own process: its children keep the originals
-    left  what was left as it was, and why
+    pid        of the script's own process: its children keep the originals
+    devices    for workers, a device each
+    timeout_s  a worker that is at one task longer is killed
+    works      what was measured of each pool that was taken over
+    left       what was left as it was, and why
     """
 
     pid: int
     devices: str | None = None
+    timeout_s: float | None = None
     works: list["MeasuredWork"] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
 
@@ -38,9 +42,9 @@ class ScriptRun:
 _runs: list[ScriptRun] = []
 
 
-def install(devices: str | None) -> ScriptRun:
+def install(devices: str | None = None, timeout_s: float | None = None) -> ScriptRun:
     """Have the pools of this process taken over from now on."""
-    run = ScriptRun(os.getpid(), devices)
+    run = ScriptRun(os.getpid(), devices, timeout_s)
     _runs[:] = [run]
     sys.meta_path.insert(0, _Hook())
     for name, act in ACTS.items():
@@ -60,17 +64,21 @@ def leave(what: str, why: str) -> None:
         _runs[0].left[f"{what}: {why}"] += 1
 
 
-def note_team(team: "Team") -> None:
-    """Remember what a pool's team will measure."""
-    _runs[0].works.append(team.work)
-
-
-def places(n: int) -> Mapping[str, Mapping[str, str]]:
-    """Return places for ``n`` workers, each with its environment.
+def new_team(n: int, kind: str, **options: Any) -> "Team":
+    """Return a team of ``n`` workers, and remember what it will measure.
 
     Without devices that somebody named, workers see what they see in the script's own pool. Else each has a
     device to itself, and there are no more workers than devices.
     """
+    from evenload.integrations.script.team import Team
+
+    team = Team(_places(n), kind, _runs[0].timeout_s, **options)
+    _runs[0].works.append(team.work)
+    return team
+
+
+def _places(n: int) -> Mapping[str, Mapping[str, str]]:
+    """Return places for ``n`` workers, each with its environment."""
     devices = _runs[0].devices
     if devices is None:
         return {f"cpu:{place}": {} for place in range(n)}
@@ -88,7 +96,9 @@ class _Hook(importlib.abc.MetaPathFinder):
         if fullname not in ACTS:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        found = (
+            finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec")
+        )
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, ACTS[fullname])
@@ -111,7 +121,9 @@ class _Then(importlib.abc.Loader):
         self._act(module)
 
 
-def _take(class_name: str, place: str, parts: tuple[str, ...], is_ours: str = "") -> Callable[[ModuleType], None]:
+def _take(
+    class_name: str, place: str, parts: tuple[str, ...], is_ours: str = ""
+) -> Callable[[ModuleType], None]:
     """Return what has new objects of a module's class be made by ours, which is at ``place``.
 
     parts    what ours needs of the original

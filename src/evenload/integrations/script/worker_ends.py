@@ -57,6 +57,6 @@ class ResultWriter:
 
 
 def begin(environment: Mapping[str, str], target: Callable[..., Any], *arguments: Any) -> Any:
-    """In the worker: take the ``environment`` of its device, and be what the script's pool would have made."""
+    """In the worker: take the ``environment`` of its device, and be what the script's pool has made."""
     os.environ.update(environment)
     return target(*arguments)
