@@ -20,6 +20,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 @click.option(
     "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Kill a worker that is longer at one call."
 )
+@click.option("--observe", is_flag=True, help="Change nothing, only measure the script's own pools.")
 @click.option("-o", "--out", type=FILE, help="Write what was measured to this file, as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Say it at the end as JSON, still on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
@@ -27,6 +28,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 def exec_script(
     devices: str | None,
     timeout_s: float | None,
+    observe: bool,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -45,7 +47,7 @@ def exec_script(
             f"{quoted(' '.join(words))} names no script",
             hint="evenload exec python script.py, or python -m module",
         )
-    asked = {"devices": devices, "timeout_s": timeout_s, "json": as_json, "quiet": quiet}
+    asked = {"devices": devices, "timeout_s": timeout_s, "observe": observe, "json": as_json, "quiet": quiet}
     if out is not None:
         asked["out"] = str(out.absolute())
     sys.stdout.flush()

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from evenload._plain_text import plain, seconds_text
-from evenload._private_files import write_named
+from evenload._private_files import plain_file, write_named
+from evenload.balance.bound import ratio_to
+from evenload.integrations.script.observe import works_of
 from evenload.integrations.script.takeover import ScriptRun
 
 LEAST_S = 0.05  # a shorter time of work says little about shares
@@ -17,6 +20,10 @@ MOST_NAMES = 3
 
 def tell(run: ScriptRun, asked: dict[str, Any]) -> None:
     """Say on standard error how the script went, and write it to the file that was asked for."""
+    if run.notes:
+        with plain_file(Path(run.notes)) as lines:
+            run.works += works_of(lines)
+        os.unlink(run.notes)
     ended = facts(run)
     if asked.get("out"):
         write_named(Path(asked["out"]), json.dumps(ended, indent=1) + "\n")
@@ -34,11 +41,12 @@ def facts(run: ScriptRun) -> dict[str, Any]:
     return {
         "schema": 1,
         "pools": [{"kind": one.kind, "workers": len(one.slots), "items": one.n_items} for one in works],
+        "observed": bool(run.notes),
         "items": sum(work.n_items for work in works),
         "functions": dict(names.most_common()),
         "wall_s": wall_s,
         "bound_s": bound_s,
-        "ratio": round(wall_s / bound_s, 4) if bound_s else None,
+        "ratio": ratio_to(bound_s, wall_s),
         "without_s": plain_s,
         "busy_s": [{slot: round(one.busy_s[slot], 6) for slot in one.slots} for one in works],
         "workers_lost": sum(work.n_deaths for work in works),
@@ -61,10 +69,9 @@ def text(ended: dict[str, Any]) -> str:
     else:
         lines = ["evenload: this script gave no work to a pool that could be taken over"]
     if ended["wall_s"] >= LEAST_S and ended["ratio"]:
-        lines.append(
-            f"  the work took {ended['ratio']:.2f}x the least possible, {seconds_text(ended['bound_s'])}; "
-            f"dealt as the script has it: about {seconds_text(ended['without_s'])}"
-        )
+        took = f"  the work took {ended['ratio']:.2f}x the least possible, {seconds_text(ended['bound_s'])}"
+        without = f"; dealt as the script has it: about {seconds_text(ended['without_s'])}"
+        lines.append(took + without * (not ended["observed"]))
     if lost:
         lines.append(f"  {lost} worker{'s' * (lost != 1)} died, and the script went on")
     return "\n".join([*lines, *(f"  left as it was: {plain(what)}" for what in ended["left"])])

@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import sys
+import tempfile
 from types import TracebackType
 from typing import Any
 
@@ -39,8 +40,12 @@ def main() -> None:
     asked = json.loads(options)
     at = sys.orig_argv.index("-c")
     sys.orig_argv[at:] = words
-    run = takeover.install(asked.get("devices"), asked.get("timeout_s"))
-    if not asked.get("quiet") or asked.get("out"):
+    notes = ""
+    if asked.get("observe"):
+        fd, notes = tempfile.mkstemp(prefix="evenload-")
+        os.close(fd)
+    run = takeover.install(asked.get("devices"), asked.get("timeout_s"), notes)
+    if not asked.get("quiet") or asked.get("out") or notes:
         atexit.register(_tell, run, asked)
     try:
         _run(words)

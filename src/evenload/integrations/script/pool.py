@@ -28,21 +28,24 @@ class DealtPool(original.Pool):
     """A pool whose tasks are dealt by measured speed, and outlive the worker that they were sent to."""
 
     __module__, __qualname__ = original.Pool.__module__, original.Pool.__qualname__  # as scripts print it
-    _team: Team
 
     def _setup_queues(self) -> None:
-        self._inqueue = self._outqueue = self._quick_put = self._quick_get = None
+        self._inqueue: Any = None
 
     def _repopulate_pool(self) -> None:
+        if self._inqueue is None:  # the first time, when it is known how many workers there will be
+            self._join_team()
+        super()._repopulate_pool()
+
+    def _join_team(self) -> None:
         from evenload.integrations.script.takeover import new_team
 
-        team = self._team = new_team(self._processes, "multiprocessing.Pool")
+        team = new_team(self._processes, "multiprocessing.Pool")
         self._processes = min(self._processes, len(team.work.slots))
-        self._inqueue, self._outqueue = team, team.results  # type: ignore[assignment]
+        self._inqueue, self._outqueue = team, team.results
         self._quick_put = partial(_put, team, self._cache)
         self._quick_get = partial(_next_result, team.results)
-        self.Process = partial(_new_process, team)  # type: ignore[method-assign]
-        super()._repopulate_pool()
+        self.Process = partial(_new_process, team)
 
     def _get_sentinels(self) -> list[Any]:
         return [self._change_notifier._reader]

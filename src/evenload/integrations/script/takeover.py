@@ -11,10 +11,10 @@ import importlib.machinery
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from evenload.integrations.script.measured_work import MeasuredWork
@@ -28,6 +28,7 @@ class ScriptRun:
     pid        of the script's own process: its children keep the originals
     devices    for workers, a device each
     timeout_s  a worker that is at one task longer is killed
+    notes      a file for what workers of pools that are left as they are note
     works      what was measured of each pool that was taken over
     left       what was left as it was, and why
     """
@@ -35,6 +36,7 @@ class ScriptRun:
     pid: int
     devices: str | None = None
     timeout_s: float | None = None
+    notes: str = ""
     works: list["MeasuredWork"] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
 
@@ -42,14 +44,14 @@ class ScriptRun:
 _runs: list[ScriptRun] = []
 
 
-def install(devices: str | None = None, timeout_s: float | None = None) -> ScriptRun:
-    """Have the pools of this process taken over from now on."""
-    run = ScriptRun(os.getpid(), devices, timeout_s)
+def install(devices: str | None = None, timeout_s: float | None = None, notes: str = "") -> ScriptRun:
+    """Have the pools of this process taken over from now on; with ``notes``, a file, only observed."""
+    run = ScriptRun(os.getpid(), devices, timeout_s, notes)
     _runs[:] = [run]
     sys.meta_path.insert(0, _Hook())
-    for name, act in ACTS.items():
+    for name in TAKEN:
         if name in sys.modules:
-            act(sys.modules[name])
+            _act(sys.modules[name])
     return run
 
 
@@ -93,7 +95,7 @@ class _Hook(importlib.abc.MetaPathFinder):
     """Finds nothing by itself; has what is found for some names be followed by what is to be done then."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname not in ACTS:
+        if fullname not in TAKEN:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (
@@ -101,15 +103,15 @@ class _Hook(importlib.abc.MetaPathFinder):
         )
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, ACTS[fullname])
+            spec.loader = _Then(spec.loader)
         return spec
 
 
 class _Then(importlib.abc.Loader):
-    """A loader that has ``act`` follow what another one loads, and is seen by nobody."""
+    """A loader that has a module that another one loads taken over, and is seen by nobody."""
 
-    def __init__(self, loader: Any, act: Callable[[ModuleType], None]):
-        self._loader, self._act = loader, act
+    def __init__(self, loader: Any):
+        self._loader = loader
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
         return self._loader.create_module(spec)
@@ -118,41 +120,53 @@ class _Then(importlib.abc.Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._act(module)
+        _act(module)
 
 
-def _take(
-    class_name: str, place: str, parts: tuple[str, ...], is_ours: str = ""
-) -> Callable[[ModuleType], None]:
-    """Return what has new objects of a module's class be made by ours, which is at ``place``.
+class _Taken(NamedTuple):
+    """A class that is taken over: its name, ours, what ours needs of it, and the loop of its workers."""
 
-    parts    what ours needs of the original
-    is_ours  a class derived from it that is no process pool
-    """
-
-    def act(module: ModuleType) -> None:
-        original = getattr(module, class_name)
-        if any(not hasattr(original, name) for name in parts):
-            return leave(f"{module.__name__}.{class_name}", "this Python's is of another make")
-
-        def make(cls: type, *arguments: Any, **named: Any) -> Any:
-            if cls is original and is_script():
-                where, _, name = place.partition(":")
-                cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
-            elif not (is_ours and issubclass(cls, getattr(module, is_ours))):
-                leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
-            return object.__new__(cls)
-
-        original.__new__ = make
-        return None
-
-    return act
+    name: str
+    ours: str
+    parts: tuple[str, ...]
+    loop: str
 
 
-POOL = ("_setup_queues", "_repopulate_pool", "_get_sentinels", "_map_async", "_help_stuff_finish")
-EXECUTOR = ("_spawn_process", "_adjust_process_count", "_start_executor_manager_thread")
-ACTS: dict[str, Callable[[ModuleType], None]] = {
-    "multiprocessing.pool": _take("Pool", "pool:DealtPool", POOL, "ThreadPool"),
-    "concurrent.futures.process": _take("ProcessPoolExecutor", "process_executor:DealtExecutor", EXECUTOR),
+TAKEN = {
+    "multiprocessing.pool": _Taken(
+        "Pool",
+        "pool:DealtPool",
+        ("_setup_queues", "_repopulate_pool", "_get_sentinels", "_map_async", "_help_stuff_finish"),
+        "worker",
+    ),
+    "concurrent.futures.process": _Taken(
+        "ProcessPoolExecutor",
+        "process_executor:DealtExecutor",
+        ("_spawn_process", "_adjust_process_count", "_start_executor_manager_thread"),
+        "_process_worker",
+    ),
 }
-"""What is done when a module has been imported."""
+"""What is taken over when a module has been imported."""
+
+
+def _act(module: ModuleType) -> None:
+    """Have new objects of the module's class be made by ours; or have its workers observed."""
+    name, ours, parts, loop = TAKEN[module.__name__]
+    original = getattr(module, name)
+    if any(not hasattr(original, part) for part in parts):
+        return leave(f"{module.__name__}.{name}", "this Python's is of another make")
+    if _runs[0].notes:
+        from evenload.integrations.script.observe import observe
+
+        return observe(_runs[0].notes, loop, module)
+
+    def make(cls: type, *arguments: Any, **named: Any) -> Any:
+        if cls is original and is_script():
+            where, _, name = ours.partition(":")
+            cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
+        elif not issubclass(cls, getattr(module, "ThreadPool", ())):
+            leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
+        return object.__new__(cls)
+
+    original.__new__ = make
+    return None

@@ -150,7 +150,7 @@ class Team:
         It becomes a member when it is started. ``most``: tasks after which it leaves by itself.
         """
         with self._changed:
-            taken = {member.slot for member in self._members}
+            taken = {member.slot for member in self._members if member.process.exitcode is None}
             slot = next((one for one in self._slots if one not in taken), next(iter(self._slots)))
         (theirs_in, ours_out), (ours_in, theirs_out) = Pipe(duplex=False), Pipe(duplex=False)
         self._ours |= {ours_in, ours_out}
@@ -333,23 +333,18 @@ class Team:
 
     def _take_over(self, member: Member) -> None:
         """Have what a dead worker has not done be done by others; the first of it may have ended it."""
-        group, todo = member.group, member.todo
-        for deal in group.dealer.lost(member.slot, time.monotonic()):
-            group.dealer.forget(set(deal.indices) - set(todo))  # they are answered
-        at = todo.popleft()
+        group, (at, *others) = member.group, member.todo
         work = group.tasks[at].work
         group.n_deaths[at] += 1
         self.work.n_deaths += 1
-        if group.n_deaths[at] < MOST_DEATHS:
-            group.dealer.requeue([at], alone=True)
-            self._count(group.tasks[at], 1)
-        else:
-            del group.tasks[at]
-            group.dealer.forget([at])
-            self.results.put((FAULT, work.key, self._given_up(member, work)))
-        group.dealer.requeue(todo)
-        for index in todo:
+        redo = [at] if group.n_deaths[at] < MOST_DEATHS else []
+        group.dealer.failed(member.chunk, time.monotonic(), redo, alone=True, later=others)
+        group.dealer.requeue(others)
+        for index in (*redo, *others):
             self._count(group.tasks[index], 1)
+        if not redo:
+            del group.tasks[at]
+            self.results.put((FAULT, work.key, self._given_up(member, work)))
         self._tidy(work.group, group)
 
     def _given_up(self, member: Member, work: Work) -> WorkerLost:
