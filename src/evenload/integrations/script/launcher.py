@@ -76,12 +76,12 @@ def _run(words: list[str]) -> None:
         sys.argv = ["-m", *arguments[1:]]
         if not sys.flags.safe_path:
             sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
+        runpy._run_module_as_main(arguments[0])  # pyrefly: ignore
         return
     sys.argv = [first, *arguments]
     if os.path.isdir(first) or first.endswith((".zip", ".pyz")):
         sys.path.insert(0, first)
-        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+        runpy._run_module_as_main("__main__", False)  # pyrefly: ignore
         return
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))

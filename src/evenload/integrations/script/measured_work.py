@@ -1,7 +1,7 @@
 """What the pools of a script did, and when: for the words at its end."""
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class MeasuredWork:
     n_deaths: int = 0
     n_untold: int = 0
     names: Counter[str] = field(default_factory=Counter)
-    busy_s: Counter[str] = field(default_factory=Counter)
+    busy_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     pieces: list[list[Done]] = field(default_factory=lambda: [[]])
     _n_kept: int = 0
 
@@ -64,8 +64,8 @@ class MeasuredWork:
     def seconds(self) -> tuple[float, float, float]:
         """Return what the work took, the least that it could have, and what it would have as pools deal."""
         each = [_judged(piece, self.slots) for piece in self.pieces if piece]
-        wall_s, bound_s, plain_s = map(sum, zip(*each, strict=True)) if each else (0.0, 0.0, 0.0)
-        return wall_s, bound_s, plain_s
+        wall_s, bound_s, plain_s = zip((0.0,) * 3, *each, strict=True)
+        return sum(wall_s), sum(bound_s), sum(plain_s)
 
 
 def _judged(piece: Sequence[Done], slots: Sequence[str]) -> tuple[float, float, float]:

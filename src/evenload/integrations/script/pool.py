@@ -4,16 +4,17 @@ The calls, callbacks, orders and errors, the start of processes and their end ar
 place of its two queues is a ``Team``; and of a map without a chunk size, more and smaller pieces are dealt.
 """
 
+import importlib
 import pickle
 import queue
 from collections.abc import Mapping
 from functools import partial
-from multiprocessing import pool as original
 from typing import Any
 
 from evenload.integrations.script.team import FAULT, Team, Work
 from evenload.integrations.script.worker_ends import TIMES
 
+original: Any = importlib.import_module("multiprocessing.pool")  # whose own parts nobody declares
 PIECES = 16  # of each chunk that the original would send as one
 MAPPERS = (original.mapstar, original.starmapstar)
 
@@ -46,6 +47,11 @@ class DealtPool(original.Pool):
         self._quick_put = partial(_put, team, self._cache)
         self._quick_get = partial(_next_result, team.results)
         self.Process = partial(_new_process, team)
+
+    def _guarded_task_generation(self, result_job: int, func: Any, iterable: Any) -> Any:
+        if hasattr(iterable, "__len__"):  # of imap; a map knows how many results it will have
+            self._inqueue.totals[result_job] = len(iterable)
+        return super()._guarded_task_generation(result_job, func, iterable)
 
     def _get_sentinels(self) -> list[Any]:
         return [self._change_notifier._reader]
@@ -93,7 +99,8 @@ def _put(team: Team, cache: Mapping[int, Any], task: Any) -> None:
         work = Work((job, at), job, n_together, n_items, at // n_together, name, n_left)
     else:
         group = None if isinstance(entry, original.ApplyResult) else job
-        work = Work((job, at), group, 1, n_items, at, name, None)
+        n_left = team.totals[job] - at if job in team.totals else None
+        work = Work((job, at), group, 1, n_items, at, name, n_left)
     return team.put(work, task)
 
 

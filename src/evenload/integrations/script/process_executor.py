@@ -4,11 +4,11 @@ In the place of its two queues is a ``Team``. A worker that dies is replaced, an
 in the original, the executor is broken if workers cannot even begin.
 """
 
+import importlib
 import os
 import pickle
 import queue
 import weakref
-from concurrent.futures import process as original
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from evenload.integrations.job_future import JobLost
 from evenload.integrations.script.team import FAULT, Member, Team, Work
 from evenload.integrations.script.worker_ends import TIMES
+
+original: Any = importlib.import_module("concurrent.futures.process")  # whose own parts nobody declares
 
 
 class DealtExecutor(original.ProcessPoolExecutor):
@@ -27,7 +29,7 @@ class DealtExecutor(original.ProcessPoolExecutor):
         from evenload.integrations.script.takeover import new_team
 
         super().__init__(*arguments, **named)
-        results = _Results()
+        results = self._results = _Results()
         kind = "concurrent.futures.ProcessPoolExecutor"
         on_end = partial(_replace, weakref.ref(self), results)
         team = new_team(self._max_workers, kind, results=results, on_end=on_end, lost=JobLost)
@@ -41,7 +43,7 @@ class DealtExecutor(original.ProcessPoolExecutor):
         arguments = (self._initializer, self._initargs, most)
         process = self._team.new_process(self._mp_context.Process, original._process_worker, arguments, most)
         process.start()
-        self._processes[process.pid] = _Worker(process, self._team.results.broken_fd)
+        self._processes[process.pid] = _Worker(process, self._results.broken_fd)
 
 
 def _replace(executor_of: "weakref.ref[DealtExecutor]", results: "_Results", member: Member) -> None:

@@ -49,7 +49,7 @@ def install(devices: str | None = None, timeout_s: float | None = None, notes: s
     run = ScriptRun(os.getpid(), devices, timeout_s, notes)
     _runs[:] = [run]
     sys.meta_path.insert(0, _Hook())
-    for name in TAKEN:
+    for name in (*TAKEN, *LEFT):
         if name in sys.modules:
             _act(sys.modules[name])
     return run
@@ -95,7 +95,7 @@ class _Hook(importlib.abc.MetaPathFinder):
     """Finds nothing by itself; has what is found for some names be followed by what is to be done then."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname not in TAKEN:
+        if fullname not in TAKEN and fullname not in LEFT:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (
@@ -147,10 +147,21 @@ TAKEN = {
     ),
 }
 """What is taken over when a module has been imported."""
+LEFT = {
+    "multiprocess.pool": ("Pool", "Pool of multiprocess", "datasets gives each worker one shard itself"),
+    "joblib.externals.loky.process_executor": (
+        "ProcessPoolExecutor",
+        "joblib.Parallel",
+        "give it backend='evenload' after `import evenload.joblib`",
+    ),
+}
+"""What is left, and named if it is used: a module's class, what the script calls it, and why."""
 
 
 def _act(module: ModuleType) -> None:
     """Have new objects of the module's class be made by ours; or have its workers observed."""
+    if module.__name__ in LEFT:
+        return _note_uses(module, *LEFT[module.__name__])
     name, ours, parts, loop = TAKEN[module.__name__]
     original = getattr(module, name)
     if any(not hasattr(original, part) for part in parts):
@@ -170,3 +181,11 @@ def _act(module: ModuleType) -> None:
 
     original.__new__ = make
     return None
+
+
+def _note_uses(module: ModuleType, name: str, what: str, why: str) -> None:
+    def make(cls: type, *arguments: Any, **named: Any) -> Any:
+        leave(what, why)
+        return object.__new__(cls)
+
+    getattr(module, name).__new__ = make

@@ -113,6 +113,7 @@ class Team:
     on_end     called with a member that has ended, though nobody has told it to
     lost       the error of a task that was given up
     work       what was measured
+    totals     tasks of calls, where somebody knows how many there will be
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Team:
     ):
         self.results = queue.SimpleQueue() if results is None else results
         self.work = MeasuredWork(kind, tuple(slots))
+        self.totals: dict[int, int] = {}
         self.n_waiting = self._n_bytes = 0  # tasks that no worker has
         self._slots, self._timeout_s, self._on_end_of, self._lost = slots, timeout_s, on_end, lost
         self._members: list[Member] = []
@@ -358,6 +360,7 @@ class Team:
         """Forget a group whose tasks are all done; when there is none, the work pauses."""
         if not group.tasks:
             self._groups.pop(number, None)
+            self.totals.pop(-1 if number is None else number, None)
         if not self._groups:
             self.work.pause()
 
