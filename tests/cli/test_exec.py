@@ -54,6 +54,54 @@ def test_it_is_quiet_or_says_json(folder):
     assert "gave no work to a pool" in run(sys.executable, "other.py", cwd=folder).stderr
 
 
+def test_observing_leaves_the_pools_and_measures_them(folder):
+    """The oracle is the class of the pool, which the script prints, and the number of its items."""
+    (folder / "own.py").write_text(
+        "import multiprocessing, concurrent.futures as futures, time\n"
+        "def work(x):\n"
+        "    time.sleep(0.01)\n"
+        "    return x\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.Pool(2) as pool, futures.ProcessPoolExecutor(2) as executor:\n"
+        "        print(sum(pool.map(work, range(10))), sum(executor.map(work, range(6), chunksize=2)))\n"
+        "        print(hasattr(pool._inqueue, 'totals'), type(executor).__mro__[1].__name__)\n"
+    )
+    ours = run("-o", "told.json", sys.executable, "own.py", cwd=folder)
+    assert ours.stdout == "45 15\nTrue ProcessPoolExecutor\n"
+    observed = run("--observe", "-o", "seen.json", sys.executable, "own.py", cwd=folder)
+    assert observed.stdout == "45 15\nFalse Executor\n"
+    told, seen = (json.loads((folder / name).read_text()) for name in ("told.json", "seen.json"))
+    assert (told["items"], told["functions"], told["observed"]) == (16, {"work": 16}, False)
+    assert (seen["items"], seen["functions"], seen["observed"]) == (16, {"work": 16}, True)
+    assert "dealt as the script has it" not in observed.stderr
+
+
+def test_a_call_that_hangs_is_made_once_more(folder):
+    (folder / "own.py").write_text(SCRIPT.replace("os.kill(os.getpid(), signal.SIGKILL)", "signal.pause()"))
+    ended = run("--timeout", "5", sys.executable, "own.py", cwd=folder)
+    assert ended.stdout == f"{sum(x * x for x in range(100))} []\n"
+    assert "1 worker died" in ended.stderr
+
+
+def test_an_executor_is_broken_where_workers_cannot_begin(folder):
+    """The oracle is the same script without us."""
+    (folder / "own.py").write_text(
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "import os\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(2, initializer=os._exit, initargs=(3,)) as executor:\n"
+        "        print(type(executor.submit(abs, 1).exception()).__name__)\n"
+        "    with ProcessPoolExecutor(2) as executor:\n"
+        "        error = executor.submit(os._exit, 4).exception()\n"
+        "        print(sum(one.__name__ == 'BrokenProcessPool' for one in type(error).__mro__))\n"
+    )
+    plain = subprocess.run(
+        [sys.executable, "own.py"], capture_output=True, text=True, cwd=folder, timeout=500
+    )
+    assert run(sys.executable, "own.py", cwd=folder).stdout == plain.stdout
+    assert plain.stdout == "BrokenProcessPool\n1\n"
+
+
 def test_devices_are_given_to_the_workers(folder):
     (folder / "own.py").write_text(
         "import multiprocessing, evenload, time\n"

@@ -75,6 +75,7 @@ class _Calls:
     def __init__(self, team: Team, to_come: "queue.Queue[int]", replaced: Any):
         self._team, self._to_come, self._replaced = team, to_come, replaced
         self._reader = SimpleNamespace(close=team.stop)
+        self._terminate_broken = team.stop  # since Python 3.12
 
     def full(self) -> bool:
         return self._team.n_waiting >= self._replaced._maxsize
