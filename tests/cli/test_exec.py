@@ -83,6 +83,17 @@ def test_a_call_that_hangs_is_made_once_more(folder):
     assert "1 worker died" in ended.stderr
 
 
+def test_an_executor_that_is_left_while_a_worker_dies_ends_its_calls(folder):
+    pool = "concurrent.futures.ProcessPoolExecutor(1) as executor:\n"
+    left = "        futures = [executor.submit(work, x) for x in range(20)]\n"
+    left += "    print(sum(one.result() for one in futures))\n"
+    head, _, _ = SCRIPT.partition("    with ")
+    head = head.replace("import ", "import concurrent.futures, ", 1)
+    (folder / "own.py").write_text(f"{head}    with {pool}{left}")
+    ended = run(sys.executable, "own.py", cwd=folder)
+    assert ended.stdout == f"{sum(x * x for x in range(20))}\n", ended.stderr
+
+
 def test_an_executor_is_broken_where_workers_cannot_begin(folder):
     """The oracle is the same script without us."""
     (folder / "own.py").write_text(

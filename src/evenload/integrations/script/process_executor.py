@@ -8,7 +8,6 @@ import importlib
 import os
 import pickle
 import queue
-import weakref
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -29,41 +28,63 @@ class DealtExecutor(original.ProcessPoolExecutor):
         from evenload.integrations.script.takeover import new_team
 
         super().__init__(*arguments, **named)
-        results = self._results = _Results()
+        results = _Results()
+        starter = self._starter = _Starter(self, results)
         kind = "concurrent.futures.ProcessPoolExecutor"
-        on_end = partial(_replace, weakref.ref(self), results)
-        team = new_team(self._max_workers, kind, results=results, on_end=on_end, lost=JobLost)
+        team = new_team(self._max_workers, kind, results=results, on_end=starter.replace, lost=JobLost)
+        starter.team = team
         self._max_workers = min(self._max_workers, len(team.work.slots))
-        self._team = team
         self._call_queue = _Calls(team, self._work_ids, self._call_queue)
         self._result_queue = SimpleNamespace(_reader=results, close=lambda: None)
 
     def _spawn_process(self) -> None:
-        most = self._max_tasks_per_child
-        arguments = (self._initializer, self._initargs, most)
-        process = self._team.new_process(self._mp_context.Process, original._process_worker, arguments, most)
+        self._starter.start()
+
+
+class _Starter:
+    """A starter of an executor's workers, also when the executor itself is gone, and calls are left."""
+
+    team: Team
+
+    def __init__(self, executor: Any, results: "_Results"):
+        self.results, self._processes = results, executor._processes
+        self._make, self._most = executor._mp_context.Process, executor._max_tasks_per_child
+        self._arguments = executor._initializer, executor._initargs, self._most
+
+    def start(self) -> None:
+        process = self.team.new_process(self._make, original._process_worker, self._arguments, self._most)
         process.start()
-        self._processes[process.pid] = _Worker(process, self._results.broken_fd)
+        self._processes[process.pid] = _Worker(process, self)
 
-
-def _replace(executor_of: "weakref.ref[DealtExecutor]", results: "_Results", member: Member) -> None:
-    """Start another worker in the place of one that has died, or say that the executor is broken."""
-    executor = executor_of()
-    if executor is None or executor._shutdown_thread or not member.is_ready:
-        return results.set_broken()
-    executor._spawn_process()
-    executor._processes.pop(member.process.pid, None)
-    return None
+    def replace(self, member: Member) -> None:
+        """Start another worker in the place of one that has died, or say that workers cannot begin."""
+        if not member.is_ready:
+            self.results.set_broken()
+        elif not self.team.is_closing:
+            self.start()
+            self._processes.pop(member.process.pid, None)
 
 
 class _Worker:
     """A worker's process as the executor's manager sees it: its end is no news, unless all is broken."""
 
-    def __init__(self, process: Any, broken_fd: int):
-        self._process, self.sentinel = process, os.dup(broken_fd)
+    def __init__(self, process: Any, starter: _Starter):
+        self._process, self._starter = process, starter
+        self.sentinel = os.dup(starter.results.broken_fd)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)
+
+    def terminate(self) -> None:
+        """End it by the script's own wish: nobody is to take its place."""
+        self._starter.team.stop()
+        self._starter.results.set_broken()
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it at once, as ``terminate``."""
+        self.terminate()
+        self._process.kill()
 
     def __del__(self) -> None:
         os.close(self.sentinel)
@@ -95,9 +116,11 @@ class _Calls:
         self._team.close()
 
     def close(self) -> None:
-        """Nothing: the team ends with its workers."""
+        """Have the workers leave, also one that has just taken another's place."""
+        self._team.close()
 
-    join_thread = cancel_join_thread = close
+    def join_thread(self) -> None:
+        """Nothing: the team ends with its workers."""
 
 
 class _Results(queue.SimpleQueue):

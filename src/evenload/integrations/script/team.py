@@ -113,6 +113,7 @@ class Team:
     on_end     called with a member that has ended, though nobody has told it to
     lost       the error of a task that was given up
     work       what was measured
+    is_closing  the workers are to leave
     totals     tasks of calls, where somebody knows how many there will be
     """
 
@@ -133,7 +134,7 @@ class Team:
         self._members: list[Member] = []
         self._groups: dict[int | None, _Group] = {}
         self._changed = threading.Condition()
-        self._is_closing = self._is_stopped = False
+        self.is_closing = self._is_stopped = False
         self._wake_out, self._wake_in = Pipe(duplex=False)
         os.set_blocking(self._wake_in.fileno(), False)
         self._selector = selectors.DefaultSelector()
@@ -200,7 +201,7 @@ class Team:
 
     def close(self) -> None:
         """Have the workers leave; every task is done."""
-        self._is_closing = True
+        self.is_closing = True
         self._wake()
 
     def stop(self) -> None:
@@ -220,7 +221,7 @@ class Team:
     def _wake(self) -> None:
         """Have the thread look; start it, which comes with the first task: workers are forked before."""
         with self._changed:
-            if self._thread is None and (self._groups or self._is_closing or self._is_stopped):
+            if self._thread is None and (self._groups or self.is_closing or self._is_stopped):
                 for member in self._members:
                     self._watch(member)
                 self._thread = threading.Thread(target=self._serve, name="evenload", daemon=True)
@@ -231,7 +232,7 @@ class Team:
     def _serve(self) -> None:
         while True:
             with self._changed:
-                if self._is_stopped or (self._is_closing and not self._members):
+                if self._is_stopped or (self.is_closing and not self._members):
                     return self._selector.close()  # pipes stay open: others end whoever writes into one
                 pause_s = self._deal(time.monotonic())
             for key, _ in self._selector.select(pause_s):
@@ -253,7 +254,7 @@ class Team:
                     self._send(free.pop(slot), group, answer, now)
                 elif answer.until is not None:
                     times.append(answer.until)
-        for member in self._members if self._is_closing else ():
+        for member in self._members if self.is_closing else ():
             if not (member.is_told or member.todo):
                 member.is_told = True
                 self._write(member, [None])

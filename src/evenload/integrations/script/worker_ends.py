@@ -27,16 +27,20 @@ class TaskReader:
     def __init__(self, tasks: Connection, results: Connection):
         self._tasks, self._results = tasks, results
         self._dealt: list[bytes | None] = []
-        self._is_ready = False
+        self._is_ready = self.is_over = False
         self.begun_s = 0.0
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next task; wait for it. Raises EOFError when the script's process has ended."""
+        """Return the next task; wait for it. None: no more will come, or the script's process is gone."""
         if not self._is_ready:
             self._is_ready = True
             self._results.send_bytes(READY)
         if not self._dealt:
-            self._dealt = pickle.loads(self._tasks.recv_bytes())[::-1]
+            try:
+                self._dealt = pickle.loads(self._tasks.recv_bytes())[::-1]
+            except (EOFError, OSError):
+                self.is_over = True
+                return None
         body = self._dealt.pop()
         task = None if body is None else pickle.loads(body)
         self.begun_s = time.monotonic()
@@ -50,7 +54,9 @@ class ResultWriter:
         self._results, self._reader = results, reader
 
     def put(self, result: Any) -> None:
-        """Send a result. Raises what pickling raises; nothing was sent then."""
+        """Send a result, if somebody reads it. Raises what pickling raises; nothing was sent then."""
+        if self._reader.is_over:
+            return
         over_s = time.monotonic()
         body = ForkingPickler.dumps(result)
         self._results.send_bytes(b"".join((TIMES.pack(self._reader.begun_s, over_s), body)))
