@@ -17,13 +17,16 @@ def cases():
     import test._test_multiprocessing as theirs
     scope = {"__name__": "__main__"}
     theirs.install_tests_in_module_dict(scope, sys.argv[1])
-    kinds = [one for name, one in scope.items() if "Pool" in name and "Threads" not in name]
+    named = {name: one for name, one in scope.items() if "Pool" in name and "Threads" not in name}
+    globals().update(named)  # by which they are pickled
+    kinds = named.values()
     return scope, unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, kinds))
+
+scope, suite = cases()
 
 if __name__ == "__main__":
     from evenload.integrations.script import takeover
     run = takeover.install(None)
-    scope, suite = cases()
     scope["setUpModule"]()
     ended = unittest.TextTestRunner().run(suite)
     scope["tearDownModule"]()
