@@ -26,6 +26,7 @@ __path__ = [f"{folder}/cli" for folder in sys.modules["evenload"].__path__]  # p
 SECTIONS = {
     "Work over devices": {
         "map": ("map.command:map_items", "Run a function over the lines of a file."),
+        "exec": ("exec:exec_script", "Run an unchanged script, its process pools dealt evenly."),
         "run": ("pipeline.run:run", "Run a pipeline described by a YAML file."),
         "plan": ("pipeline.plan:plan", "Say what of a pipeline fits where, and how long it takes."),
         "init": ("pipeline.init:init", "Write a small job file to start from."),

@@ -1,0 +1,80 @@
+"""``evenload exec python script.py``: an unchanged script, its process pools dealt by evenload."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from evenload._private_files import plain_file
+from evenload.cli.options import FILE
+from evenload.errors import ConfigError, quoted
+
+WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+"""Flags of an interpreter whose value is the next word."""
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--devices", help="One for each worker: cuda:0,1 | all | cpu*4.")
+@click.option(
+    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Kill a worker that is longer at one call."
+)
+@click.option("--observe", is_flag=True, help="Change nothing, only measure the script's own pools.")
+@click.option("-o", "--out", type=FILE, help="Write what was measured to this file, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Say it at the end as JSON, still on standard error.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...", required=True)
+def exec_script(
+    devices: str | None,
+    timeout_s: float | None,
+    observe: bool,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Run a script as it is; its process pools are dealt by measured speed, and survive crashes.
+
+    COMMAND is ``python script.py``, ``python -m module``, or a command that is written in Python, such as
+    ``pytest``, with its arguments. Output, exit code and results are the script's own.
+    """
+    from evenload.integrations.script.launcher import command
+
+    python, flags, rest = _interpreter(list(words))
+    if not rest or (rest[0].startswith("-") and rest[0] != "-m") or rest == ["-m"]:
+        raise ConfigError(
+            f"{quoted(' '.join(words))} names no script",
+            hint="evenload exec python script.py, or python -m module",
+        )
+    asked = {"devices": devices, "timeout_s": timeout_s, "observe": observe, "json": as_json, "quiet": quiet}
+    if out is not None:
+        asked["out"] = str(out.absolute())
+    sys.stdout.flush()
+    if rest[0] != "-m" and not os.path.exists(rest[0]):
+        os.execv(python, [python, *flags, *rest])  # which says what is wrong in its own words
+    os.execv(python, command(python, flags, asked, rest))
+
+
+def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:
+    """Return the interpreter of a command, its flags, and what it is to run."""
+    name = os.path.basename(words[0])
+    found = shutil.which(words[0])
+    if found is None and not os.path.isfile(words[0]):
+        raise ConfigError(f"there is no command {quoted(words[0])}", hint="evenload exec python script.py")
+    if name.startswith(("python", "pypy")):
+        at = 1
+        while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+            at += 2 if words[at] in WITH_VALUE else 1
+        return found or words[0], words[1:at], words[at:]
+    if words[0].endswith(".py") and os.path.isfile(words[0]):
+        return sys.executable, [], words
+    path = found or words[0]
+    with plain_file(Path(path)) as file:
+        first = file.readline(1000)
+    if not first.startswith(b"#!") or b"python" not in first:
+        raise ConfigError(f"{quoted(path)} is not written in Python", hint="evenload exec python script.py")
+    python, *flags = os.fsdecode(first[2:]).split()
+    if os.path.basename(python) == "env":
+        python, *flags = flags
+    return shutil.which(python) or python, flags, [path, *words[1:]]

@@ -1,0 +1,1 @@
+"""``evenload exec``: the process pools of an unchanged script, dealt by evenload."""

@@ -1,0 +1,118 @@
+"""``multiprocessing.Pool`` with its own code, but for who of its workers gets which task.
+
+The calls, callbacks, orders and errors, the start of processes and their end are the original's. In the
+place of its two queues is a ``Team``; and of a map without a chunk size, more and smaller pieces are dealt.
+"""
+
+import importlib
+import pickle
+import queue
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from evenload.integrations.script.team import FAULT, Team, Work
+from evenload.integrations.script.worker_ends import TIMES
+
+original: Any = importlib.import_module("multiprocessing.pool")  # whose own parts nobody declares
+PIECES = 16  # of each chunk that the original would send as one
+MAPPERS = (original.mapstar, original.starmapstar)
+
+
+class _Piece(int):
+    """The size of the pieces in which a call's items are dealt; ``chunk``: of the original's chunks."""
+
+    chunk: int
+
+
+class DealtPool(original.Pool):
+    """A pool whose tasks are dealt by measured speed, and outlive the worker that they were sent to."""
+
+    __module__, __qualname__ = original.Pool.__module__, original.Pool.__qualname__  # as scripts print it
+
+    def _setup_queues(self) -> None:
+        self._inqueue: Any = None
+
+    def _repopulate_pool(self) -> None:
+        if self._inqueue is None:  # the first time, when it is known how many workers there will be
+            self._join_team()
+        super()._repopulate_pool()
+
+    def _join_team(self) -> None:
+        from evenload.integrations.script.takeover import new_team
+
+        team = new_team(self._processes, "multiprocessing.Pool")
+        self._processes = min(self._processes, len(team.work.slots))
+        self._inqueue, self._outqueue = team, team.results
+        self._quick_put = partial(_put, team, self._cache)
+        self._quick_get = partial(_next_result, team.results)
+        self.Process = partial(_new_process, team)
+
+    def _guarded_task_generation(self, result_job: int, func: Any, iterable: Any) -> Any:
+        if hasattr(iterable, "__len__"):  # of imap; a map knows how many results it will have
+            self._inqueue.totals[result_job] = len(iterable)
+        return super()._guarded_task_generation(result_job, func, iterable)
+
+    def _get_sentinels(self) -> list[Any]:
+        return [self._change_notifier._reader]
+
+    def _map_async(
+        self,
+        func: Any,
+        iterable: Any,
+        mapper: Any,
+        chunksize: int | None = None,
+        callback: Any = None,
+        error_callback: Any = None,
+    ) -> Any:
+        self._check_running()
+        if chunksize is None:
+            if not hasattr(iterable, "__len__"):
+                iterable = list(iterable)
+            chunk = -(-len(iterable) // (len(self._pool) * 4)) or 1
+            chunksize = _Piece(-(-chunk // PIECES))
+            chunksize.chunk = chunk
+        return super()._map_async(func, iterable, mapper, chunksize, callback, error_callback)
+
+    @staticmethod
+    def _help_stuff_finish(inqueue: Team, task_handler: Any, size: int) -> None:
+        inqueue.stop()
+
+
+def _new_process(team: Team, context: Any, *, target: Any, args: tuple) -> Any:
+    _, _, *arguments = args
+    return team.new_process(context.Process, target, arguments, most=arguments[2])
+
+
+def _put(team: Team, cache: Mapping[int, Any], task: Any) -> None:
+    if task is None:
+        return team.close()
+    job, at, func, args, _ = task
+    is_map = func in MAPPERS
+    name = getattr(args[0][0] if is_map else func, "__name__", "a call")
+    n_items = len(args[0][1]) if is_map else 1
+    entry = cache.get(job)
+    if isinstance(entry, original.MapResult):
+        size = entry._chunksize
+        n_together = max(1, getattr(size, "chunk", size) // size)
+        n_left = -(-len(entry._value) // size) - at if isinstance(entry._value, list) else None
+        work = Work((job, at), job, n_together, n_items, at // n_together, name, n_left)
+    else:
+        group = None if isinstance(entry, original.ApplyResult) else job
+        n_left = team.totals[job] - at if job in team.totals else None
+        work = Work((job, at), group, 1, n_items, at, name, n_left)
+    return team.put(work, task)
+
+
+def _next_result(results: queue.SimpleQueue) -> tuple[int, int, Any] | None:
+    """Return the next result as the original reads it; one that cannot be unpickled is its task's error."""
+    told = results.get()
+    if told is None:
+        return None
+    kind, (job, at), value = told
+    if kind == FAULT:
+        return job, at, (False, value)
+    try:
+        return pickle.loads(memoryview(value)[TIMES.size :])
+    except Exception as error:
+        return job, at, (False, error)

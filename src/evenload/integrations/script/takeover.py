@@ -1,0 +1,191 @@
+"""What of a script's own pools is taken over, when it imports them; what is not is left, and remembered.
+
+Nothing is imported that the script does not import: a hook waits for the modules. A class keeps its name and
+its identity; only a new object of it, in the script's own process, is made by ours. Classes that others
+derive from it are left as they are.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from evenload.integrations.script.measured_work import MeasuredWork
+    from evenload.integrations.script.team import Team
+
+
+@dataclass(slots=True)
+class ScriptRun:
+    """The script that runs.
+
+    pid        of the script's own process: its children keep the originals
+    devices    for workers, a device each
+    timeout_s  a worker that is at one task longer is killed
+    notes      a file for what workers of pools that are left as they are note
+    works      what was measured of each pool that was taken over
+    left       what was left as it was, and why
+    """
+
+    pid: int
+    devices: str | None = None
+    timeout_s: float | None = None
+    notes: str = ""
+    works: list["MeasuredWork"] = field(default_factory=list)
+    left: Counter[str] = field(default_factory=Counter)
+
+
+_runs: list[ScriptRun] = []
+
+
+def install(devices: str | None = None, timeout_s: float | None = None, notes: str = "") -> ScriptRun:
+    """Have the pools of this process taken over from now on; with ``notes``, a file, only observed."""
+    run = ScriptRun(os.getpid(), devices, timeout_s, notes)
+    _runs[:] = [run]
+    sys.meta_path.insert(0, _Hook())
+    for name in (*TAKEN, *LEFT):
+        if name in sys.modules:
+            _act(sys.modules[name])
+    return run
+
+
+def is_script() -> bool:
+    """Whether this is the process of the script itself, and none that it has started."""
+    return bool(_runs) and _runs[0].pid == os.getpid()
+
+
+def leave(what: str, why: str) -> None:
+    """Remember what is left as it was."""
+    if is_script():
+        _runs[0].left[f"{what}: {why}"] += 1
+
+
+def new_team(n: int, kind: str, **options: Any) -> "Team":
+    """Return a team of ``n`` workers, and remember what it will measure.
+
+    Without devices that somebody named, workers see what they see in the script's own pool. Else each has a
+    device to itself, and there are no more workers than devices.
+    """
+    from evenload.integrations.script.team import Team
+
+    team = Team(_places(n), kind, _runs[0].timeout_s, **options)
+    _runs[0].works.append(team.work)
+    return team
+
+
+def _places(n: int) -> Mapping[str, Mapping[str, str]]:
+    """Return places for ``n`` workers, each with its environment."""
+    devices = _runs[0].devices
+    if devices is None:
+        return {f"cpu:{place}": {} for place in range(n)}
+    from evenload.devices.environment import worker_environment
+    from evenload.integrations.worker_count import limited
+
+    pool = limited(devices, n)
+    return {device.id: worker_environment(device, pool) for device in pool}
+
+
+class _Hook(importlib.abc.MetaPathFinder):
+    """Finds nothing by itself; has what is found for some names be followed by what is to be done then."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname not in TAKEN and fullname not in LEFT:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (
+            finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec")
+        )
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Then(spec.loader)
+        return spec
+
+
+class _Then(importlib.abc.Loader):
+    """A loader that has a module that another one loads taken over, and is seen by nobody."""
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _act(module)
+
+
+class _Taken(NamedTuple):
+    """A class that is taken over: its name, ours, what ours needs of it, and the loop of its workers."""
+
+    name: str
+    ours: str
+    parts: tuple[str, ...]
+    loop: str
+
+
+TAKEN = {
+    "multiprocessing.pool": _Taken(
+        "Pool",
+        "pool:DealtPool",
+        ("_setup_queues", "_repopulate_pool", "_get_sentinels", "_map_async", "_help_stuff_finish"),
+        "worker",
+    ),
+    "concurrent.futures.process": _Taken(
+        "ProcessPoolExecutor",
+        "process_executor:DealtExecutor",
+        ("_spawn_process", "_adjust_process_count", "_start_executor_manager_thread"),
+        "_process_worker",
+    ),
+}
+"""What is taken over when a module has been imported."""
+LEFT = {
+    "multiprocess.pool": ("Pool", "Pool of multiprocess", "datasets gives each worker one shard itself"),
+    "joblib.externals.loky.process_executor": (
+        "ProcessPoolExecutor",
+        "joblib.Parallel",
+        "give it backend='evenload' after `import evenload.joblib`",
+    ),
+}
+"""What is left, and named if it is used: a module's class, what the script calls it, and why."""
+
+
+def _act(module: ModuleType) -> None:
+    """Have new objects of the module's class be made by ours; or have its workers observed."""
+    if module.__name__ in LEFT:
+        return _note_uses(module, *LEFT[module.__name__])
+    name, ours, parts, loop = TAKEN[module.__name__]
+    original = getattr(module, name)
+    if any(not hasattr(original, part) for part in parts):
+        return leave(f"{module.__name__}.{name}", "this Python's is of another make")
+    if _runs[0].notes:
+        from evenload.integrations.script.observe import observe
+
+        return observe(_runs[0].notes, loop, module)
+
+    def make(cls: type, *arguments: Any, **named: Any) -> Any:
+        if cls is original and is_script():
+            where, _, name = ours.partition(":")
+            cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
+        elif not issubclass(cls, getattr(module, "ThreadPool", ())):
+            leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
+        return object.__new__(cls)
+
+    original.__new__ = make
+    return None
+
+
+def _note_uses(module: ModuleType, name: str, what: str, why: str) -> None:
+    def make(cls: type, *arguments: Any, **named: Any) -> Any:
+        leave(what, why)
+        return object.__new__(cls)
+
+    getattr(module, name).__new__ = make

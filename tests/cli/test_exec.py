@@ -1,0 +1,161 @@
+"""``evenload exec``: what it runs, what it says at the end, what it refuses. The oracle is the caller."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXEC = [sys.executable, "-m", "evenload", "exec"]
+SCRIPT = """
+import multiprocessing, os, signal, sys
+
+def work(x):
+    if x == 3 and not os.path.exists("marked"):
+        open("marked", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x * x
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(sum(pool.map(work, range(100))), sys.argv[1:])
+"""
+
+
+def run(*words, cwd):
+    words = [*EXEC, *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, timeout=500)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "own.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_a_killed_workers_items_are_done_and_told(folder):
+    ended = run("-o", "told.json", sys.executable, "own.py", "-o", "--json", cwd=folder)
+    assert (ended.returncode, ended.stdout) == (0, f"{sum(x * x for x in range(100))} ['-o', '--json']\n")
+    told = json.loads((folder / "told.json").read_text())
+    assert (told["schema"], told["items"], told["functions"]) == (1, 100, {"work": 100})
+    assert (told["workers_lost"], told["left"]) == (1, {})
+    assert told["pools"] == [{"kind": "multiprocessing.Pool", "workers": 2, "items": 100}]
+    assert 0 <= told["bound_s"] <= told["wall_s"]
+    assert "evenload: 100 items of work in" in ended.stderr
+    assert "1 worker died" in ended.stderr
+
+
+def test_it_is_quiet_or_says_json(folder):
+    (folder / "marked").touch()
+    assert run("-q", sys.executable, "own.py", cwd=folder).stderr == ""
+    assert json.loads(run("--json", "own.py", cwd=folder).stderr)["items"] == 100
+    (folder / "other.py").write_text("print('nothing to deal')")
+    assert "gave no work to a pool" in run(sys.executable, "other.py", cwd=folder).stderr
+
+
+def test_observing_leaves_the_pools_and_measures_them(folder):
+    """The oracle is the class of the pool, which the script prints, and the number of its items."""
+    (folder / "own.py").write_text(
+        "import multiprocessing, concurrent.futures as futures, time\n"
+        "def work(x):\n"
+        "    time.sleep(0.01)\n"
+        "    return x\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.Pool(2) as pool, futures.ProcessPoolExecutor(2) as executor:\n"
+        "        print(sum(pool.map(work, range(10))), sum(executor.map(work, range(6), chunksize=2)))\n"
+        "        print(hasattr(pool._inqueue, 'totals'), type(executor).__mro__[1].__name__)\n"
+    )
+    ours = run("-o", "told.json", sys.executable, "own.py", cwd=folder)
+    assert ours.stdout == "45 15\nTrue ProcessPoolExecutor\n"
+    observed = run("--observe", "-o", "seen.json", sys.executable, "own.py", cwd=folder)
+    assert observed.stdout == "45 15\nFalse Executor\n"
+    told, seen = (json.loads((folder / name).read_text()) for name in ("told.json", "seen.json"))
+    assert (told["items"], told["functions"], told["observed"]) == (16, {"work": 16}, False)
+    assert (seen["items"], seen["functions"], seen["observed"]) == (16, {"work": 16}, True)
+    assert "dealt as the script has it" not in observed.stderr
+
+
+def test_a_call_that_hangs_is_made_once_more(folder):
+    (folder / "own.py").write_text(SCRIPT.replace("os.kill(os.getpid(), signal.SIGKILL)", "signal.pause()"))
+    ended = run("--timeout", "5", sys.executable, "own.py", cwd=folder)
+    assert ended.stdout == f"{sum(x * x for x in range(100))} []\n"
+    assert "1 worker died" in ended.stderr
+
+
+def test_an_executor_that_is_left_while_a_worker_dies_ends_its_calls(folder):
+    pool = "concurrent.futures.ProcessPoolExecutor(1) as executor:\n"
+    left = "        futures = [executor.submit(work, x) for x in range(20)]\n"
+    left += "    print(sum(one.result() for one in futures))\n"
+    head, _, _ = SCRIPT.partition("    with ")
+    head = head.replace("import ", "import concurrent.futures, ", 1)
+    (folder / "own.py").write_text(f"{head}    with {pool}{left}")
+    ended = run(sys.executable, "own.py", cwd=folder)
+    assert ended.stdout == f"{sum(x * x for x in range(20))}\n", ended.stderr
+
+
+def test_an_executor_is_broken_where_workers_cannot_begin(folder):
+    """The oracle is the same script without us."""
+    (folder / "own.py").write_text(
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "import os\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(2, initializer=os._exit, initargs=(3,)) as executor:\n"
+        "        print(type(executor.submit(abs, 1).exception()).__name__)\n"
+        "    with ProcessPoolExecutor(2) as executor:\n"
+        "        error = executor.submit(os._exit, 4).exception()\n"
+        "        print(sum(one.__name__ == 'BrokenProcessPool' for one in type(error).__mro__))\n"
+    )
+    plain = subprocess.run(
+        [sys.executable, "own.py"], capture_output=True, text=True, cwd=folder, timeout=500
+    )
+    assert run(sys.executable, "own.py", cwd=folder).stdout == plain.stdout
+    assert plain.stdout == "BrokenProcessPool\n1\n"
+
+
+def test_devices_are_given_to_the_workers(folder):
+    (folder / "own.py").write_text(
+        "import multiprocessing, evenload, time\n"
+        "def where(x):\n"
+        "    time.sleep(0.01)\n"
+        "    return evenload.current_device().id\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.Pool(4) as pool:\n"
+        "        print(sorted(set(pool.map(where, range(100)))), len(pool._pool))\n"
+    )
+    ended = run("--devices", "cpu*2", sys.executable, "own.py", cwd=folder)
+    assert ended.stdout == "['cpu:0', 'cpu:1'] 2\n"
+
+
+def test_a_command_in_python_runs(folder):
+    (folder / "test_own.py").write_text("import own\ndef test_it():\n    assert own.work(2) == 4\n")
+    pytest_command = Path(sys.executable).with_name("pytest")
+    if not pytest_command.exists():
+        pytest.skip("the command pytest is not beside this interpreter")
+    ended = run(pytest_command, "-q", "-p", "no:cacheprovider", "test_own.py", cwd=folder)
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no-such-command"], "there is no command"),
+        ([sys.executable], "names no script"),
+        ([sys.executable, "-m"], "names no script"),
+        ([sys.executable, "-c", "print(1)"], "names no script"),
+        (["/bin/sh", "-c", "true"], "is not written in Python"),
+    ],
+)
+def test_what_is_no_script_is_refused(folder, words, says):
+    ended = run(*words, cwd=folder)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+
+
+def test_a_script_that_is_not_there_is_told_by_the_interpreter(folder):
+    ended = run(sys.executable, "gone.py", cwd=folder)
+    plain = subprocess.run(
+        [sys.executable, "gone.py"], capture_output=True, text=True, cwd=folder, timeout=500
+    )
+    assert (ended.returncode, ended.stderr) == (plain.returncode, plain.stderr)
