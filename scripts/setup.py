@@ -141,17 +141,9 @@ def main(argv: list[str]) -> int:
     for step in purpose.system:
         provide(step)
     provide_npm(purpose.npm)
-    if "dev" in purpose.groups:
-        compile_once()
     for done in implied_by(name):
         (VENV / f".ready-{done}").touch()
     return 0
-
-
-def compile_once() -> None:
-    """Collect the tests: what they import is compiled here, once, and not by each of the runner's workers."""
-    command = [str(BIN / "python"), "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
-    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
 
 
 def implied_by(name: str) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
+from _pytest.runner import runtestprotocol
 from examples_count import examples
 from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
 from hypothesis import HealthCheck, settings
@@ -122,6 +123,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NO_BYTECODE
+
+
+TOLD_S = 0.1
+"""A phase that passed is told of if it took so long: ``--durations`` lists it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Have workers tell how a test went, not also that it began and ended: a third of a short test's time."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration >= TOLD_S:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

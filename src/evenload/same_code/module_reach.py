@@ -58,6 +58,7 @@ class ModuleReach:
         self._shown: dict[Path, str] = {}
         self._parts: dict[Path, frozenset[str]] = {}
         self._places: dict[str, _Place | None] = {}
+        self._modules: dict[tuple[str, bool], list[tuple[Path, str, str]]] = {}
         self._has_all = False
 
     def take_file(self, file: Path, name: str, package: str, names: frozenset[str] = frozenset()) -> None:
@@ -143,10 +144,13 @@ class ModuleReach:
 
     def _module(self, name: str, *, may_miss: bool = False) -> list[tuple[Path, str, str]]:
         """Return the user's modules that importing ``name`` runs: itself and the packages it is in."""
+        if (name, may_miss) in self._modules:  # hundreds of files import the same
+            return self._modules[name, may_miss]
         top, found = name.partition(".")[0], []
+        self._modules[name, may_miss] = found
         is_ours = name.startswith(self._ours) if self._ours else False
         if top in sys.builtin_module_names or (top == "evenload" and not is_ours):
-            return []
+            return found
         for depth in range(1, name.count(".") + 2):
             at = ".".join(name.split(".")[:depth])
             place = self._place(at)
@@ -235,16 +239,12 @@ def _python_files(folder: Path) -> list[Path]:
 
 def is_installed(file: str) -> bool:
     """Return whether a file is Python's, or of an installed package, perhaps only for this user."""
-    return file.startswith(_installed()) or any(f"/{name}/" in file for name in _PACKAGES) or _is_frozen(file)
+    return file.startswith(("<frozen", *_installed())) or any(f"/{name}/" in file for name in _PACKAGES)
 
 
 def _is_python(file: str) -> bool:
     """Return whether an installed file is Python's own."""
     return not any(f"/{name}/" in file for name in _PACKAGES) and not file.startswith(_installed("purelib"))
-
-
-def _is_frozen(file: str) -> bool:
-    return file.startswith("<frozen")
 
 
 @functools.cache
