@@ -1,12 +1,16 @@
 """A group of devices with one worker, as the dispatcher sees it."""
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, field, fields
 
 from evenload.executor.supervisor.back_off import BackOff
+from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
+
+AHEAD = 3  # orders that a worker has beside the one that it works at, so that it need not wait for the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class DeviceGroup:
     with_lanes  stages whose tasks may be over long after the order that began them
     parked      stages whose model waits in host memory -> seconds until it is back
     running     task -> since when
+    ahead       orders that its worker has and begins one after the other, once it has answered this one
+    share       orders that it is given after those, as they are part of what it took at once
     saving      tasks that are computed, whose files are on their way to the disk
     extra       of both, those that count for nothing else: another group runs them as well, or has done them
     batch       stage -> most items in one call, where that is not what the job file says
@@ -66,6 +72,8 @@ class DeviceGroup:
     loading: int | None = None
     loading_since_s: float = 0.0
     running: dict[StageTask, float] = field(default_factory=dict)
+    ahead: deque[RunTasks] = field(default_factory=deque)
+    share: deque[RunTasks] = field(default_factory=deque)
     saving: set[StageTask] = field(default_factory=set)
     extra: set[StageTask] = field(default_factory=set)
     batch: dict[int, int] = field(default_factory=dict)
@@ -93,6 +101,10 @@ class DeviceGroup:
         """Whether the group is not lost, and refuses no stage."""
         return self.state != "lost" and not self.refused
 
+    def is_meant_for(self, stage: int) -> bool:
+        """Whether the plan has it work at ``stage``, more than to help."""
+        return any(one.stage == stage and not one.is_help for one in self.assignments)
+
     @property
     def is_working(self) -> bool:
         """Something of it is not over yet."""
@@ -106,11 +118,38 @@ class DeviceGroup:
     def may_start(self, now: float) -> bool:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
 
-    def take(self, tasks: Collection[StageTask], now: float) -> None:
-        """Note that the worker of the group is given an order with ``tasks``."""
-        self.is_ordered = True
-        self.running.update(dict.fromkeys(tasks, now))
-        self._count(tasks, 1)
+    @property
+    def tasks(self) -> list[StageTask]:
+        """All tasks that are its own."""
+        return [*self.running, *self.saving, *self.unbegun]
+
+    @property
+    def unbegun(self) -> list[StageTask]:
+        """The tasks of orders that its worker has not begun."""
+        return [task for order in (*self.ahead, *self.share) for task in order.tasks]
+
+    def take(self, orders: Iterable[RunTasks]) -> None:
+        """Note that the tasks of ``orders`` are its own from now on."""
+        for order in orders:
+            self.share.append(order)
+            self._count(order.tasks, 1)
+
+    def send(self, now: float) -> list[RunTasks]:
+        """Note that its worker gets what is due of its share: one order to begin, and some ahead."""
+        sent = []
+        while self.share and len(self.ahead) < AHEAD:
+            order = self.share.popleft()
+            self.ahead.append(order)
+            if not self.is_ordered:
+                self.go_on(now)
+            sent.append(order)
+        return sent
+
+    def go_on(self, now: float) -> None:
+        """Note that its worker has answered, and begins what it has ahead."""
+        self.is_ordered = bool(self.ahead)
+        if self.ahead:
+            self.running.update(dict.fromkeys(self.ahead.popleft().tasks, now))
 
     def give_back(self, tasks: Collection[StageTask]) -> None:
         """Note that ``tasks`` wait again: they are no part of its share of the plan that is done."""
@@ -143,8 +182,8 @@ class DeviceGroup:
         """When it may be through with what it runs, at the pace of ``stage``."""
         if not self.running:
             return now
-        fit = self.resident.get(stage)
-        n_after_another = 1 if fit is not None and fit.in_flight > 1 else len(self.running)
+        fit, n_all = self.resident.get(stage), len(self.running) + len(self.unbegun)
+        n_after_another = 1 if fit is not None and fit.in_flight > 1 else n_all
         return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
 
     def held(self) -> HeldTasks:
@@ -153,7 +192,8 @@ class DeviceGroup:
 
     def reset(self) -> None:
         """Forget what the worker of the group held: it is gone."""
-        self.running.clear()
+        for held in (self.running, self.ahead, self.share):
+            held.clear()
         self.saving.clear()
         self.extra.clear()
         self.resident.clear()

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from evenload.balance.policy import Measured, Policy, policy_from_name
+from evenload.balance.policy import Policy
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
 from evenload.pipeline.dispatch.copies import Copies
@@ -23,6 +23,7 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
 from evenload.pipeline.dispatch.roster import GroupRoster
+from evenload.pipeline.dispatch.stage_policy import StagePolicy
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
@@ -33,7 +34,8 @@ class GroupScheduler:
 
     stages    their names, in order
     queue     most tasks that wait for a stage beside the one before it
-    policy    by which the last tasks are left to faster groups, and copied; or its name
+    policy    by which tasks are shared out, left to others, and copied; or its name
+    speeds    device -> relative speed, by which a policy may share out tasks
     copyable  stages whose tasks two groups may run at once
     fits      ways to hold each stage that may be tried when memory runs out, in their order
     oom       what is tried then: smaller_in_flight, next_fit, other_device
@@ -54,6 +56,7 @@ class GroupScheduler:
         *,
         queue: int = 8,
         policy: Policy | str = "measured",
+        speeds: Mapping[str, float] | None = None,
         copyable: Collection[int] = (),
         fits: Mapping[str, Sequence[str]] | None = None,
         oom: Sequence[str] = (),
@@ -70,10 +73,10 @@ class GroupScheduler:
         self.is_once_only = self._suspects.is_once_only
         self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
-        policy = policy_from_name(policy)
-        self.is_measured = isinstance(policy, Measured)
-        self.copies = Copies(policy, copyable, self._may_run_copy)
-        self._chooser = WorkChooser(self._state, queue, self.is_measured)
+        stage_policy = StagePolicy(policy, speeds or {})
+        self.is_measured = stage_policy.is_measured
+        self.copies = Copies(stage_policy, copyable, self._may_run_copy)
+        self._chooser = WorkChooser(self._state, queue, stage_policy)
         self.stages, self.groups = self._state.stages, self._state.groups
         self._roster = GroupRoster(self.groups, barred or {})
         self.drained = self._roster.drained
@@ -113,6 +116,8 @@ class GroupScheduler:
 
     def withdraw(self, strands: Collection[int]) -> list[StageTask]:
         """Take out the tasks of ``strands`` that wait, and return them."""
+        for group in self.groups.values():
+            self._recall(group)
         return [*self.waiting.remove(strands), *self._suspects.remove(strands)]
 
     # --- decisions --------------------------------------------------------------------------------
@@ -120,6 +125,10 @@ class GroupScheduler:
     def decide(self, now: float, *, deals: bool = True) -> list[Action]:
         """What is to be done now. With ``deals`` False nothing new is begun."""
         actions: list[Action] = []
+        is_any_idle = any(group.state == "up" and not group.is_working for group in self.groups.values())
+        if not deals or (self.is_measured and is_any_idle and not len(self.waiting)):
+            for group in self.groups.values():
+                self._recall(group)
         if not deals:
             return actions
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
@@ -127,10 +136,9 @@ class GroupScheduler:
         self.waiting.stamp(now)
         self.copies.forget_wake()
         for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
-            if group.state == "up" and not group.is_ordered and not group.is_draining:
-                action = self._order(group, now)
-                if action is not None:
-                    actions.append(action)
+            if group.state == "up" and not group.is_draining:
+                action = None if group.is_ordered or group.share else self._order(group, now)
+                actions += group.send(now) if action is None else [action]
         for group in self.groups.values():
             if group.may_start(now):
                 actions += self._activate(group, now)
@@ -143,6 +151,7 @@ class GroupScheduler:
         return min((seconds for seconds in due if seconds > 0), default=None)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
+        """Have ``group`` load a stage, or take a share of its tasks."""
         assignment = self._work(group, now)
         if assignment is None and (action := self._copy(group, now)) is not None:
             return action
@@ -157,10 +166,19 @@ class GroupScheduler:
             return None
         if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
             return None
-        tasks = tuple(self._state.take(group, assignment, lead, n_free))
-        group.take(tasks, now)
-        most = self.batch_of(group.id, assignment.stage)
-        return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
+        is_in_turn = assignment.fit.in_flight == 1 and not self.is_once_only(lead.task)
+        n_left = self._chooser.n_to_take(group, assignment, now) if is_in_turn else 1
+        while lead is not None:
+            tasks = tuple(self._state.take(group, assignment, lead, n_free))
+            most = self.batch_of(group.id, assignment.stage)
+            group.take([RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)])
+            n_left -= len(tasks)
+            if n_left < 1 or lead.asks or self._suspects.is_single(lead.task):
+                break
+            lead = self._state.lead(group, assignment, now)
+            if lead is not None and (lead.asks or self._suspects.is_single(lead.task)):
+                break
+        return None
 
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
@@ -178,8 +196,8 @@ class GroupScheduler:
             if not is_there:
                 return self._state.load(group, assignment, now)
             self.copies.begin(task, group, others)
-            group.take([task], now)
-            return RunTasks(group.id, (task,), "a copy: its device needs long")
+            group.take([RunTasks(group.id, (task,), "a copy: its device needs long")])
+            return group.send(now)[0]
         return None
 
     def _may_run_copy(self, group: DeviceGroup, task: StageTask) -> bool:
@@ -278,8 +296,9 @@ class GroupScheduler:
         """Note that the worker of a group is ready for orders."""
         self.groups[group_id].state = "up"
 
-    def answered(self, group_id: str) -> None:
-        self.groups[group_id].is_ordered = False
+    def answered(self, group_id: str, now: float) -> None:
+        """Note that its worker has answered an order, and begins the next one that it has."""
+        self.groups[group_id].go_on(now)
 
     def loaded(
         self,
@@ -353,6 +372,11 @@ class GroupScheduler:
     def out_of_memory(self, group_id: str, task: StageTask) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
+        self._recall(group)
+        fit = group.resident.get(task.stage)
+        if fit is not None and fit != group.lowered.get(task.stage, fit):
+            self.again(group_id, task)
+            return "what is tried already"  # the worker had it before that
         n_together, fits = self.batch_of(group_id, task.stage), self._fits.get(self.stages[task.stage], ())
         elsewhere = functools.partial(self._elsewhere, group, task)
         said = try_less(group, task.stage, n_together, self._oom, fits, elsewhere)
@@ -380,7 +404,7 @@ class GroupScheduler:
         again, given_up = self._suspects.after_loss(group.running, group.saving, blames=blames)
         stage = group.loading
         is_early = not group.running
-        self._put_back(group, again)
+        self._put_back(group, [*again, *group.unbegun])
         if is_early and group.back_off.died(how, now, said=said, building=stage):
             assert stage is not None
             group.refused[stage] = f"its worker {how} while it loaded the model{said}"
@@ -392,6 +416,12 @@ class GroupScheduler:
     def _put_back(self, group: DeviceGroup, tasks: Collection[StageTask]) -> None:
         group.give_back(tasks)
         self.add(self._without_copies(group, tasks))
+
+    def _recall(self, group: DeviceGroup) -> None:
+        """Let the tasks that ``group`` took, and its worker does not have yet, wait for anybody again."""
+        tasks = [task for order in group.share for task in order.tasks]
+        group.share.clear()
+        self._put_back(group, tasks)
 
     def _without_copies(self, group: DeviceGroup, tasks: Iterable[StageTask]) -> list[StageTask]:
         """Tasks that ended without a result in ``group``, and that no other group has or runs."""
@@ -408,7 +438,7 @@ class GroupScheduler:
         """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up."""
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
-        self._put_back(group, again)
+        self._put_back(group, [*again, *group.unbegun])
         given_up = self._without_copies(group, given_up)
         group.reset()
         group.state = "off"
@@ -435,6 +465,9 @@ class GroupScheduler:
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""
         self._roster.drain(device)
+        for group in self.groups.values():
+            if group.is_draining:
+                self._recall(group)
 
     def join(self, device: str, barred: Collection[int] = ()) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""

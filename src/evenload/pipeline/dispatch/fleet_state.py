@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from evenload.pipeline.dispatch.actions import LoadStage
 from evenload.pipeline.dispatch.assignments import streaming_stages
@@ -80,11 +81,11 @@ class FleetState:
     @property
     def n_running(self) -> int:
         """Tasks that a worker has; their results are not known yet."""
-        return sum(len(g.running) + len(g.saving) - len(g.extra) for g in self.groups.values())
+        return sum(len(g.tasks) - len(g.extra) for g in self.groups.values())
 
     def tasks_on(self, stage: int) -> int:
         """How many of these a worker has."""
-        tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
+        tasks = (task for group in self.groups.values() for task in group.tasks)
         extra = (task for group in self.groups.values() if group.extra for task in group.extra)
         return sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
 
@@ -177,19 +178,19 @@ class FleetState:
         """Seconds until ``group``, which does not have the model, would have it."""
         return group.parked.get(stage, self.load_s.get(stage, 0.0))
 
-    def is_full_after(self, stage: int, queue: int, now: float) -> bool:
-        """Do ``queue`` tasks wait, or soon will, for a stage that takes from ``stage``, or a whole batch?
+    def room_after(self, stage: int, queue: int, now: float) -> float:
+        """How many more tasks of ``stage`` may begin before ``queue``, or a whole batch, wait for a later one.
 
         Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
         is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
         coming = self.tasks_on(stage) - self._n_waiting(stage)
-        return any(
-            self.n_ripe(later, now) + coming
-            >= max(queue, self.waiting.rule(later).most, 2 * self._n_waiting(later))
-            and self._is_taken(later)
+        rooms = [
+            max(queue, self.waiting.rule(later).most, 2 * self._n_waiting(later)) - self.n_ripe(later, now)
             for later in self.graph.next[stage]
-        )
+            if self._is_taken(later)
+        ]
+        return min(rooms, default=inf) - coming
 
     def _n_waiting(self, stage: int) -> int:
         """How many tasks of ``stage`` can be under way at once, where its items wait."""
@@ -201,7 +202,7 @@ class FleetState:
         return any(
             self.could_take(group, stage)
             for group in self.groups.values()
-            if any(one.stage == stage and not one.is_help for one in group.assignments)
+            if group.is_meant_for(stage)
         )
 
     def could_take(self, group: DeviceGroup, stage: int) -> bool:
@@ -230,11 +231,8 @@ class FleetState:
     def is_planned_elsewhere(self, group: DeviceGroup, stage: int) -> bool:
         """Another that can is meant to do it. One task that may not run there is reason enough to help."""
         return not self.waiting.avoid and any(
-            assignment.stage == stage and not assignment.is_help
+            other is not group and other.is_meant_for(stage) and self._could_do(other, stage)
             for other in self.groups.values()
-            if other is not group and other.state != "lost" and not other.is_draining
-            if stage not in other.refused
-            for assignment in other.assignments
         )
 
     def is_too_slow(self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float) -> bool:
@@ -263,9 +261,16 @@ class FleetState:
         """Do tasks of ``stage`` wait, or may some come?"""
         return bool(self.waiting.count(stage)) or self.is_growing(stage)
 
+    def sharers(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
+        """``group``, and all who are meant to work at ``stage`` and may run some of what waits."""
+        return [
+            one for one in self.groups.values()
+            if one is group or (one.is_meant_for(stage) and self.could_take(one, stage))
+        ]  # fmt: skip
+
     def running_only(self, stage: int) -> list[DeviceGroup]:
         """Who runs one task of ``stage`` and nothing else."""
-        there = (one for one in self.groups.values() if len(one.running) == 1)
+        there = (one for one in self.groups.values() if len(one.running) == 1 and not one.unbegun)
         return [one for one in there if next(iter(one.running)).stage == stage]
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:

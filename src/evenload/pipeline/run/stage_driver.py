@@ -337,9 +337,11 @@ class StageDriver:
         held = self._dispatcher.held_by(worker.slot)
         if fault := self._check.fault_of(message.answer, chunk.order, held):
             return self._lose(worker, f"was killed as it sent {fault}")
-        if worker.slot not in self._idle_since_s or self._dispatcher.running_on(worker.slot):
-            self._idle_since_s[worker.slot] = time.monotonic()  # an answer to ``wait`` ends no rest
-        self._dispatcher.answered(worker.slot)
+        now = time.monotonic()
+        is_rest = worker.slot in self._idle_since_s and not self._dispatcher.running_on(worker.slot)
+        if not worker.chunks and not is_rest:  # an answer to ``wait`` ends no rest
+            self._idle_since_s[worker.slot] = now
+        self._dispatcher.answered(worker.slot, now)
         must_replace = ""
         for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
             self.outcomes.unanswered(worker, chunk.order, failure)
@@ -409,7 +411,7 @@ class StageDriver:
         """The order could not be read there, or its answer here: nobody knows then what is over."""
         if message.is_run:
             return self._lose(worker, f"was killed as it sent what cannot be read: {message.failure.summary}")
-        self._dispatcher.answered(worker.slot)
+        self._dispatcher.answered(worker.slot, time.monotonic())
         self.outcomes.unanswered(worker, chunk.order, message.failure)
 
     def gone(self, worker: Worker, message: Gone) -> None:

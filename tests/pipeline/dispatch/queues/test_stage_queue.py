@@ -164,7 +164,7 @@ def test_a_class_is_asked_for_few_keys_before_the_first_batch_runs() -> None:
         if not action.asks:
             break
         n_asked += len(action.tasks)
-        dispatcher.answered("d0")
+        dispatcher.answered("d0", 0.0)
         for task in action.tasks:
             dispatcher.keyed("d0", task, str(task.strand % 100))
     assert n_asked <= 4 * (4 + 8)
