@@ -235,16 +235,18 @@ class FleetState:
             for other in self.groups.values()
         )
 
-    def is_too_slow(self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float) -> bool:
-        """Would the others be done with all that is ready before ``group`` was done with one of it?
+    def is_too_slow(
+        self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float, n: int = 1
+    ) -> bool:
+        """Would the others be done with all that is ready before ``group`` was done with ``n`` of it?
 
-        That is so if as many items as are ready fit, one after the other on each, into the time of one here.
+        That is so if as many items as are ready fit, one after the other on each, into the time of those here.
         """
         mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
         others = [g for g in holders if g.item_s.get(stage)]
         if mine_s is None or not others or self.is_fed(stage):
             return False
-        end_s = now + mine_s * (1 - 1e-9)  # who would end at the same moment helps
+        end_s = now + n * mine_s * (1 - 1e-9)  # who would end at the same moment helps
         return n_ready <= sum(
             max(0, int((end_s - one.free_s(stage, now)) / one.item_s[stage])) for one in others
         )

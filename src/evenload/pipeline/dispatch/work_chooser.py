@@ -61,12 +61,15 @@ class WorkChooser:
     def _leaves(self, group: DeviceGroup, stage: int, now: float) -> bool:
         """Whether ``group`` leaves what waits to others; not what another has a share of that does nothing."""
         if self._policy.is_measured:
-            return self._state.is_too_slow(group, stage, self._state.holders(group, stage), now)
+            return self._is_too_slow(group, stage, now)
         if not self._policy.is_split:
             return False
         sharers = self._state.sharers(group, stage)
         is_more = self._policy.n_left_of_share(group, sharers, stage, self._state.waiting.count(stage))
         return not is_more and any(one.is_working or one.state == "starting" for one in sharers)
+
+    def _is_too_slow(self, group: DeviceGroup, stage: int, now: float, n: int = 1) -> bool:
+        return self._state.is_too_slow(group, stage, self._state.holders(group, stage), now, n)
 
     def n_to_take(self, group: DeviceGroup, assignment: Assignment, now: float) -> int:
         """How many tasks ``group`` takes at once, to run them one after the other or in batches."""
@@ -75,6 +78,8 @@ class WorkChooser:
             group, state.sharers(group, stage), stage, state.waiting.count(stage), now,
             is_all=not state.is_growing(stage),
         )  # fmt: skip
+        while self._policy.is_measured and n > 1 and self._is_too_slow(group, stage, now, n):
+            n //= 2
         if assignment.limit is not None and state.turn(assignment, group) < state.n_phases:
             n = min(n, assignment.limit - group.n_taken.get(stage, 0))
         return min(n, int(self._room(assignment, now, n)))
