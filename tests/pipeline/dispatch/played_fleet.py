@@ -13,6 +13,7 @@ from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
 STAGES = ("edit", "score")
+POLICIES = ("measured", "pull", "pull:3", "guided", "factoring", "factoring:weighted", "static", "static:proportional")
 
 
 class Fleet:
@@ -207,6 +208,11 @@ class Fleet:
         self.ran.append((group, task, self.now))
         self.n_begun = 0
         self.dispatcher.go_on(self.flow.done(task, {}))
+
+
+def any_policy(seed: int) -> str:
+    """A policy for the seed, by a draw that leaves those of the test as they are."""
+    return random.Random(f"policy {seed}").choice(POLICIES)
 
 
 def flow(n_items: int, stages=STAGES) -> ItemFlow:

@@ -1,7 +1,7 @@
 """A group of devices with one worker, as the dispatcher sees it."""
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, field, fields
 
@@ -128,11 +128,10 @@ class DeviceGroup:
         """The tasks of orders that its worker has not begun."""
         return [task for order in (*self.ahead, *self.share) for task in order.tasks]
 
-    def take(self, orders: Iterable[RunTasks]) -> None:
-        """Note that the tasks of ``orders`` are its own from now on."""
-        for order in orders:
-            self.share.append(order)
-            self._count(order.tasks, 1)
+    def take(self, order: RunTasks) -> None:
+        """Note that the tasks of ``order`` are its own from now on."""
+        self.share.append(order)
+        self._count(order.tasks, 1)
 
     def send(self, now: float) -> list[RunTasks]:
         """Note that its worker gets what is due of its share: one order to begin, and some ahead."""

@@ -20,7 +20,7 @@ from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, Hel
 from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule, Lead
 from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
 from evenload.pipeline.dispatch.roster import GroupRoster
 from evenload.pipeline.dispatch.stage_policy import StagePolicy
@@ -166,19 +166,20 @@ class GroupScheduler:
             return None
         if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
             return None
-        is_in_turn = assignment.fit.in_flight == 1 and not self.is_once_only(lead.task)
-        n_left = self._chooser.n_to_take(group, assignment, now) if is_in_turn else 1
-        while lead is not None:
+        n_most = self._chooser.n_to_take(group, assignment, now) if self._runs_in_turn(assignment, lead) else 1
+        n_taken, most = 0, self.batch_of(group.id, assignment.stage)
+        while lead is not None and (not n_taken or (n_taken < n_most and self._runs_in_turn(assignment, lead))):
             tasks = tuple(self._state.take(group, assignment, lead, n_free))
-            most = self.batch_of(group.id, assignment.stage)
-            group.take([RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)])
-            n_left -= len(tasks)
-            if n_left < 1 or lead.asks or self._suspects.is_single(lead.task):
-                break
+            group.take(RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks))
+            n_taken += len(tasks)
             lead = self._state.lead(group, assignment, now)
-            if lead is not None and (lead.asks or self._suspects.is_single(lead.task)):
-                break
         return None
+
+    def _runs_in_turn(self, assignment: Assignment, lead: Lead) -> bool:
+        """Whether a worker may have tasks behind that of ``lead``, or have it behind others, none begun."""
+        is_alone = lead.asks or self._suspects.is_single(lead.task) or self.is_once_only(lead.task)
+        is_next_known = not (self.is_measured and self.waiting.is_by_priority)  # a higher one may come
+        return assignment.fit.in_flight == 1 and is_next_known and not is_alone
 
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
@@ -196,7 +197,7 @@ class GroupScheduler:
             if not is_there:
                 return self._state.load(group, assignment, now)
             self.copies.begin(task, group, others)
-            group.take([RunTasks(group.id, (task,), "a copy: its device needs long")])
+            group.take(RunTasks(group.id, (task,), "a copy: its device needs long"))
             return group.send(now)[0]
         return None
 

@@ -119,9 +119,13 @@ class Waiting:
         return any(group not in self.avoid.get(task, ()) for task in self._queues[stage])
 
     @property
+    def is_by_priority(self) -> bool:
+        return self._priority_of is not None
+
+    @property
     def order(self) -> str:
         """What comes first, in words."""
-        if self._priority_of is not None:
+        if self.is_by_priority:
             return "highest priority first"
         return "longest first" if self._costs else "next in line"
 
