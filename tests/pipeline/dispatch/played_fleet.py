@@ -13,7 +13,16 @@ from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
 STAGES = ("edit", "score")
-POLICIES = ("measured", "pull", "pull:3", "guided", "factoring", "factoring:weighted", "static", "static:proportional")
+POLICIES = (
+    "measured",
+    "pull",
+    "pull:3",
+    "guided",
+    "factoring",
+    "factoring:weighted",
+    "static",
+    "static:proportional",
+)
 
 
 class Fleet:

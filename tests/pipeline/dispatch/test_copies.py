@@ -60,7 +60,10 @@ def test_each_task_ends_once_whichever_attempt_dies_is_ended_or_is_slow(
     plans.append(random_phases(rng, STAGES, devices, n_items))
     rng.shuffle(plans)
     dispatcher = GroupScheduler(
-        plans[0], STAGES, copyable=rng.choice([(0,), (1,), (0, 1)]), batch={0: BatchRule(rng.choice([1, 3]))},
+        plans[0],
+        STAGES,
+        copyable=rng.choice([(0,), (1,), (0, 1)]),
+        batch={0: BatchRule(rng.choice([1, 3]))},
         policy=any_policy(seed),
     )
     played = Fleet(

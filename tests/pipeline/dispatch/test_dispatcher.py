@@ -15,7 +15,9 @@ from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 
 
-def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, policy="measured", **more) -> Fleet:
+def fleet(
+    mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, policy="measured", **more
+) -> Fleet:
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(mode, stages, devices, split=stages[:1], in_flight=1)
     dispatcher = GroupScheduler(phases, stages, batch=batch, policy=policy)
@@ -83,9 +85,7 @@ def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     )  # fmt: skip
     plans = [random_phases(rng, stages, devices, n_items, p_split) for _ in range(rng.choice([1, 1, 3]))]
     batch = {at: BatchRule(rng.choice([1, 3]), rng.choice([0.0, 2.0])) for at in range(3)}
-    dispatcher = GroupScheduler(
-        plans[0], stages, oom=("other_device",), batch=batch, policy=any_policy(seed)
-    )
+    dispatcher = GroupScheduler(plans[0], stages, oom=("other_device",), batch=batch, policy=any_policy(seed))
     played = Fleet(
         dispatcher, flow(n_items, stages), rng=rng, p_death=p_death, p_saving=p_saving, parks=parks,
         plans=plans[1:],
@@ -193,13 +193,16 @@ def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(rng.choice(["data_parallel", "swap"]), STAGES, devices)
     dispatcher = GroupScheduler(
-        phases, STAGES, batch={0: BatchRule(batch), 1: BatchRule(batch)}, priority_of=priority.__getitem__,
+        phases,
+        STAGES,
+        batch={0: BatchRule(batch), 1: BatchRule(batch)},
+        priority_of=priority.__getitem__,
         policy=rng.choice(["measured", "pull", "static"]),
     )
     order, real = [], dispatcher.decide
 
     def decide(now: float, *, deals: bool = True):
-        waiting = {stage: list(dispatcher.waiting.of(stage)) for stage in (0, 1)}
+        waiting = {stage: list(dispatcher.waiting[stage]) for stage in (0, 1)}
         actions = real(now, deals=deals)
         for action in actions:
             if isinstance(action, RunTasks):
@@ -356,7 +359,7 @@ def test_a_bounded_queue_between_stages_side_by_side() -> None:
     played = Fleet(dispatcher, flow(30), item_s={"d0": 1.0, "d1": 1.0})
     seen = []
     ended = dispatcher.ended
-    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(dispatcher.waiting.count(1)))  # type: ignore[method-assign]
+    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(len(dispatcher.waiting[1])))  # type: ignore[method-assign]
     played.go()
     assert max(seen) <= 3
 

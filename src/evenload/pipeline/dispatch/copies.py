@@ -7,6 +7,7 @@ Each task that a group runs is a chunk of one item to the policy, which is only 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from evenload.balance.policy import Ask, Copy, Hold
 from evenload.balance.policy.in_flight import ChunkInFlight
 from evenload.pipeline.dispatch.course.strand import StageTask
 from evenload.pipeline.dispatch.device_group import DeviceGroup
@@ -60,10 +61,13 @@ class Copies:
             first.setdefault(task, chunk)
         if not tasks:
             return None
-        number, until_s = self._policy.what_to_copy(devices, len(tasks), now)
-        if until_s is not None:
-            self._until_s.append(until_s)
-        return None if number is None else tasks[number]
+        ask = Ask(devices[0], devices, now, 0, 0, 0.0, n_in_flight=len(tasks), is_all_dealt=True)
+        answer = self._policy.step(ask, stage)
+        if isinstance(answer, Copy):
+            return tasks[answer.chunk.number]
+        if isinstance(answer, Hold) and answer.until is not None:
+            self._until_s.append(answer.until)
+        return None
 
     def begin(self, task: StageTask, group: DeviceGroup, others: Iterable[DeviceGroup]) -> None:
         """``group`` runs the task as well, which some of ``others`` run already."""

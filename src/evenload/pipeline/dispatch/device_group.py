@@ -24,22 +24,6 @@ class Assignment:
     is_help: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTasks:
-    """The tasks that a worker has.
-
-    running, saving  those to be computed, and those whose files are on their way to the disk
-    has_lanes        it may answer an order before the order's tasks are over
-    """
-
-    running: Collection[StageTask] = ()
-    saving: Collection[StageTask] = ()
-    has_lanes: bool = False
-
-    def has(self, task: StageTask | None) -> bool:
-        return task in self.running or task in self.saving
-
-
 @dataclass(slots=True)
 class DeviceGroup:
     """The state of one worker and its devices, as the dispatcher knows it.
@@ -109,6 +93,11 @@ class DeviceGroup:
     def is_working(self) -> bool:
         """Something of it is not over yet."""
         return self.is_ordered or bool(self.running) or bool(self.saving)
+
+    @property
+    def is_busy(self) -> bool:
+        """Something of it is not over yet, or its worker is about to come."""
+        return self.is_working or self.state == "starting"
 
     @property
     def mean_item_s(self) -> float:
@@ -185,9 +174,9 @@ class DeviceGroup:
         n_after_another = 1 if fit is not None and fit.in_flight > 1 else n_all
         return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
 
-    def held(self) -> HeldTasks:
-        """Return the tasks that its worker has."""
-        return HeldTasks(frozenset(self.running), frozenset(self.saving), bool(self.with_lanes))
+    def has(self, task: StageTask | None) -> bool:
+        """Whether its worker has begun ``task``, and may still say what came of it."""
+        return task in self.running or task in self.saving
 
     def reset(self) -> None:
         """Forget what the worker of the group held: it is gone."""

@@ -16,7 +16,7 @@ from evenload.balance.policy import Policy
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
 from evenload.pipeline.dispatch.copies import Copies
-from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
@@ -124,17 +124,25 @@ class GroupScheduler:
 
     def decide(self, now: float, *, deals: bool = True) -> list[Action]:
         """What is to be done now. With ``deals`` False nothing new is begun."""
-        actions: list[Action] = []
         is_any_idle = any(group.state == "up" and not group.is_working for group in self.groups.values())
         if not deals or (self.is_measured and is_any_idle and not len(self.waiting)):
             for group in self.groups.values():
                 self._recall(group)
         if not deals:
-            return actions
+            return []
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
             self.add(self._suspects.release())
         self.waiting.stamp(now)
         self.copies.forget_wake()
+        actions = self._deal(now)
+        if not actions and len(self.waiting) and not any(one.is_busy for one in self.groups.values()):
+            self._chooser.may_leave = False  # to others who do not take it
+            actions = self._deal(now)
+            self._chooser.may_leave = True
+        return actions
+
+    def _deal(self, now: float) -> list[Action]:
+        actions: list[Action] = []
         for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
             if group.state == "up" and not group.is_draining:
                 action = None if group.is_ordered or group.share else self._order(group, now)
@@ -166,14 +174,16 @@ class GroupScheduler:
             return None
         if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
             return None
-        n_most = self._chooser.n_to_take(group, assignment, now) if self._runs_in_turn(assignment, lead) else 1
-        n_taken, most = 0, self.batch_of(group.id, assignment.stage)
-        while lead is not None and (not n_taken or (n_taken < n_most and self._runs_in_turn(assignment, lead))):
+        n_left, most = 0, self.batch_of(group.id, assignment.stage)
+        if self._runs_in_turn(assignment, lead):
+            n_left = self._chooser.n_to_take(group, assignment, now)
+        while True:
             tasks = tuple(self._state.take(group, assignment, lead, n_free))
             group.take(RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks))
-            n_taken += len(tasks)
-            lead = self._state.lead(group, assignment, now)
-        return None
+            n_left -= len(tasks)
+            lead = self._state.lead(group, assignment, now) if n_left > 0 else None
+            if lead is None or not self._runs_in_turn(assignment, lead):
+                return None
 
     def _runs_in_turn(self, assignment: Assignment, lead: Lead) -> bool:
         """Whether a worker may have tasks behind that of ``lead``, or have it behind others, none begun."""
@@ -262,10 +272,6 @@ class GroupScheduler:
         """Tasks that run there, and since when."""
         return dict(self.groups[group_id].running)
 
-    def held_by(self, group_id: str) -> HeldTasks:
-        """The tasks that its worker has."""
-        return self.groups[group_id].held()
-
     def is_waiting(self, group_id: str, stage: int) -> bool:
         """Whether items of ``stage`` wait there, many at a time."""
         fit = self.groups[group_id].resident.get(stage)
@@ -324,11 +330,11 @@ class GroupScheduler:
             lower_in_flight(group, stage, n_lanes)
         group.loading = None
         if gives_keys:
-            self.waiting.ask_keys(stage)
+            self.waiting[stage].ask_keys()
 
     def keyed(self, group_id: str, task: StageTask, key: str | None) -> None:
         """What must be equal in its batch, as its stage's class says; None: the task runs alone."""
-        self.waiting.learn_key(task, key)
+        self.waiting[task.stage].learn(task, key)
         self.again(group_id, task)
 
     def refused(self, group_id: str, stage: int, why: str) -> None:

@@ -72,7 +72,7 @@ class FleetState:
         return DispatchView(
             self.stages,
             tuple(group.snapshot() for group in self.groups.values()),
-            tuple(map(self.waiting.count, numbers)),
+            tuple(len(self.waiting[one]) for one in numbers),
             tuple(map(self.tasks_on, numbers)),
             frozenset(filter(self.is_over, numbers)),
             frozenset(gone),
@@ -91,11 +91,11 @@ class FleetState:
 
     def is_over(self, stage: int) -> bool:
         """Is nothing left of it, and will nothing come?"""
-        return not self.waiting.count(stage) and not self.tasks_on(stage) and not self.is_fed(stage)
+        return not len(self.waiting[stage]) and not self.tasks_on(stage) and not self.is_fed(stage)
 
     def batch_of(self, group_id: str, stage: int) -> int:
         """Most items in one call there."""
-        return self.groups[group_id].batch.get(stage, self.waiting.rule(stage).most)
+        return self.groups[group_id].batch.get(stage, self.waiting[stage].rule.most)
 
     def n_free(self, group: DeviceGroup, assignment: Assignment) -> int:
         """How many tasks may be given to ``group`` now, beside those that it runs.
@@ -107,7 +107,7 @@ class FleetState:
         if not fit.is_waiting:
             return fit.in_flight - group.n_computing
         n_holders = self._n_holding(stage)
-        is_plenty = n_holders <= 1 or self.waiting.count(stage) > 2 * n_holders * fit.in_flight
+        is_plenty = n_holders <= 1 or len(self.waiting[stage]) > 2 * n_holders * fit.in_flight
         n_ahead = max(1, fit.in_flight // 4) if is_plenty else 0
         return fit.in_flight + n_ahead - group.running_of(stage)
 
@@ -134,13 +134,13 @@ class FleetState:
         stage, n_most = assignment.stage, self._most(group, assignment)
         if assignment.fit.is_waiting:
             n_most = n_free
-        if not self.waiting.rule(stage).max_wait_s or not self.is_growing(stage):
-            n_most = min(n_most, -(-self.waiting.count(stage) // max(1, self._n_holding(stage))))
+        if not self.waiting[stage].rule.max_wait_s or not self.is_growing(stage):
+            n_most = min(n_most, -(-len(self.waiting[stage]) // max(1, self._n_holding(stage))))
         return self.waiting.take(group.id, stage, lead, n_most)
 
     def n_ripe(self, stage: int, now: float) -> int:
         """Tasks of ``stage`` that wait for a worker, and not for others to go with."""
-        return self.waiting.n_ripe(stage, now, is_growing=self.is_growing(stage))
+        return self.waiting[stage].n_ripe(now, is_growing=self.is_growing(stage))
 
     def may_load(self, group: DeviceGroup, assignment: Assignment) -> bool:
         """Does nothing run there but items that wait, of stages that stay?"""
@@ -151,7 +151,7 @@ class FleetState:
         """Have ``group`` load a stage, beside those that the plan holds at the same time."""
         keep = _kept_beside(group, assignment)
         gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
-        later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self.is_fed(stage))
+        later = tuple(stage for stage in sorted(gone) if len(self.waiting[stage]) or self.is_fed(stage))
         group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
         group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
         group.with_lanes.intersection_update(keep)
@@ -171,7 +171,7 @@ class FleetState:
         item_s = sum(known) / len(known) if known else self._item_s.get(stage)
         if not holders or item_s is None:
             return True
-        without_s = self.waiting.count(stage) * item_s / sum(one.resident[stage].in_flight for one in holders)
+        without_s = len(self.waiting[stage]) * item_s / sum(one.resident[stage].in_flight for one in holders)
         return without_s > self.load_s_of(group, stage) + group.item_s.get(stage, item_s)
 
     def load_s_of(self, group: DeviceGroup, stage: int) -> float:
@@ -179,14 +179,14 @@ class FleetState:
         return group.parked.get(stage, self.load_s.get(stage, 0.0))
 
     def room_after(self, stage: int, queue: int, now: float) -> float:
-        """How many more tasks of ``stage`` may begin before ``queue``, or a whole batch, wait for a later one.
+        """How many more tasks of ``stage`` may begin until ``queue``, or a whole batch, wait for a later one.
 
         Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
         is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
         coming = self.tasks_on(stage) - self._n_waiting(stage)
         rooms = [
-            max(queue, self.waiting.rule(later).most, 2 * self._n_waiting(later)) - self.n_ripe(later, now)
+            max(queue, self.waiting[later].rule.most, 2 * self._n_waiting(later)) - self.n_ripe(later, now)
             for later in self.graph.next[stage]
             if self._is_taken(later)
         ]
@@ -200,14 +200,12 @@ class FleetState:
     def _is_taken(self, stage: int) -> bool:
         """Can a group that is meant to work at ``stage`` run some of what waits for it?"""
         return any(
-            self.could_take(group, stage)
-            for group in self.groups.values()
-            if group.is_meant_for(stage)
+            self.could_take(group, stage) for group in self.groups.values() if group.is_meant_for(stage)
         )
 
     def could_take(self, group: DeviceGroup, stage: int) -> bool:
         """Can ``group`` run some of what waits for ``stage``, or what may come if nothing does?"""
-        is_empty = not self.waiting.count(stage)
+        is_empty = not len(self.waiting[stage])
         return self._could_do(group, stage) and (is_empty or self.waiting.has_for(group.id, stage))
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
@@ -240,9 +238,9 @@ class FleetState:
     ) -> bool:
         """Would the others be done with all that is ready before ``group`` was done with ``n`` of it?
 
-        That is so if as many items as are ready fit, one after the other on each, into the time of those here.
+        That is so if as many items as are ready fit, one after the other on each, into that of ``n`` here.
         """
-        mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
+        mine_s, n_ready = group.item_s.get(stage), len(self.waiting[stage])
         others = [g for g in holders if g.item_s.get(stage)]
         if mine_s is None or not others or self.is_fed(stage):
             return False
@@ -253,15 +251,15 @@ class FleetState:
 
     def is_coming(self, stage: int) -> bool:
         """Are there tasks of ``stage``, or will there be soon: is a stage that it needs under way?"""
-        return bool(self.waiting.count(stage)) or any(map(self.tasks_on, self.graph.needs[stage]))
+        return bool(len(self.waiting[stage])) or any(map(self.tasks_on, self.graph.needs[stage]))
 
     def is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
-        return any(self.waiting.count(before) or self.tasks_on(before) for before in self.graph.before[stage])
+        return any(len(self.waiting[before]) or self.tasks_on(before) for before in self.graph.before[stage])
 
     def has_more(self, stage: int) -> bool:
         """Do tasks of ``stage`` wait, or may some come?"""
-        return bool(self.waiting.count(stage)) or self.is_growing(stage)
+        return bool(len(self.waiting[stage])) or self.is_growing(stage)
 
     def sharers(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
         """``group``, and all who are meant to work at ``stage`` and may run some of what waits."""
@@ -286,7 +284,7 @@ class FleetState:
     def why_stuck(self) -> tuple[int, dict[str, str]] | None:
         """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
         for stage in range(len(self.stages)):
-            tasks = self.waiting.of(stage)
+            tasks = self.waiting[stage]
             if tasks and not any(self.could_run(g, t) for g in self.groups.values() for t in tasks):
                 causes = {}
                 for group in self.groups.values():

@@ -33,11 +33,6 @@ class StagePolicy:
         """Whether slow groups leave the last tasks to others, by what was measured."""
         return isinstance(self._policy, Measured)
 
-    @property
-    def is_split(self) -> bool:
-        """Whether each group has a share of its own of all tasks, so that others wait for what it does not."""
-        return isinstance(self._policy, Static)
-
     def n_left_of_share(self, group: DeviceGroup, all_: Sequence[DeviceGroup], stage: int, n: int) -> int:
         """How many of ``n`` tasks that wait are for ``group``; ``all_``: who shares the stage, it included.
 
@@ -46,7 +41,9 @@ class StagePolicy:
         if not isinstance(self._policy, Static):
             return n
         assert isinstance(self._policy.partition, str), "a policy with counts has no name"
-        taken = [one.n_taken.get(stage, 0) for one in all_]
+        taken = [
+            max(0, one.n_taken.get(stage, 0)) for one in all_
+        ]  # less if what came back is of an old plan
         speeds = [sum(self._speeds.get(device, 1.0) for device in one.devices) for one in all_]
         at = all_.index(group)
         return max(0, split(self._policy.partition, n + sum(taken), speeds)[at] - taken[at])
@@ -55,31 +52,23 @@ class StagePolicy:
         self, group: DeviceGroup, all_: Sequence[DeviceGroup], stage: int, n: int, now: float, *, is_all: bool
     ) -> int:
         """How many of ``n`` tasks that wait ``group`` takes at once. ``is_all``: no more will come."""
-        n_mine = self.n_left_of_share(group, all_, stage, n)
-        devices = [as_device(one, stage) for one in all_]
-        for device, one in zip(devices, all_, strict=True):
-            n_given = len(one.running) + len(one.unbegun)
-            if n_given and one is not group:
-                began_s = min(one.running.values(), default=now)
-                device.chunks[0] = ChunkInFlight(0, one.id, range(n_given), n_given, began_s, n_given)
-        n_left = n if is_all else None
-        ask = Ask(devices[all_.index(group)], devices, now, n_mine, n_left, n_left, may_repeat=False)
-        state = self._states.get(stage, self._policy.init())
-        self._states[stage], answer = checked(self._policy.step(state, ask), self._policy, ask)
+        devices = {one.id: as_device(one, stage) for one in all_}
+        for one in all_:
+            n_given, began_s = len(one.running) + len(one.unbegun), min(one.running.values(), default=now)
+            if n_given:
+                chunk = ChunkInFlight(0, one.id, range(n_given), n_given, began_s, n_given)
+                devices[one.id].chunks[0] = chunk
+        n_mine, n_left = self.n_left_of_share(group, all_, stage, n), n if is_all else None
+        answer = self.step(
+            Ask(devices[group.id], [*devices.values()], now, n_mine, n_left, n_left, may_repeat=False), stage
+        )
         return answer.n if isinstance(answer, Take) else 1
 
-    def what_to_copy(
-        self, devices: Sequence[DeviceState], n_chunks: int, now: float
-    ) -> tuple[int | None, float | None]:
-        """The number of the chunk that the first of ``devices`` should run as well, or when to ask again.
-
-        n_chunks  that the others run
-        """
-        ask = Ask(devices[0], devices, now, 0, 0, 0.0, n_in_flight=n_chunks, is_all_dealt=True)
-        _, answer = checked(self._policy.step(self._policy.init(), ask), self._policy, ask)
-        if isinstance(answer, Copy):
-            return answer.chunk.number, None
-        return None, answer.until if isinstance(answer, Hold) else None
+    def step(self, ask: Ask, stage: int) -> Take | Copy | Hold:
+        """What the policy answers, in its state of ``stage``."""
+        state = self._states.get(stage, self._policy.init())
+        self._states[stage], answer = checked(self._policy.step(state, ask), self._policy, ask)
+        return answer
 
 
 def as_device(group: DeviceGroup, stage: int, load_s: float = 0.0) -> DeviceState:

@@ -10,10 +10,12 @@ class WorkChooser:
 
     queue   most tasks that wait for a stage beside the one before it
     policy  by which groups leave tasks to others: to faster ones that will be done sooner, or as their share
+    may_leave  whether they do so now
     """
 
     def __init__(self, state: FleetState, queue: int, policy: StagePolicy):
         self._state, self._queue, self._policy = state, queue, policy
+        self.may_leave = True
 
     def choose(self, group: DeviceGroup, now: float) -> Assignment | None:
         """What ``group`` should work at: the earliest phase that has something for it."""
@@ -54,19 +56,16 @@ class WorkChooser:
         """Nothing is left of it, or nothing that the others would not do sooner."""
         if self._state.is_fed(assignment.stage):
             return False
-        if not self._state.waiting.count(assignment.stage):
+        if not len(self._state.waiting[assignment.stage]):
             return True
         return self._leaves(group, assignment.stage, now)
 
     def _leaves(self, group: DeviceGroup, stage: int, now: float) -> bool:
-        """Whether ``group`` leaves what waits to others; not what another has a share of that does nothing."""
-        if self._policy.is_measured:
-            return self._is_too_slow(group, stage, now)
-        if not self._policy.is_split:
-            return False
-        sharers = self._state.sharers(group, stage)
-        is_more = self._policy.n_left_of_share(group, sharers, stage, self._state.waiting.count(stage))
-        return not is_more and any(one.is_working or one.state == "starting" for one in sharers)
+        """Whether ``group`` leaves what waits to others, as they are faster or it is their share."""
+        if self._policy.is_measured or not self.may_leave:
+            return self.may_leave and self._is_too_slow(group, stage, now)
+        sharers, n = self._state.sharers(group, stage), len(self._state.waiting[stage])
+        return n > 0 and not self._policy.n_left_of_share(group, sharers, stage, n)
 
     def _is_too_slow(self, group: DeviceGroup, stage: int, now: float, n: int = 1) -> bool:
         return self._state.is_too_slow(group, stage, self._state.holders(group, stage), now, n)
@@ -75,7 +74,7 @@ class WorkChooser:
         """How many tasks ``group`` takes at once, to run them one after the other or in batches."""
         state, stage = self._state, assignment.stage
         n = self._policy.n_to_take(
-            group, state.sharers(group, stage), stage, state.waiting.count(stage), now,
+            group, state.sharers(group, stage), stage, len(state.waiting[stage]), now,
             is_all=not state.is_growing(stage),
         )  # fmt: skip
         while self._policy.is_measured and n > 1 and self._is_too_slow(group, stage, now, n):
@@ -102,7 +101,7 @@ class WorkChooser:
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
         before = {mine[0].stage} | self._state.graph.before[mine[0].stage]
-        n_before = sum(map(self._state.waiting.count, before))
+        n_before = sum(len(self._state.waiting[one]) for one in before)
         is_plenty = n_before > 2 * len(self._state.groups)
         return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
 

@@ -160,8 +160,7 @@ class StageDriver:
 
     def _is_through(self, group: str) -> bool:
         """Whether nothing of its tasks may still be computed, or be on its way to the disk."""
-        held = self._dispatcher.held_by(group)
-        return not held.running and not held.saving
+        return not self._dispatcher.groups[group].tasks
 
     def _end_slow(self, now: float) -> None:
         """End the workers whose items or loads take too long; called when all news is taken in."""
@@ -334,8 +333,7 @@ class StageDriver:
         self._lose(worker, failure.summary)
 
     def answered(self, worker: Worker, chunk: _SentOrder, message: Answered) -> None:
-        held = self._dispatcher.held_by(worker.slot)
-        if fault := self._check.fault_of(message.answer, chunk.order, held):
+        if fault := self._check.fault_of(message.answer, chunk.order, self._dispatcher.groups[worker.slot]):
             return self._lose(worker, f"was killed as it sent {fault}")
         now = time.monotonic()
         is_rest = worker.slot in self._idle_since_s and not self._dispatcher.running_on(worker.slot)
@@ -367,7 +365,7 @@ class StageDriver:
             return False
         if outcome.kind == "lacks":
             self._give_inputs(worker, self._remote.visits, outcome)
-        here = self._remote.take(worker, outcome, answered_s, self._dispatcher.held_by(worker.slot).has)
+        here = self._remote.take(worker, outcome, answered_s, self._dispatcher.groups[worker.slot].has)
         return here is not None and self.outcomes.take(worker, here, fit)
 
     def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
