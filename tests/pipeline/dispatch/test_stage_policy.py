@@ -13,6 +13,7 @@ from evenload.balance.simulate import simulate
 from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.device_group import AHEAD
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
+from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.stage_policy import LAUNCH_S
 from evenload.pipeline.plan import Fit
 
@@ -100,3 +101,18 @@ def test_only_what_a_worker_has_begun_is_to_blame_for_its_death() -> None:
         dispatcher.up("d0")
         dispatcher.loaded("d0", 0, Fit("whole"))
         dispatcher.decide(now)
+
+
+def test_an_item_that_is_stopped_behind_another_is_not_run_again() -> None:
+    """The oracle is the queue: what was to be run after the stopped item waits again, and it does not."""
+    dispatcher = GroupScheduler(phases_of_mode("swap", ("edit",), ["d0"]), ("edit",), policy="guided")
+    first, stopped, *rest = flow(6, ("edit",)).begin()
+    dispatcher.add([first, stopped, *rest])
+    dispatcher.decide(0.0)
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 0, Fit("whole"))
+    dispatcher.decide(0.0)
+    assert dispatcher.withdraw({stopped.strand}) == []  # its worker has it
+    failed, given_up = dispatcher.end_slow("d0", EndWorker("d0", "was killed", failed=(stopped,)))
+    assert (failed, given_up) == ([stopped], [])
+    assert sorted(dispatcher.waiting) == [first, *rest]

@@ -441,11 +441,14 @@ class GroupScheduler:
             return None
         return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
 
-    def restart(self, group_id: str) -> list[StageTask]:
-        """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up."""
+    def restart(self, group_id: str, failed: Collection[StageTask] = ()) -> list[StageTask]:
+        """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up.
+
+        failed  of its tasks, those that are over with that
+        """
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
-        self._put_back(group, [*again, *group.unbegun])
+        self._put_back(group, [*again, *(task for task in group.unbegun if task not in failed)])
         given_up = self._without_copies(group, given_up)
         group.reset()
         group.state = "off"
@@ -463,7 +466,7 @@ class GroupScheduler:
         group.give_back(order.later)
         self._suspects.hold(self._without_copies(group, order.later))
         self._suspects.separate(order.alone)
-        return failed, self.restart(group_id)
+        return failed, self.restart(group_id, order.failed)
 
     def leave(self, device: str, why: str) -> None:
         """``device`` is there no more, until it joins."""

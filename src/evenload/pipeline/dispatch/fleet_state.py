@@ -1,5 +1,6 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -16,7 +17,7 @@ from evenload.pipeline.stage_graph import StageGraph, chain
 
 @dataclass(frozen=True, slots=True)
 class DispatchView:
-    """All groups as they are at one moment, and of each stage: tasks that wait, and that workers have.
+    """All groups as they are at one moment, and of each stage: tasks that nobody has begun, and the others.
 
     over     stages of which nothing is left, nor will come
     gone     devices that take no part any more: they were drained, or left
@@ -69,11 +70,12 @@ class FleetState:
     def view(self, gone: Collection[str]) -> DispatchView:
         """Where the run is now; ``gone`` devices take no part any more."""
         numbers = range(len(self.stages))
+        unbegun = Counter(task.stage for group in self.groups.values() for task in group.unbegun)
         return DispatchView(
             self.stages,
             tuple(group.snapshot() for group in self.groups.values()),
-            tuple(len(self.waiting[one]) for one in numbers),
-            tuple(map(self.tasks_on, numbers)),
+            tuple(len(self.waiting[one]) + unbegun[one] for one in numbers),
+            tuple(self.tasks_on(one) - unbegun[one] for one in numbers),
             frozenset(filter(self.is_over, numbers)),
             frozenset(gone),
         )

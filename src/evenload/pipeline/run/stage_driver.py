@@ -177,7 +177,8 @@ class StageDriver:
         """End the tasks of ``strands``, those that run with their workers; others there are dealt again."""
         self.outcomes.given_up(self._dispatcher.withdraw(strands))
         for group, worker in tuple(self._supervisor.workers.items()):
-            tasks = tuple(t for t in self._dispatcher.running_on(group) if t.strand in strands)
+            held = self._dispatcher.groups[group]
+            tasks = tuple(t for t in (*held.running, *held.unbegun) if t.strand in strands)
             if tasks:
                 self._end(worker, EndWorker(group, "was killed: its item was stopped", tasks, error=STOPPED))
 
