@@ -35,6 +35,7 @@ class DeviceGroup:
     running     task -> since when
     ahead       orders that its worker has and begins one after the other, once it has answered this one
     share       orders that it is given after those, as they are part of what it took at once
+    n_unbegun   tasks of both
     saving      tasks that are computed, whose files are on their way to the disk
     extra       of both, those that count for nothing else: another group runs them as well, or has done them
     batch       stage -> most items in one call, where that is not what the job file says
@@ -58,6 +59,7 @@ class DeviceGroup:
     running: dict[StageTask, float] = field(default_factory=dict)
     ahead: deque[RunTasks] = field(default_factory=deque)
     share: deque[RunTasks] = field(default_factory=deque)
+    n_unbegun: int = 0
     saving: set[StageTask] = field(default_factory=set)
     extra: set[StageTask] = field(default_factory=set)
     batch: dict[int, int] = field(default_factory=dict)
@@ -108,19 +110,22 @@ class DeviceGroup:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
 
     @property
-    def tasks(self) -> list[StageTask]:
-        """All tasks that are its own."""
-        return [*self.running, *self.saving, *self.unbegun]
-
-    @property
     def unbegun(self) -> list[StageTask]:
-        """The tasks of orders that its worker has not begun."""
+        """The tasks of orders that its worker has not begun: all of one stage, and there may be many."""
         return [task for order in (*self.ahead, *self.share) for task in order.tasks]
 
     def take(self, order: RunTasks) -> None:
         """Note that the tasks of ``order`` are its own from now on."""
         self.share.append(order)
+        self.n_unbegun += len(order.tasks)
         self._count(order.tasks, 1)
+
+    def recall(self) -> list[StageTask]:
+        """Take back what its worker does not have, and return it."""
+        tasks = [task for order in self.share for task in order.tasks]
+        self.share.clear()
+        self.n_unbegun -= len(tasks)
+        return tasks
 
     def send(self, now: float) -> list[RunTasks]:
         """Note that its worker gets what is due of its share: one order to begin, and some ahead."""
@@ -137,7 +142,9 @@ class DeviceGroup:
         """Note that its worker has answered, and begins what it has ahead."""
         self.is_ordered = bool(self.ahead)
         if self.ahead:
-            self.running.update(dict.fromkeys(self.ahead.popleft().tasks, now))
+            order = self.ahead.popleft()
+            self.running.update(dict.fromkeys(order.tasks, now))
+            self.n_unbegun -= len(order.tasks)
 
     def give_back(self, tasks: Collection[StageTask]) -> None:
         """Note that ``tasks`` wait again: they are no part of its share of the plan that is done."""
@@ -166,11 +173,16 @@ class DeviceGroup:
         """How many tasks of ``stage`` it runs."""
         return sum(task.stage == stage for task in self.running)
 
+    def unbegun_of(self, stage: int) -> int:
+        """How many tasks of ``stage`` it has and has not begun."""
+        first = next(iter(self.ahead or self.share), None)
+        return self.n_unbegun if first is not None and first.tasks[0].stage == stage else 0
+
     def free_s(self, stage: int, now: float) -> float:
         """When it may be through with what it runs, at the pace of ``stage``."""
         if not self.running:
             return now
-        fit, n_all = self.resident.get(stage), len(self.running) + len(self.unbegun)
+        fit, n_all = self.resident.get(stage), len(self.running) + self.n_unbegun
         n_after_another = 1 if fit is not None and fit.in_flight > 1 else n_all
         return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
 
@@ -188,4 +200,4 @@ class DeviceGroup:
         self.with_lanes.clear()
         self.parked.clear()
         self.loading = None
-        self.is_ordered = False
+        self.is_ordered, self.n_unbegun = False, 0

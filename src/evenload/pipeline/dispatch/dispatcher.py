@@ -117,7 +117,7 @@ class GroupScheduler:
     def withdraw(self, strands: Collection[int]) -> list[StageTask]:
         """Take out the tasks of ``strands`` that wait, and return them."""
         for group in self.groups.values():
-            self._recall(group)
+            self._put_back(group, group.recall())
         return [*self.waiting.remove(strands), *self._suspects.remove(strands)]
 
     # --- decisions --------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class GroupScheduler:
         is_any_idle = any(group.state == "up" and not group.is_working for group in self.groups.values())
         if not deals or (self.is_measured and is_any_idle and not len(self.waiting)):
             for group in self.groups.values():
-                self._recall(group)
+                self._put_back(group, group.recall())
         if not deals:
             return []
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
@@ -189,7 +189,8 @@ class GroupScheduler:
         """Whether a worker may have tasks behind that of ``lead``, or have it behind others, none begun."""
         is_alone = lead.asks or self._suspects.is_single(lead.task) or self.is_once_only(lead.task)
         is_next_known = not (self.is_measured and self.waiting.is_by_priority)  # a higher one may come
-        return assignment.fit.in_flight == 1 and is_next_known and not is_alone
+        is_any_for_all = not self.waiting.avoid  # else each look is at all that waits
+        return assignment.fit.in_flight == 1 and is_next_known and is_any_for_all and not is_alone
 
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
@@ -379,7 +380,7 @@ class GroupScheduler:
     def out_of_memory(self, group_id: str, task: StageTask) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
-        self._recall(group)
+        self._put_back(group, group.recall())
         fit = group.resident.get(task.stage)
         if fit is not None and fit != group.lowered.get(task.stage, fit):
             self.again(group_id, task)
@@ -423,12 +424,6 @@ class GroupScheduler:
     def _put_back(self, group: DeviceGroup, tasks: Collection[StageTask]) -> None:
         group.give_back(tasks)
         self.add(self._without_copies(group, tasks))
-
-    def _recall(self, group: DeviceGroup) -> None:
-        """Let the tasks that ``group`` took, and its worker does not have yet, wait for anybody again."""
-        tasks = [task for order in group.share for task in order.tasks]
-        group.share.clear()
-        self._put_back(group, tasks)
 
     def _without_copies(self, group: DeviceGroup, tasks: Iterable[StageTask]) -> list[StageTask]:
         """Tasks that ended without a result in ``group``, and that no other group has or runs."""
@@ -477,7 +472,7 @@ class GroupScheduler:
         self._roster.drain(device)
         for group in self.groups.values():
             if group.is_draining:
-                self._recall(group)
+                self._put_back(group, group.recall())
 
     def join(self, device: str, barred: Collection[int] = ()) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""

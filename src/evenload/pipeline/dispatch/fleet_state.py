@@ -1,6 +1,5 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -70,12 +69,11 @@ class FleetState:
     def view(self, gone: Collection[str]) -> DispatchView:
         """Where the run is now; ``gone`` devices take no part any more."""
         numbers = range(len(self.stages))
-        unbegun = Counter(task.stage for group in self.groups.values() for task in group.unbegun)
         return DispatchView(
             self.stages,
             tuple(group.snapshot() for group in self.groups.values()),
-            tuple(len(self.waiting[one]) + unbegun[one] for one in numbers),
-            tuple(self.tasks_on(one) - unbegun[one] for one in numbers),
+            tuple(len(self.waiting[one]) + self._unbegun_of(one) for one in numbers),
+            tuple(self.tasks_on(one) - self._unbegun_of(one) for one in numbers),
             frozenset(filter(self.is_over, numbers)),
             frozenset(gone),
         )
@@ -83,13 +81,17 @@ class FleetState:
     @property
     def n_running(self) -> int:
         """Tasks that a worker has; their results are not known yet."""
-        return sum(len(g.tasks) - len(g.extra) for g in self.groups.values())
+        return sum(len(g.running) + len(g.saving) + g.n_unbegun - len(g.extra) for g in self.groups.values())
 
     def tasks_on(self, stage: int) -> int:
         """How many of these a worker has."""
-        tasks = (task for group in self.groups.values() for task in group.tasks)
+        tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
         extra = (task for group in self.groups.values() if group.extra for task in group.extra)
-        return sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
+        n_begun = sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
+        return n_begun + self._unbegun_of(stage)
+
+    def _unbegun_of(self, stage: int) -> int:
+        return sum(group.unbegun_of(stage) for group in self.groups.values())
 
     def is_over(self, stage: int) -> bool:
         """Is nothing left of it, and will nothing come?"""
@@ -272,7 +274,7 @@ class FleetState:
 
     def running_only(self, stage: int) -> list[DeviceGroup]:
         """Who runs one task of ``stage`` and nothing else."""
-        there = (one for one in self.groups.values() if len(one.running) == 1 and not one.unbegun)
+        there = (one for one in self.groups.values() if len(one.running) == 1 and not one.n_unbegun)
         return [one for one in there if next(iter(one.running)).stage == stage]
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:

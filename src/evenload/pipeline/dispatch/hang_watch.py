@@ -191,7 +191,7 @@ class HangWatch:
             return False
         if any(one.loading is not None for one in others):
             return False
-        return bool(hung) and bool(n_waiting or any(one.saving or one.unbegun for one in hung))
+        return bool(hung) and bool(n_waiting or any(one.saving or one.n_unbegun for one in hung))
 
     def _make_way(self, group: DeviceGroup) -> EndWorker:
         why = "was killed: its item seems to hang, and others wait; it is run again when they are through"

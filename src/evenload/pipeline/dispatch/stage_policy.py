@@ -41,9 +41,8 @@ class StagePolicy:
         if not isinstance(self._policy, Static):
             return n
         assert isinstance(self._policy.partition, str), "a policy with counts has no name"
-        taken = [
-            max(0, one.n_taken.get(stage, 0)) for one in all_
-        ]  # less if what came back is of an old plan
+        # Less than none was taken if what came back had been taken in an earlier plan.
+        taken = [max(0, one.n_taken.get(stage, 0)) for one in all_]
         speeds = [sum(self._speeds.get(device, 1.0) for device in one.devices) for one in all_]
         at = all_.index(group)
         return max(0, split(self._policy.partition, n + sum(taken), speeds)[at] - taken[at])
@@ -54,7 +53,7 @@ class StagePolicy:
         """How many of ``n`` tasks that wait ``group`` takes at once. ``is_all``: no more will come."""
         devices = {one.id: as_device(one, stage) for one in all_}
         for one in all_:
-            n_given, began_s = len(one.running) + len(one.unbegun), min(one.running.values(), default=now)
+            n_given, began_s = len(one.running) + one.n_unbegun, min(one.running.values(), default=now)
             if n_given:
                 chunk = ChunkInFlight(0, one.id, range(n_given), n_given, began_s, n_given)
                 devices[one.id].chunks[0] = chunk

@@ -160,7 +160,8 @@ class StageDriver:
 
     def _is_through(self, group: str) -> bool:
         """Whether nothing of its tasks may still be computed, or be on its way to the disk."""
-        return not self._dispatcher.groups[group].tasks
+        held = self._dispatcher.groups[group]
+        return not (held.running or held.saving or held.n_unbegun)
 
     def _end_slow(self, now: float) -> None:
         """End the workers whose items or loads take too long; called when all news is taken in."""
