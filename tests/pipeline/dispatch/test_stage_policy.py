@@ -90,6 +90,7 @@ def test_only_what_a_worker_has_begun_is_to_blame_for_its_death() -> None:
     dispatcher.decide(0.0)
     dispatcher.answered("d0", 0.0)
     dispatcher.loaded("d0", 0, Fit("whole"))
+    dispatcher.groups["d0"].timed(0, 0.01)
     sent = [one for one in dispatcher.decide(0.0) if isinstance(one, RunTasks)]
     assert len(sent) > 1
     assert dispatcher.n_running == 6
@@ -111,6 +112,7 @@ def test_an_item_that_is_stopped_behind_another_is_not_run_again() -> None:
     dispatcher.decide(0.0)
     dispatcher.up("d0")
     dispatcher.loaded("d0", 0, Fit("whole"))
+    dispatcher.groups["d0"].timed(0, 0.01)
     dispatcher.decide(0.0)
     assert dispatcher.withdraw({stopped.strand}) == []  # its worker has it
     failed, given_up = dispatcher.end_slow("d0", EndWorker("d0", "was killed", failed=(stopped,)))

@@ -10,7 +10,9 @@ from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 
-AHEAD = 3  # orders that a worker has beside the one that it works at, so that it need not wait for the next
+# Orders that a worker has beside the one that it works at, so that it need not wait for the next, if each of
+# them takes no longer than that: what takes longer is better to be had back.
+AHEAD, SHORT_S = 3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,18 @@ class DeviceGroup:
 
     def send(self, now: float) -> list[RunTasks]:
         """Note that its worker gets what is due of its share: one order to begin, and some ahead."""
-        sent = []
-        while self.share and len(self.ahead) < AHEAD:
+        sent = list[RunTasks]()
+        while self.share and (not self.is_ordered or len(self.ahead) < self._n_ahead(self.share[0])):
             order = self.share.popleft()
             self.ahead.append(order)
             if not self.is_ordered:
                 self.go_on(now)
             sent.append(order)
         return sent
+
+    def _n_ahead(self, order: RunTasks) -> int:
+        item_s = self.item_s.get(order.tasks[0].stage)
+        return AHEAD if item_s is not None and item_s * len(order.tasks) <= SHORT_S else 0
 
     def go_on(self, now: float) -> None:
         """Note that its worker has answered, and begins what it has ahead."""
