@@ -266,11 +266,14 @@ class FleetState:
         return bool(len(self.waiting[stage])) or self.is_growing(stage)
 
     def sharers(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
-        """``group``, and all who are meant to work at ``stage`` and may run some of what waits."""
-        return [
-            one for one in self.groups.values()
-            if one is group or (one.is_meant_for(stage) and self.could_take(one, stage))
-        ]  # fmt: skip
+        """``group``, and all of whom the plan still wants tasks of ``stage``, if they can run some."""
+
+        def is_due(one: DeviceGroup) -> bool:
+            mine = [assignment for assignment in one.assignments if assignment.stage == stage]
+            return any(self.turn(assignment, one) < self.n_phases for assignment in mine)
+
+        groups = self.groups.values()
+        return [one for one in groups if one is group or (is_due(one) and self.could_take(one, stage))]
 
     def running_only(self, stage: int) -> list[DeviceGroup]:
         """Who runs one task of ``stage`` and nothing else."""
