@@ -13,6 +13,16 @@ from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
 STAGES = ("edit", "score")
+POLICIES = (
+    "measured",
+    "pull",
+    "pull:3",
+    "guided",
+    "factoring",
+    "factoring:weighted",
+    "static",
+    "static:proportional",
+)
 
 
 class Fleet:
@@ -49,6 +59,7 @@ class Fleet:
         self.gone: set[str] = set()
         self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
         self.now, self.busy = 0.0, {}
+        self.ahead: dict[str, list[RunTasks]] = {}  # orders that a worker has behind the one it works at
         self.ran: list[tuple[str, StageTask, float]] = []
         self.loads: list[tuple[str, int]] = []
         self.given_up: list[StageTask] = []
@@ -91,10 +102,17 @@ class Fleet:
             self.busy[action.group] = (self.now + self.load_s[action.stage], action)
         else:
             assert isinstance(action, RunTasks)
-            assert action.group not in self.busy
-            seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
-            seconds = 0.001 if action.asks else seconds
-            self.busy[action.group] = (self.now + seconds, action)
+            if action.group not in self.busy:
+                return self._begin(action)
+            doing = self.busy[action.group][1]
+            assert isinstance(doing, RunTasks), "an order behind a load"
+            assert doing.tasks[0].stage == action.tasks[0].stage
+            self.ahead.setdefault(action.group, []).append(action)
+        return None
+
+    def _begin(self, order: RunTasks) -> None:
+        seconds = len(order.tasks) * self._seconds(order.group, order.tasks[0].stage)
+        self.busy[order.group] = (self.now + (0.001 if order.asks else seconds), order)
 
     def _next_s(self) -> float | None:
         """When the next thing happens."""
@@ -125,10 +143,13 @@ class Fleet:
         running = tuple(self.dispatcher.running_on(group))
         if running and self.rng.random() < self.p_slow:
             self.saving = [one for one in self.saving if one[1] != group]
+            self.ahead.pop(group, None)
             how = {self.rng.choice(["alone", "later"]): running}
             assert self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how)) == ([], [])
             return True
-        self.dispatcher.answered(group)
+        self.dispatcher.answered(group, self.now)
+        if self.ahead.get(group):
+            self._begin(self.ahead[group].pop(0))
         if isinstance(action, LoadStage):
             gives_keys = any(task.stage == action.stage for task in self.class_keys)
             seconds = self.load_s[action.stage]
@@ -154,6 +175,7 @@ class Fleet:
 
     def _lose(self, group: str, *, blames: bool = True) -> None:
         self.busy.pop(group, None)
+        self.ahead.pop(group, None)
         self.saving = [one for one in self.saving if one[1] != group]
         for task in self.dispatcher.lost(group, self.now, "was killed", blames=blames):
             self._give_up(task, "WorkerLost")
@@ -195,6 +217,11 @@ class Fleet:
         self.ran.append((group, task, self.now))
         self.n_begun = 0
         self.dispatcher.go_on(self.flow.done(task, {}))
+
+
+def any_policy(seed: int) -> str:
+    """A policy for the seed, by a draw that leaves those of the test as they are."""
+    return random.Random(f"policy {seed}").choice(POLICIES)
 
 
 def flow(n_items: int, stages=STAGES) -> ItemFlow:

@@ -6,7 +6,7 @@ import random
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
+from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
@@ -54,13 +54,17 @@ def test_each_task_ends_once_whichever_attempt_dies_is_ended_or_is_slow(
 ) -> None:
     """The oracle is the course of the items, which refuses a second end of a task and waits for each."""
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
-    item_s = {device: rng.choice([0.1, 1.0, 5.0]) for device in devices}
+    item_s = {device: rng.choice([0.01, 1.0, 5.0]) for device in devices}
     modes = ["data_parallel", "swap"]
     plans = [phases_of_mode(mode, STAGES, devices) for mode in modes]
     plans.append(random_phases(rng, STAGES, devices, n_items))
     rng.shuffle(plans)
     dispatcher = GroupScheduler(
-        plans[0], STAGES, copyable=rng.choice([(0,), (1,), (0, 1)]), batch={0: BatchRule(rng.choice([1, 3]))}
+        plans[0],
+        STAGES,
+        copyable=rng.choice([(0,), (1,), (0, 1)]),
+        batch={0: BatchRule(rng.choice([1, 3]))},
+        policy=any_policy(seed),
     )
     played = Fleet(
         dispatcher, flow(n_items), rng=rng, p_death=p_death, p_saving=p_saving, p_slow=p_slow,

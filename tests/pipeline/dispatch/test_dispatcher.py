@@ -5,7 +5,7 @@ import random
 from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
+from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
@@ -15,10 +15,13 @@ from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 
 
-def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **more) -> Fleet:
+def fleet(
+    mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, policy="measured", **more
+) -> Fleet:
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(mode, stages, devices, split=stages[:1], in_flight=1)
-    return Fleet(GroupScheduler(phases, stages, batch=batch), flow(n_items, stages), **more)
+    dispatcher = GroupScheduler(phases, stages, batch=batch, policy=policy)
+    return Fleet(dispatcher, flow(n_items, stages), **more)
 
 
 def is_told(dispatcher: GroupScheduler) -> bool:
@@ -38,11 +41,11 @@ def test_every_task_ends_exactly_once_whatever_dies(
 ) -> None:
     rng = random.Random(seed)
     devices = [f"d{at}" for at in range(n_devices)]
-    item_s = {device: rng.choice([0.5, 1.0, 2.0, 4.0]) for device in devices}
+    item_s = {device: rng.choice([0.01, 0.5, 1.0, 2.0, 4.0]) for device in devices}
     modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"] if is_replanned else []
     played = fleet(
         mode, n_items, n_devices, item_s=item_s, rng=rng, p_death=p_death, load_s=rng.random(),
-        p_saving=p_saving, batch={0: BatchRule(batch), 1: BatchRule(batch)},
+        policy=any_policy(seed), p_saving=p_saving, batch={0: BatchRule(batch), 1: BatchRule(batch)},
         plans=[phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes],
     )  # fmt: skip
     try:
@@ -82,11 +85,11 @@ def test_shares_of_a_plan_keep_nobody_from_what_is_left(
     )  # fmt: skip
     plans = [random_phases(rng, stages, devices, n_items, p_split) for _ in range(rng.choice([1, 1, 3]))]
     batch = {at: BatchRule(rng.choice([1, 3]), rng.choice([0.0, 2.0])) for at in range(3)}
-    dispatcher = GroupScheduler(plans[0], stages, oom=("other_device",), batch=batch)
+    dispatcher = GroupScheduler(plans[0], stages, oom=("other_device",), batch=batch, policy=any_policy(seed))
     played = Fleet(
         dispatcher, flow(n_items, stages), rng=rng, p_death=p_death, p_saving=p_saving, parks=parks,
         plans=plans[1:],
-        item_s={device: rng.choice([0.1, 1.0, 5.0]) for device in devices}, too_large=too_large,
+        item_s={device: rng.choice([0.01, 1.0, 5.0]) for device in devices}, too_large=too_large,
         load_s={at: rng.choice([0.0, 1.0, 10.0]) for at in range(3)},
     )  # fmt: skip
     try:
@@ -115,7 +118,8 @@ def test_groups_that_share_devices_do_not_end_each_other_for_ever(
     )
     phases = random_phases(rng, stages, devices, n_items, p_split)
     played = Fleet(
-        GroupScheduler(phases, stages, queue=rng.choice([2, 8])), flow(n_items, stages), rng=rng,
+        GroupScheduler(phases, stages, queue=rng.choice([2, 8]), policy=any_policy(seed)),
+        flow(n_items, stages), rng=rng,
         item_s={device: rng.choice([0.5, 1.0, 4.0]) for device in devices},
         load_s={at: rng.choice([0.0, 1.0]) for at in range(n_stages)},
     )  # fmt: skip
@@ -189,12 +193,16 @@ def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(rng.choice(["data_parallel", "swap"]), STAGES, devices)
     dispatcher = GroupScheduler(
-        phases, STAGES, batch={0: BatchRule(batch), 1: BatchRule(batch)}, priority_of=priority.__getitem__
+        phases,
+        STAGES,
+        batch={0: BatchRule(batch), 1: BatchRule(batch)},
+        priority_of=priority.__getitem__,
+        policy=rng.choice(["measured", "pull", "static"]),
     )
     order, real = [], dispatcher.decide
 
     def decide(now: float, *, deals: bool = True):
-        waiting = {stage: list(dispatcher.waiting.of(stage)) for stage in (0, 1)}
+        waiting = {stage: list(dispatcher.waiting[stage]) for stage in (0, 1)}
         actions = real(now, deals=deals)
         for action in actions:
             if isinstance(action, RunTasks):
@@ -309,7 +317,7 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
     dispatcher.loaded("d0", 0, Fit())
     dispatcher.add([StageTask(0, 0), StageTask(0, 1)])
     dispatcher.decide(0.0)
-    dispatcher.answered("d0")
+    dispatcher.answered("d0", 0.0)
     dispatcher.made("d0", StageTask(0, 0), 1.0)
     assert (dispatcher.n_running, 0 in dispatcher.view().over) == (1, False)
     assert isinstance(dispatcher.decide(1.0)[0], RunTasks)
@@ -325,7 +333,7 @@ def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
         dispatcher.up("d0")
         dispatcher.loaded("d0", 0, Fit())
         assert isinstance(dispatcher.decide(10.0 * at)[0], RunTasks)
-        dispatcher.answered("d0")
+        dispatcher.answered("d0", 0.0)
         dispatcher.made("d0", StageTask(0, 0), 1.0)
         assert not dispatcher.lost("d0", 10.0 * at, "was killed")
     stuck = dispatcher.why_stuck()
@@ -351,7 +359,7 @@ def test_a_bounded_queue_between_stages_side_by_side() -> None:
     played = Fleet(dispatcher, flow(30), item_s={"d0": 1.0, "d1": 1.0})
     seen = []
     ended = dispatcher.ended
-    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(dispatcher.waiting.count(1)))  # type: ignore[method-assign]
+    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(len(dispatcher.waiting[1])))  # type: ignore[method-assign]
     played.go()
     assert max(seen) <= 3
 

@@ -76,7 +76,7 @@ class Workers:
                 freezes = self.hangs.get(task) == "all"
                 self.held.setdefault(action.group, {})[task] = Running(seconds, freezes)
             if has_lanes:
-                self.dispatcher.answered(action.group)
+                self.dispatcher.answered(action.group, self.now)
 
     def _has_lanes(self, group: str, task: StageTask) -> bool:
         return self.dispatcher.groups[group].resident[task.stage].in_flight > 1
@@ -87,7 +87,7 @@ class Workers:
             self.loads[group] = (left_s - seconds, load)
             if left_s - seconds <= 0:
                 del self.loads[group]
-                self.dispatcher.answered(group)
+                self.dispatcher.answered(group, self.now)
                 self.dispatcher.loaded(group, load.stage, load.fit, 1.0)
         for group in tuple(self.saved):
             if not self.held.get(group) and group not in self.loads:
@@ -104,7 +104,7 @@ class Workers:
         has_lanes = self._has_lanes(group, task)
         del self.held[group][task]
         if not has_lanes and not self.held[group]:
-            self.dispatcher.answered(group)
+            self.dispatcher.answered(group, self.now)
         self._tell_saved(group)
         if not has_lanes and task.strand % 2:
             self.dispatcher.made(group, task, 1.0)

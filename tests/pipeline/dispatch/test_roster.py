@@ -5,7 +5,7 @@ import random
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, random_phases
+from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, random_phases
 
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -26,7 +26,7 @@ def test_no_worker_has_a_device_that_left_whatever_the_plan(
     """A plan may have been made before the device left, and its other devices may join again."""
     rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
     plans = [random_phases(rng, STAGES, devices, n_items, p_split) for _ in range(3)]
-    dispatcher = GroupScheduler(plans[0], STAGES)
+    dispatcher = GroupScheduler(plans[0], STAGES, policy=any_policy(seed))
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, plans=plans, p_change=0.2)
     try:
         played.go()

@@ -5,7 +5,7 @@ import random
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode, random_phases
+from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.actions import StartWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
@@ -25,6 +25,7 @@ def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devic
         rng.choice(plans[1:3]),
         STAGES,
         batch={0: BatchRule(rng.choice([1, 3]))},
+        policy=any_policy(seed),
         copyable=rng.choice([(), (0, 1)]),
     )
     played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, p_slow=0.3, plans=plans)

@@ -120,7 +120,5 @@ def test_settings_without_effect_are_told(folder: Path) -> None:
     assert "does nothing without a negative_prompt" in said
     assert "may change the last bits" in said
     assert "no declared output" in said
-    dealt = spec_of(folder, f"  - {{name: a, {OPEN}}}", "schedule: {policy: 'pull:4'}")
-    assert "pull:4 is pull here" in dealt.notes[0]
     quiet = spec_of(folder, f"  - {{name: a, {OPEN}, call: {{true_cfg_scale: 4.0, negative_prompt: ' '}}}}")
     assert quiet.notes == ()

@@ -11,6 +11,8 @@ import yaml
 
 from evenload.pipeline.seeds import item_seed
 
+POLICIES = ("measured", "pull:3", "guided", "factoring:weighted", "static:proportional")
+
 STAGES = '''
 import asyncio
 import hashlib
@@ -184,6 +186,7 @@ def document(steps: list[Step]) -> dict[str, Any]:
         "version": 1,
         "job": {"name": "graph", "inputs": {"jsonl": "rows.jsonl"}, "seed": 3},
         "devices": "cpu*2",
+        "schedule": {"policy": random.Random(repr(steps)).choice(POLICIES)},
         "stages": stages,
         "errors": {"max_error_rate": 1.0},
         "report": {"html": False, "trace": False},

@@ -13,6 +13,7 @@ from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Span
 from evenload.executor.loop.control import ask
 from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.dispatch.device_group import AHEAD
 from evenload.pipeline.run import device_changes
 from evenload.pipeline.run.device_changes import DeviceChanges
 
@@ -56,7 +57,7 @@ def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None])
         allowed.write_text("40")
         until(lambda: sum(isinstance(event, Span) for event in seen[n_before:]) >= 5, "five tasks more")
         later = [event.device for event in seen[n_before:] if isinstance(event, Span)]
-        assert later.count("cpu:1") <= 1  # what it had when it was drained
+        assert later.count("cpu:1") <= 1 + AHEAD  # what it had when it was drained
         assert ask(tmp_path / "run", "add", ["cpu:1"]) == ["cpu:0", "cpu:1"]
     finally:
         allowed.write_text("80")

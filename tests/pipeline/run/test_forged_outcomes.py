@@ -11,7 +11,7 @@ from forged_outcomes import PIECE, TASKS, forged
 
 from evenload.executor.task.answer import Answer
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.device_group import HeldTasks
+from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     GIVE,
@@ -45,36 +45,43 @@ def done(task: StageTask) -> OrderOutcome:
     return OrderOutcome("done", task.stage, task, outputs, files, ("n",), start_s=1.0, stop_s=2.0)
 
 
+def holding(running=(), saving=(), has_lanes: bool = False) -> DeviceGroup:
+    lanes = {0, 1} if has_lanes else set()
+    return DeviceGroup(
+        "d0", ("d0",), running=dict.fromkeys(running, 0.0), saving=set(saving), with_lanes=lanes
+    )
+
+
 def inputs(task: StageTask) -> TaskInputs:
     return TaskInputs(task, {}, Item(task.strand, "x", 0, None))
 
 
-GOOD: list[tuple[Order, HeldTasks, list[OrderOutcome]]] = [
-    (Order(LOAD, 1), HeldTasks(), [OrderOutcome("loaded", 1, parked={0: 0.5}, how="unparked", peak_bytes=9)]),
-    (Order(LOAD, 1), HeldTasks(), [OrderOutcome("memory", 1, error=("E", "no", ""))]),
-    (Order(RUN, 0, inputs=(inputs(TASKS[0]),)), HeldTasks(TASKS[:1]), [done(TASKS[0])]),
+GOOD: list[tuple[Order, DeviceGroup, list[OrderOutcome]]] = [
+    (Order(LOAD, 1), holding(), [OrderOutcome("loaded", 1, parked={0: 0.5}, how="unparked", peak_bytes=9)]),
+    (Order(LOAD, 1), holding(), [OrderOutcome("memory", 1, error=("E", "no", ""))]),
+    (Order(RUN, 0, inputs=(inputs(TASKS[0]),)), holding(TASKS[:1]), [done(TASKS[0])]),
     (
         Order(RUN, 0, inputs=(inputs(TASKS[0]), inputs(TASKS[1]))),
-        HeldTasks(TASKS[:2]),
+        holding(TASKS[:2]),
         [OrderOutcome("made", 0, TASKS[0], how="equal, 1.5x as fast"), done(TASKS[1]), done(TASKS[0])],
     ),
-    (Order(RUN, 1, inputs=(inputs(TASKS[2]),)), HeldTasks(TASKS[2:], TASKS[:1], True), [done(TASKS[0])]),
-    (Order(WAIT), HeldTasks((), TASKS[:1]), [OrderOutcome("failed", 0, TASKS[0], error=("E", "x", "tb"))]),
-    (Order(WAIT), HeldTasks(TASKS), []),
+    (Order(RUN, 1, inputs=(inputs(TASKS[2]),)), holding(TASKS[2:], TASKS[:1], True), [done(TASKS[0])]),
+    (Order(WAIT), holding((), TASKS[:1]), [OrderOutcome("failed", 0, TASKS[0], error=("E", "x", "tb"))]),
+    (Order(WAIT), holding(TASKS), []),
     (
         Order(KEYS, 0, inputs=(inputs(TASKS[0]), inputs(TASKS[1]))),
-        HeldTasks(TASKS[:2]),
+        holding(TASKS[:2]),
         [
             OrderOutcome("keyed", 0, TASKS[0], key="[3,4]"),
             OrderOutcome("keyed", 0, TASKS[1], error=("E", "", "")),
         ],
     ),
 ]  # fmt: skip
-REMOTE: list[tuple[Order, HeldTasks, list[OrderOutcome]]] = [
-    (Order(LOOK), HeldTasks(), [OrderOutcome("site", 0, site=SiteReport(lacks={1: ("a",)}))]),
-    (Order(GIVE), HeldTasks(), [OrderOutcome("site", 0, site=SiteReport(has_run_folder=False))]),
-    (Order(WAIT), HeldTasks(TASKS), [OrderOutcome("piece", 0, piece=PIECE)]),
-    (Order(RUN, 1, inputs=(inputs(TASKS[2]),)), HeldTasks(TASKS[2:3]), [OrderOutcome("lacks", 1, TASKS[2])]),
+REMOTE: list[tuple[Order, DeviceGroup, list[OrderOutcome]]] = [
+    (Order(LOOK), holding(), [OrderOutcome("site", 0, site=SiteReport(lacks={1: ("a",)}))]),
+    (Order(GIVE), holding(), [OrderOutcome("site", 0, site=SiteReport(has_run_folder=False))]),
+    (Order(WAIT), holding(TASKS), [OrderOutcome("piece", 0, piece=PIECE)]),
+    (Order(RUN, 1, inputs=(inputs(TASKS[2]),)), holding(TASKS[2:3]), [OrderOutcome("lacks", 1, TASKS[2])]),
 ]  # fmt: skip
 
 
@@ -93,8 +100,8 @@ def test_what_workers_say_is_believed() -> None:
     for order, held, outcomes in REMOTE:
         assert check(is_remote=True).fault_of(answer([outcomes]), order, held) == ""
         assert check(is_remote=False).fault_of(answer([outcomes]), order, held)
-    assert check(is_remote=False).fault_of(answer([None]), Order(RUN), HeldTasks())
-    assert check(is_remote=False).fault_of(answer([]), Order(RUN), HeldTasks()) == ""
+    assert check(is_remote=False).fault_of(answer([None]), Order(RUN), holding())
+    assert check(is_remote=False).fault_of(answer([]), Order(RUN), holding()) == ""
 
 
 WRONG: dict[str, tuple[int, Any]] = {

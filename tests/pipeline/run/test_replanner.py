@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
+from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
@@ -57,7 +58,7 @@ class Voyage:
         self.dispatcher.up(group)
         self.dispatcher.loaded(group, stage, Fit())
         for _ in range(n):
-            task = min(self.dispatcher.waiting.of(stage))
+            task = min(list(self.dispatcher.waiting[stage]))
             self.dispatcher.withdraw({task.strand})
             self.dispatcher.ended(group, task, seconds)
             self.dispatcher.go_on(self.flow.done(task, {}))
@@ -112,17 +113,18 @@ def test_the_last_tasks_of_a_stage_have_a_place_when_their_worker_ends() -> None
     voyage = Voyage("swap")
     for device, n in (("d0", 33), ("d1", 33), ("d2", 33)):
         voyage.work(device, 0, n, 5.0)
-    (task,) = voyage.dispatcher.waiting.of(0)
+    (task,) = list(voyage.dispatcher.waiting[0])
     voyage.dispatcher.withdraw({task.strand})
     voyage.dispatcher.up("d3")
-    voyage.dispatcher.groups["d3"].take([task], voyage.now)
+    voyage.dispatcher.groups["d3"].take(RunTasks("d3", (task,), "next in line"))
+    voyage.dispatcher.groups["d3"].send(voyage.now)
     voyage.there.remove("d0")
     voyage.dispatcher.drain("d0")
     voyage.look(1.0)
-    assert not voyage.dispatcher.waiting.of(0)
+    assert not list(voyage.dispatcher.waiting[0])
     assert len(voyage.replanner.made) == 1
     voyage.dispatcher.end_slow("d3", EndWorker("d3", "was killed", alone=(task,)))
-    assert voyage.dispatcher.waiting.of(0) == [task]
+    assert list(voyage.dispatcher.waiting[0]) == [task]
     assert voyage.dispatcher.why_stuck() is None
 
 

@@ -152,7 +152,7 @@ def test_the_dispatcher_says_what_is_wanted_again_and_knows_what_comes_back_quic
     (action,) = [one for one in dispatcher.decide(0.0) if one.group == "d0"]
     assert isinstance(action, LoadStage)
     assert (action.stage, action.later) == (1, (0,))
-    dispatcher.answered("d0")
+    dispatcher.answered("d0", 0.0)
     dispatcher.loaded("d0", 1, Fit(), 1.0, {0: 0.5})
     # More than its share, and d1 does it: it would only be exchanged for the scores again.
     assert not [one for one in dispatcher.decide(2.0) if one.group == "d0"]

@@ -111,7 +111,7 @@ class RunRequest:
 @click.argument("job", type=PATH, required=False)
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job file.")
 @click.option(
-    "--policy", help="measured: the last items go to the faster devices | pull: to whoever is free."
+    "--policy", help="measured: the last items go to the faster devices | pull: to whoever is free | ..."
 )
 @click.option("--backend", help="process | ray (a cluster) | inline (to debug with); wins over the job file.")
 @click.option("-o", "--out", type=PATH, help="The run folder; wins over the job file.")

@@ -2,21 +2,16 @@
 
     choose(group, stage, now) ──► the task that an idle group runs, too ──► ended(group, task) ──► is it over?
 
-A policy sees a stage as it sees a map: groups are its devices, and each task that one runs is a chunk of one
-item. Its answer is the policy's own; here it is only asked.
+Each task that a group runs is a chunk of one item to the policy, which is only asked here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from evenload.balance.policy import Ask, Copy, Hold, Policy
-from evenload.balance.policy.base import checked
-from evenload.balance.policy.device_state import DeviceState
-from evenload.balance.policy.estimate import Cost, CostEstimate
+from evenload.balance.policy import Ask, Copy, Hold
 from evenload.balance.policy.in_flight import ChunkInFlight
 from evenload.pipeline.dispatch.course.strand import StageTask
 from evenload.pipeline.dispatch.device_group import DeviceGroup
-
-LAUNCH_S = 0.005  # of an order and its answer: what is late by a few of these is not worth a copy
+from evenload.pipeline.dispatch.stage_policy import StagePolicy, as_device
 
 
 class Copies:
@@ -29,7 +24,7 @@ class Copies:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: StagePolicy,
         stages: Collection[int],
         may_run: Callable[[DeviceGroup, StageTask], bool],
     ):
@@ -47,11 +42,10 @@ class Copies:
         others  those that run one task of it, and nothing else
         load_s  seconds until ``group`` has the model
         """
-        mine = _as_device(group, stage, load_s)
-        devices, first = [mine], dict[StageTask, ChunkInFlight]()
+        devices, first = [as_device(group, stage, load_s)], dict[StageTask, ChunkInFlight]()
         tasks: list[StageTask] = []
         for one in sorted(others, key=lambda one: next(iter(one.running.values()))):
-            device = _as_device(one, stage)
+            device = as_device(one, stage)
             devices.append(device)
             ((task, since_s),) = one.running.items()
             if self.is_done_elsewhere(one, task):
@@ -67,8 +61,8 @@ class Copies:
             first.setdefault(task, chunk)
         if not tasks:
             return None
-        ask = Ask(mine, devices, now, 0, 0, 0.0, n_in_flight=len(tasks), is_all_dealt=True)
-        _, answer = checked(self._policy.step(self._policy.init(), ask), self._policy, ask)
+        ask = Ask(devices[0], devices, now, 0, 0, 0.0, n_in_flight=len(tasks), is_all_dealt=True)
+        answer = self._policy.step(ask, stage)
         if isinstance(answer, Copy):
             return tasks[answer.chunk.number]
         if isinstance(answer, Hold) and answer.until is not None:
@@ -118,10 +112,3 @@ class Copies:
     def forget_wake(self) -> None:
         """All idle groups are about to ask again."""
         self._until_s.clear()
-
-
-def _as_device(group: DeviceGroup, stage: int, load_s: float = 0.0) -> DeviceState:
-    """What a policy should know of ``group``, as a device for items of ``stage``."""
-    item_s = group.item_s.get(stage)
-    estimate = CostEstimate(None if item_s is None else Cost(load_s + LAUNCH_S, max(item_s, 1e-12)))
-    return DeviceState(group.id, estimate=estimate, is_up=True)

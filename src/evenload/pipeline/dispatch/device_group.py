@@ -1,12 +1,18 @@
 """A group of devices with one worker, as the dispatcher sees it."""
 
+from collections import deque
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, field, fields
 
 from evenload.executor.supervisor.back_off import BackOff
+from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
+
+# Orders that a worker has beside the one that it works at, so that it need not wait for the next, if each of
+# them takes no longer than that: what takes longer is better to be had back.
+AHEAD, SHORT_S = 3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +26,6 @@ class Assignment:
     is_help: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTasks:
-    """The tasks that a worker has.
-
-    running, saving  those to be computed, and those whose files are on their way to the disk
-    has_lanes        it may answer an order before the order's tasks are over
-    """
-
-    running: Collection[StageTask] = ()
-    saving: Collection[StageTask] = ()
-    has_lanes: bool = False
-
-    def has(self, task: StageTask | None) -> bool:
-        return task in self.running or task in self.saving
-
-
 @dataclass(slots=True)
 class DeviceGroup:
     """The state of one worker and its devices, as the dispatcher knows it.
@@ -45,6 +35,9 @@ class DeviceGroup:
     with_lanes  stages whose tasks may be over long after the order that began them
     parked      stages whose model waits in host memory -> seconds until it is back
     running     task -> since when
+    ahead       orders that its worker has and begins one after the other, once it has answered this one
+    share       orders that it is given after those, as they are part of what it took at once
+    n_unbegun   tasks of both
     saving      tasks that are computed, whose files are on their way to the disk
     extra       of both, those that count for nothing else: another group runs them as well, or has done them
     batch       stage -> most items in one call, where that is not what the job file says
@@ -66,6 +59,9 @@ class DeviceGroup:
     loading: int | None = None
     loading_since_s: float = 0.0
     running: dict[StageTask, float] = field(default_factory=dict)
+    ahead: deque[RunTasks] = field(default_factory=deque)
+    share: deque[RunTasks] = field(default_factory=deque)
+    n_unbegun: int = 0
     saving: set[StageTask] = field(default_factory=set)
     extra: set[StageTask] = field(default_factory=set)
     batch: dict[int, int] = field(default_factory=dict)
@@ -93,10 +89,19 @@ class DeviceGroup:
         """Whether the group is not lost, and refuses no stage."""
         return self.state != "lost" and not self.refused
 
+    def is_meant_for(self, stage: int) -> bool:
+        """Whether the plan has it work at ``stage``, more than to help."""
+        return any(one.stage == stage and not one.is_help for one in self.assignments)
+
     @property
     def is_working(self) -> bool:
         """Something of it is not over yet."""
         return self.is_ordered or bool(self.running) or bool(self.saving)
+
+    @property
+    def is_busy(self) -> bool:
+        """Something of it is not over yet, or its worker is about to come."""
+        return self.is_working or self.state == "starting"
 
     @property
     def mean_item_s(self) -> float:
@@ -106,11 +111,46 @@ class DeviceGroup:
     def may_start(self, now: float) -> bool:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
 
-    def take(self, tasks: Collection[StageTask], now: float) -> None:
-        """Note that the worker of the group is given an order with ``tasks``."""
-        self.is_ordered = True
-        self.running.update(dict.fromkeys(tasks, now))
-        self._count(tasks, 1)
+    @property
+    def unbegun(self) -> list[StageTask]:
+        """The tasks of orders that its worker has not begun: all of one stage, and there may be many."""
+        return [task for order in (*self.ahead, *self.share) for task in order.tasks]
+
+    def take(self, order: RunTasks) -> None:
+        """Note that the tasks of ``order`` are its own from now on."""
+        self.share.append(order)
+        self.n_unbegun += len(order.tasks)
+        self._count(order.tasks, 1)
+
+    def recall(self) -> list[StageTask]:
+        """Take back what its worker does not have, and return it."""
+        tasks = [task for order in self.share for task in order.tasks]
+        self.share.clear()
+        self.n_unbegun -= len(tasks)
+        return tasks
+
+    def send(self, now: float) -> list[RunTasks]:
+        """Note that its worker gets what is due of its share: one order to begin, and some ahead."""
+        sent = list[RunTasks]()
+        while self.share and (not self.is_ordered or len(self.ahead) < self._n_ahead(self.share[0])):
+            order = self.share.popleft()
+            self.ahead.append(order)
+            if not self.is_ordered:
+                self.go_on(now)
+            sent.append(order)
+        return sent
+
+    def _n_ahead(self, order: RunTasks) -> int:
+        item_s = self.item_s.get(order.tasks[0].stage)
+        return AHEAD if item_s is not None and item_s * len(order.tasks) <= SHORT_S else 0
+
+    def go_on(self, now: float) -> None:
+        """Note that its worker has answered, and begins what it has ahead."""
+        self.is_ordered = bool(self.ahead)
+        if self.ahead:
+            order = self.ahead.popleft()
+            self.running.update(dict.fromkeys(order.tasks, now))
+            self.n_unbegun -= len(order.tasks)
 
     def give_back(self, tasks: Collection[StageTask]) -> None:
         """Note that ``tasks`` wait again: they are no part of its share of the plan that is done."""
@@ -139,25 +179,31 @@ class DeviceGroup:
         """How many tasks of ``stage`` it runs."""
         return sum(task.stage == stage for task in self.running)
 
+    def unbegun_of(self, stage: int) -> int:
+        """How many tasks of ``stage`` it has and has not begun."""
+        first = next(iter(self.ahead or self.share), None)
+        return self.n_unbegun if first is not None and first.tasks[0].stage == stage else 0
+
     def free_s(self, stage: int, now: float) -> float:
         """When it may be through with what it runs, at the pace of ``stage``."""
         if not self.running:
             return now
-        fit = self.resident.get(stage)
-        n_after_another = 1 if fit is not None and fit.in_flight > 1 else len(self.running)
+        fit, n_all = self.resident.get(stage), len(self.running) + self.n_unbegun
+        n_after_another = 1 if fit is not None and fit.in_flight > 1 else n_all
         return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
 
-    def held(self) -> HeldTasks:
-        """Return the tasks that its worker has."""
-        return HeldTasks(frozenset(self.running), frozenset(self.saving), bool(self.with_lanes))
+    def has(self, task: StageTask | None) -> bool:
+        """Whether its worker has begun ``task``, and may still say what came of it."""
+        return task in self.running or task in self.saving
 
     def reset(self) -> None:
         """Forget what the worker of the group held: it is gone."""
-        self.running.clear()
+        for held in (self.running, self.ahead, self.share):
+            held.clear()
         self.saving.clear()
         self.extra.clear()
         self.resident.clear()
         self.with_lanes.clear()
         self.parked.clear()
         self.loading = None
-        self.is_ordered = False
+        self.is_ordered, self.n_unbegun = False, 0

@@ -12,17 +12,18 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from evenload.balance.policy import Measured, Policy, policy_from_name
+from evenload.balance.policy import Policy
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
 from evenload.pipeline.dispatch.copies import Copies
-from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule, Lead
 from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
 from evenload.pipeline.dispatch.roster import GroupRoster
+from evenload.pipeline.dispatch.stage_policy import StagePolicy
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
@@ -33,7 +34,8 @@ class GroupScheduler:
 
     stages    their names, in order
     queue     most tasks that wait for a stage beside the one before it
-    policy    by which the last tasks are left to faster groups, and copied; or its name
+    policy    by which tasks are shared out, left to others, and copied; or its name
+    speeds    device -> relative speed, by which a policy may share out tasks
     copyable  stages whose tasks two groups may run at once
     fits      ways to hold each stage that may be tried when memory runs out, in their order
     oom       what is tried then: smaller_in_flight, next_fit, other_device
@@ -54,6 +56,7 @@ class GroupScheduler:
         *,
         queue: int = 8,
         policy: Policy | str = "measured",
+        speeds: Mapping[str, float] | None = None,
         copyable: Collection[int] = (),
         fits: Mapping[str, Sequence[str]] | None = None,
         oom: Sequence[str] = (),
@@ -70,10 +73,10 @@ class GroupScheduler:
         self.is_once_only = self._suspects.is_once_only
         self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
         self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
-        policy = policy_from_name(policy)
-        self.is_measured = isinstance(policy, Measured)
-        self.copies = Copies(policy, copyable, self._may_run_copy)
-        self._chooser = WorkChooser(self._state, queue, self.is_measured)
+        stage_policy = StagePolicy(policy, speeds or {})
+        self.is_measured = stage_policy.is_measured
+        self.copies = Copies(stage_policy, copyable, self._may_run_copy)
+        self._chooser = WorkChooser(self._state, queue, stage_policy)
         self.stages, self.groups = self._state.stages, self._state.groups
         self._roster = GroupRoster(self.groups, barred or {})
         self.drained = self._roster.drained
@@ -113,24 +116,37 @@ class GroupScheduler:
 
     def withdraw(self, strands: Collection[int]) -> list[StageTask]:
         """Take out the tasks of ``strands`` that wait, and return them."""
+        for group in self.groups.values():
+            self._put_back(group, group.recall())
         return [*self.waiting.remove(strands), *self._suspects.remove(strands)]
 
     # --- decisions --------------------------------------------------------------------------------
 
     def decide(self, now: float, *, deals: bool = True) -> list[Action]:
         """What is to be done now. With ``deals`` False nothing new is begun."""
-        actions: list[Action] = []
+        is_any_idle = any(group.state == "up" and not group.is_working for group in self.groups.values())
+        if not deals or (self.is_measured and is_any_idle and not len(self.waiting)):
+            for group in self.groups.values():
+                self._put_back(group, group.recall())
         if not deals:
-            return actions
+            return []
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
             self.add(self._suspects.release())
         self.waiting.stamp(now)
         self.copies.forget_wake()
+        actions = self._deal(now)
+        if not actions and len(self.waiting) and not any(one.is_busy for one in self.groups.values()):
+            self._chooser.may_leave = False  # to others who do not take it
+            actions = self._deal(now)
+            self._chooser.may_leave = True
+        return actions
+
+    def _deal(self, now: float) -> list[Action]:
+        actions: list[Action] = []
         for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
-            if group.state == "up" and not group.is_ordered and not group.is_draining:
-                action = self._order(group, now)
-                if action is not None:
-                    actions.append(action)
+            if group.state == "up" and not group.is_draining:
+                action = None if group.is_ordered or group.share else self._order(group, now)
+                actions += group.send(now) if action is None else [action]
         for group in self.groups.values():
             if group.may_start(now):
                 actions += self._activate(group, now)
@@ -143,6 +159,7 @@ class GroupScheduler:
         return min((seconds for seconds in due if seconds > 0), default=None)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
+        """Have ``group`` load a stage, or take a share of its tasks."""
         assignment = self._work(group, now)
         if assignment is None and (action := self._copy(group, now)) is not None:
             return action
@@ -157,10 +174,23 @@ class GroupScheduler:
             return None
         if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
             return None
-        tasks = tuple(self._state.take(group, assignment, lead, n_free))
-        group.take(tasks, now)
-        most = self.batch_of(group.id, assignment.stage)
-        return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
+        n_left, most = 0, self.batch_of(group.id, assignment.stage)
+        if self._runs_in_turn(assignment, lead):
+            n_left = self._chooser.n_to_take(group, assignment, now)
+        while True:
+            tasks = tuple(self._state.take(group, assignment, lead, n_free))
+            group.take(RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks))
+            n_left -= len(tasks)
+            lead = self._state.lead(group, assignment, now) if n_left > 0 else None
+            if lead is None or not self._runs_in_turn(assignment, lead):
+                return None
+
+    def _runs_in_turn(self, assignment: Assignment, lead: Lead) -> bool:
+        """Whether a worker may have tasks behind that of ``lead``, or have it behind others, none begun."""
+        is_alone = lead.asks or self._suspects.is_single(lead.task) or self.is_once_only(lead.task)
+        is_next_known = not (self.is_measured and self.waiting.is_by_priority)  # a higher one may come
+        is_any_for_all = not self.waiting.avoid  # else each look is at all that waits
+        return assignment.fit.in_flight == 1 and is_next_known and is_any_for_all and not is_alone
 
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
@@ -178,8 +208,8 @@ class GroupScheduler:
             if not is_there:
                 return self._state.load(group, assignment, now)
             self.copies.begin(task, group, others)
-            group.take([task], now)
-            return RunTasks(group.id, (task,), "a copy: its device needs long")
+            group.take(RunTasks(group.id, (task,), "a copy: its device needs long"))
+            return group.send(now)[0]
         return None
 
     def _may_run_copy(self, group: DeviceGroup, task: StageTask) -> bool:
@@ -243,10 +273,6 @@ class GroupScheduler:
         """Tasks that run there, and since when."""
         return dict(self.groups[group_id].running)
 
-    def held_by(self, group_id: str) -> HeldTasks:
-        """The tasks that its worker has."""
-        return self.groups[group_id].held()
-
     def is_waiting(self, group_id: str, stage: int) -> bool:
         """Whether items of ``stage`` wait there, many at a time."""
         fit = self.groups[group_id].resident.get(stage)
@@ -278,8 +304,9 @@ class GroupScheduler:
         """Note that the worker of a group is ready for orders."""
         self.groups[group_id].state = "up"
 
-    def answered(self, group_id: str) -> None:
-        self.groups[group_id].is_ordered = False
+    def answered(self, group_id: str, now: float) -> None:
+        """Note that its worker has answered an order, and begins the next one that it has."""
+        self.groups[group_id].go_on(now)
 
     def loaded(
         self,
@@ -304,11 +331,11 @@ class GroupScheduler:
             lower_in_flight(group, stage, n_lanes)
         group.loading = None
         if gives_keys:
-            self.waiting.ask_keys(stage)
+            self.waiting[stage].ask_keys()
 
     def keyed(self, group_id: str, task: StageTask, key: str | None) -> None:
         """What must be equal in its batch, as its stage's class says; None: the task runs alone."""
-        self.waiting.learn_key(task, key)
+        self.waiting[task.stage].learn(task, key)
         self.again(group_id, task)
 
     def refused(self, group_id: str, stage: int, why: str) -> None:
@@ -353,6 +380,11 @@ class GroupScheduler:
     def out_of_memory(self, group_id: str, task: StageTask) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
+        self._put_back(group, group.recall())
+        fit = group.resident.get(task.stage)
+        if fit is not None and fit != group.lowered.get(task.stage, fit):
+            self.again(group_id, task)
+            return "what is tried already"  # the worker had it before that
         n_together, fits = self.batch_of(group_id, task.stage), self._fits.get(self.stages[task.stage], ())
         elsewhere = functools.partial(self._elsewhere, group, task)
         said = try_less(group, task.stage, n_together, self._oom, fits, elsewhere)
@@ -380,7 +412,7 @@ class GroupScheduler:
         again, given_up = self._suspects.after_loss(group.running, group.saving, blames=blames)
         stage = group.loading
         is_early = not group.running
-        self._put_back(group, again)
+        self._put_back(group, [*again, *group.unbegun])
         if is_early and group.back_off.died(how, now, said=said, building=stage):
             assert stage is not None
             group.refused[stage] = f"its worker {how} while it loaded the model{said}"
@@ -404,11 +436,14 @@ class GroupScheduler:
             return None
         return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
 
-    def restart(self, group_id: str) -> list[StageTask]:
-        """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up."""
+    def restart(self, group_id: str, failed: Collection[StageTask] = ()) -> list[StageTask]:
+        """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up.
+
+        failed  of its tasks, those that are over with that
+        """
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
-        self._put_back(group, again)
+        self._put_back(group, [*again, *(task for task in group.unbegun if task not in failed)])
         given_up = self._without_copies(group, given_up)
         group.reset()
         group.state = "off"
@@ -426,7 +461,7 @@ class GroupScheduler:
         group.give_back(order.later)
         self._suspects.hold(self._without_copies(group, order.later))
         self._suspects.separate(order.alone)
-        return failed, self.restart(group_id)
+        return failed, self.restart(group_id, order.failed)
 
     def leave(self, device: str, why: str) -> None:
         """``device`` is there no more, until it joins."""
@@ -435,6 +470,9 @@ class GroupScheduler:
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""
         self._roster.drain(device)
+        for group in self.groups.values():
+            if group.is_draining:
+                self._put_back(group, group.recall())
 
     def join(self, device: str, barred: Collection[int] = ()) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from evenload.pipeline.dispatch.actions import LoadStage
 from evenload.pipeline.dispatch.assignments import streaming_stages
@@ -15,7 +16,7 @@ from evenload.pipeline.stage_graph import StageGraph, chain
 
 @dataclass(frozen=True, slots=True)
 class DispatchView:
-    """All groups as they are at one moment, and of each stage: tasks that wait, and that workers have.
+    """All groups as they are at one moment, and of each stage: tasks that nobody has begun, and the others.
 
     over     stages of which nothing is left, nor will come
     gone     devices that take no part any more: they were drained, or left
@@ -71,8 +72,8 @@ class FleetState:
         return DispatchView(
             self.stages,
             tuple(group.snapshot() for group in self.groups.values()),
-            tuple(map(self.waiting.count, numbers)),
-            tuple(map(self.tasks_on, numbers)),
+            tuple(len(self.waiting[one]) + self._unbegun_of(one) for one in numbers),
+            tuple(self.tasks_on(one) - self._unbegun_of(one) for one in numbers),
             frozenset(filter(self.is_over, numbers)),
             frozenset(gone),
         )
@@ -80,21 +81,25 @@ class FleetState:
     @property
     def n_running(self) -> int:
         """Tasks that a worker has; their results are not known yet."""
-        return sum(len(g.running) + len(g.saving) - len(g.extra) for g in self.groups.values())
+        return sum(len(g.running) + len(g.saving) + g.n_unbegun - len(g.extra) for g in self.groups.values())
 
     def tasks_on(self, stage: int) -> int:
         """How many of these a worker has."""
         tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
         extra = (task for group in self.groups.values() if group.extra for task in group.extra)
-        return sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
+        n_begun = sum(task.stage == stage for task in tasks) - sum(task.stage == stage for task in extra)
+        return n_begun + self._unbegun_of(stage)
+
+    def _unbegun_of(self, stage: int) -> int:
+        return sum(group.unbegun_of(stage) for group in self.groups.values())
 
     def is_over(self, stage: int) -> bool:
         """Is nothing left of it, and will nothing come?"""
-        return not self.waiting.count(stage) and not self.tasks_on(stage) and not self.is_fed(stage)
+        return not len(self.waiting[stage]) and not self.tasks_on(stage) and not self.is_fed(stage)
 
     def batch_of(self, group_id: str, stage: int) -> int:
         """Most items in one call there."""
-        return self.groups[group_id].batch.get(stage, self.waiting.rule(stage).most)
+        return self.groups[group_id].batch.get(stage, self.waiting[stage].rule.most)
 
     def n_free(self, group: DeviceGroup, assignment: Assignment) -> int:
         """How many tasks may be given to ``group`` now, beside those that it runs.
@@ -106,7 +111,7 @@ class FleetState:
         if not fit.is_waiting:
             return fit.in_flight - group.n_computing
         n_holders = self._n_holding(stage)
-        is_plenty = n_holders <= 1 or self.waiting.count(stage) > 2 * n_holders * fit.in_flight
+        is_plenty = n_holders <= 1 or len(self.waiting[stage]) > 2 * n_holders * fit.in_flight
         n_ahead = max(1, fit.in_flight // 4) if is_plenty else 0
         return fit.in_flight + n_ahead - group.running_of(stage)
 
@@ -133,13 +138,13 @@ class FleetState:
         stage, n_most = assignment.stage, self._most(group, assignment)
         if assignment.fit.is_waiting:
             n_most = n_free
-        if not self.waiting.rule(stage).max_wait_s or not self.is_growing(stage):
-            n_most = min(n_most, -(-self.waiting.count(stage) // max(1, self._n_holding(stage))))
+        if not self.waiting[stage].rule.max_wait_s or not self.is_growing(stage):
+            n_most = min(n_most, -(-len(self.waiting[stage]) // max(1, self._n_holding(stage))))
         return self.waiting.take(group.id, stage, lead, n_most)
 
     def n_ripe(self, stage: int, now: float) -> int:
         """Tasks of ``stage`` that wait for a worker, and not for others to go with."""
-        return self.waiting.n_ripe(stage, now, is_growing=self.is_growing(stage))
+        return self.waiting[stage].n_ripe(now, is_growing=self.is_growing(stage))
 
     def may_load(self, group: DeviceGroup, assignment: Assignment) -> bool:
         """Does nothing run there but items that wait, of stages that stay?"""
@@ -150,7 +155,7 @@ class FleetState:
         """Have ``group`` load a stage, beside those that the plan holds at the same time."""
         keep = _kept_beside(group, assignment)
         gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
-        later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self.is_fed(stage))
+        later = tuple(stage for stage in sorted(gone) if len(self.waiting[stage]) or self.is_fed(stage))
         group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
         group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
         group.with_lanes.intersection_update(keep)
@@ -170,26 +175,26 @@ class FleetState:
         item_s = sum(known) / len(known) if known else self._item_s.get(stage)
         if not holders or item_s is None:
             return True
-        without_s = self.waiting.count(stage) * item_s / sum(one.resident[stage].in_flight for one in holders)
+        without_s = len(self.waiting[stage]) * item_s / sum(one.resident[stage].in_flight for one in holders)
         return without_s > self.load_s_of(group, stage) + group.item_s.get(stage, item_s)
 
     def load_s_of(self, group: DeviceGroup, stage: int) -> float:
         """Seconds until ``group``, which does not have the model, would have it."""
         return group.parked.get(stage, self.load_s.get(stage, 0.0))
 
-    def is_full_after(self, stage: int, queue: int, now: float) -> bool:
-        """Do ``queue`` tasks wait, or soon will, for a stage that takes from ``stage``, or a whole batch?
+    def room_after(self, stage: int, queue: int, now: float) -> float:
+        """How many more tasks of ``stage`` may begin until ``queue``, or a whole batch, wait for a later one.
 
         Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
         is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
         coming = self.tasks_on(stage) - self._n_waiting(stage)
-        return any(
-            self.n_ripe(later, now) + coming
-            >= max(queue, self.waiting.rule(later).most, 2 * self._n_waiting(later))
-            and self._is_taken(later)
+        rooms = [
+            max(queue, self.waiting[later].rule.most, 2 * self._n_waiting(later)) - self.n_ripe(later, now)
             for later in self.graph.next[stage]
-        )
+            if self._is_taken(later)
+        ]
+        return min(rooms, default=inf) - coming
 
     def _n_waiting(self, stage: int) -> int:
         """How many tasks of ``stage`` can be under way at once, where its items wait."""
@@ -199,14 +204,12 @@ class FleetState:
     def _is_taken(self, stage: int) -> bool:
         """Can a group that is meant to work at ``stage`` run some of what waits for it?"""
         return any(
-            self.could_take(group, stage)
-            for group in self.groups.values()
-            if any(one.stage == stage and not one.is_help for one in group.assignments)
+            self.could_take(group, stage) for group in self.groups.values() if group.is_meant_for(stage)
         )
 
     def could_take(self, group: DeviceGroup, stage: int) -> bool:
         """Can ``group`` run some of what waits for ``stage``, or what may come if nothing does?"""
-        is_empty = not self.waiting.count(stage)
+        is_empty = not len(self.waiting[stage])
         return self._could_do(group, stage) and (is_empty or self.waiting.has_for(group.id, stage))
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
@@ -230,42 +233,51 @@ class FleetState:
     def is_planned_elsewhere(self, group: DeviceGroup, stage: int) -> bool:
         """Another that can is meant to do it. One task that may not run there is reason enough to help."""
         return not self.waiting.avoid and any(
-            assignment.stage == stage and not assignment.is_help
+            other is not group and other.is_meant_for(stage) and self._could_do(other, stage)
             for other in self.groups.values()
-            if other is not group and other.state != "lost" and not other.is_draining
-            if stage not in other.refused
-            for assignment in other.assignments
         )
 
-    def is_too_slow(self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float) -> bool:
-        """Would the others be done with all that is ready before ``group`` was done with one of it?
+    def is_too_slow(
+        self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float, n: int = 1
+    ) -> bool:
+        """Would the others be done with all that is ready before ``group`` was done with ``n`` of it?
 
-        That is so if as many items as are ready fit, one after the other on each, into the time of one here.
+        That is so if as many items as are ready fit, one after the other on each, into that of ``n`` here.
         """
-        mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
+        mine_s, n_ready = group.item_s.get(stage), len(self.waiting[stage])
         others = [g for g in holders if g.item_s.get(stage)]
         if mine_s is None or not others or self.is_fed(stage):
             return False
-        end_s = now + mine_s * (1 - 1e-9)  # who would end at the same moment helps
+        end_s = now + n * mine_s * (1 - 1e-9)  # who would end at the same moment helps
         return n_ready <= sum(
             max(0, int((end_s - one.free_s(stage, now)) / one.item_s[stage])) for one in others
         )
 
     def is_coming(self, stage: int) -> bool:
         """Are there tasks of ``stage``, or will there be soon: is a stage that it needs under way?"""
-        return bool(self.waiting.count(stage)) or any(map(self.tasks_on, self.graph.needs[stage]))
+        return bool(len(self.waiting[stage])) or any(map(self.tasks_on, self.graph.needs[stage]))
 
     def is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
-        return any(self.waiting.count(before) or self.tasks_on(before) for before in self.graph.before[stage])
+        return any(len(self.waiting[before]) or self.tasks_on(before) for before in self.graph.before[stage])
 
     def has_more(self, stage: int) -> bool:
         """Do tasks of ``stage`` wait, or may some come?"""
-        return bool(self.waiting.count(stage)) or self.is_growing(stage)
+        return bool(len(self.waiting[stage])) or self.is_growing(stage)
+
+    def sharers(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
+        """``group``, and all of whom the plan still wants tasks of ``stage``, if they can run some."""
+
+        def is_due(one: DeviceGroup) -> bool:
+            mine = [assignment for assignment in one.assignments if assignment.stage == stage]
+            return any(self.turn(assignment, one) < self.n_phases for assignment in mine)
+
+        groups = self.groups.values()
+        return [one for one in groups if one is group or (is_due(one) and self.could_take(one, stage))]
 
     def running_only(self, stage: int) -> list[DeviceGroup]:
         """Who runs one task of ``stage`` and nothing else."""
-        there = (one for one in self.groups.values() if len(one.running) == 1)
+        there = (one for one in self.groups.values() if len(one.running) == 1 and not one.n_unbegun)
         return [one for one in there if next(iter(one.running)).stage == stage]
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:
@@ -279,7 +291,7 @@ class FleetState:
     def why_stuck(self) -> tuple[int, dict[str, str]] | None:
         """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
         for stage in range(len(self.stages)):
-            tasks = self.waiting.of(stage)
+            tasks = self.waiting[stage]
             if tasks and not any(self.could_run(g, t) for g in self.groups.values() for t in tasks):
                 causes = {}
                 for group in self.groups.values():

@@ -182,7 +182,8 @@ class HangWatch:
     def _is_stuck(self, groups: Sequence[DeviceGroup], n_waiting: int) -> bool:
         """Does everything that works seem to hang, so that nobody takes what waits?
 
-        Files that a worker has saved wait, too: it tells of them when it has answered.
+        Files that a worker has saved wait, too: it tells of them when it has answered. So does what it has
+        not begun.
         """
         hung = [one for one in groups if one.running and all(self._may_hang(one, t) for t in one.running)]
         others = [one for one in groups if one not in hung]
@@ -190,7 +191,7 @@ class HangWatch:
             return False
         if any(one.loading is not None for one in others):
             return False
-        return bool(hung) and bool(n_waiting or any(one.saving for one in hung))
+        return bool(hung) and bool(n_waiting or any(one.saving or one.n_unbegun for one in hung))
 
     def _make_way(self, group: DeviceGroup) -> EndWorker:
         why = "was killed: its item seems to hang, and others wait; it is run again when they are through"

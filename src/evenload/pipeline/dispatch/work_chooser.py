@@ -2,17 +2,20 @@
 
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.fleet_state import FleetState
+from evenload.pipeline.dispatch.stage_policy import StagePolicy
 
 
 class WorkChooser:
     """The rules by which a group chooses among its assignments; changes nothing.
 
-    queue  most tasks that wait for a stage beside the one before it
-    holds  a slow group leaves the last tasks to faster ones that will be done sooner
+    queue   most tasks that wait for a stage beside the one before it
+    policy  by which groups leave tasks to others: to faster ones that will be done sooner, or as their share
+    may_leave  whether they do so now
     """
 
-    def __init__(self, state: FleetState, queue: int, holds: bool):
-        self._state, self._queue, self._holds = state, queue, holds
+    def __init__(self, state: FleetState, queue: int, policy: StagePolicy):
+        self._state, self._queue, self._policy = state, queue, policy
+        self.may_leave = True
 
     def choose(self, group: DeviceGroup, now: float) -> Assignment | None:
         """What ``group`` should work at: the earliest phase that has something for it."""
@@ -53,12 +56,32 @@ class WorkChooser:
         """Nothing is left of it, or nothing that the others would not do sooner."""
         if self._state.is_fed(assignment.stage):
             return False
-        if not self._state.waiting.count(assignment.stage):
+        if not len(self._state.waiting[assignment.stage]):
             return True
-        return self._leaves_to_faster(group, assignment.stage, now)
+        return self._leaves(group, assignment.stage, now)
 
-    def _leaves_to_faster(self, group: DeviceGroup, stage: int, now: float) -> bool:
-        return self._holds and self._state.is_too_slow(group, stage, self._state.holders(group, stage), now)
+    def _leaves(self, group: DeviceGroup, stage: int, now: float) -> bool:
+        """Whether ``group`` leaves what waits to others, as they are faster or it is their share."""
+        if self._policy.is_measured or not self.may_leave:
+            return self.may_leave and self._is_too_slow(group, stage, now)
+        sharers, n = self._state.sharers(group, stage), len(self._state.waiting[stage])
+        return n > 0 and not self._policy.n_left_of_share(group, sharers, stage, n)
+
+    def _is_too_slow(self, group: DeviceGroup, stage: int, now: float, n: int = 1) -> bool:
+        return self._state.is_too_slow(group, stage, self._state.holders(group, stage), now, n)
+
+    def n_to_take(self, group: DeviceGroup, assignment: Assignment, now: float) -> int:
+        """How many tasks ``group`` takes at once, to run them one after the other or in batches."""
+        state, stage = self._state, assignment.stage
+        n = self._policy.n_to_take(
+            group, state.sharers(group, stage), stage, len(state.waiting[stage]), now,
+            is_all=not state.is_growing(stage),
+        )  # fmt: skip
+        while self._policy.is_measured and n > 1 and self._is_too_slow(group, stage, now, n):
+            n //= 2
+        if assignment.limit is not None and state.turn(assignment, group) < state.n_phases:
+            n = min(n, assignment.limit - group.n_taken.get(stage, 0))
+        return min(n, int(self._room(assignment, now, n)))
 
     def is_left_to_others(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
         """Whether this is more than the plan wants of ``group``, and another that has the model will do it.
@@ -68,7 +91,7 @@ class WorkChooser:
         stage = assignment.stage
         if self._state.turn(assignment, group) < self._state.n_phases:
             return False
-        return not all(self._leaves_to_faster(one, stage, now) for one in self._state.holders(group, stage))
+        return not all(self._leaves(one, stage, now) for one in self._state.holders(group, stage))
 
     def _first(self, assignments: list[Assignment], group: DeviceGroup) -> Assignment | None:
         if not assignments:
@@ -78,7 +101,7 @@ class WorkChooser:
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
         before = {mine[0].stage} | self._state.graph.before[mine[0].stage]
-        n_before = sum(map(self._state.waiting.count, before))
+        n_before = sum(len(self._state.waiting[one]) for one in before)
         is_plenty = n_before > 2 * len(self._state.groups)
         return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
 
@@ -109,12 +132,16 @@ class WorkChooser:
                 return False
         if self._is_full(assignment, now):
             return False
-        return not self._leaves_to_faster(group, assignment.stage, now)
+        return not self._leaves(group, assignment.stage, now)
 
     def _is_full(self, assignment: Assignment, now: float) -> bool:
         """Others are meant to take its results meanwhile, and have enough of them."""
-        streams = (assignment.phase, assignment.stage) in self._state.streams
-        return streams and self._state.is_full_after(assignment.stage, self._queue, now)
+        return self._room(assignment, now, 1) <= 0
+
+    def _room(self, assignment: Assignment, now: float, n: int) -> float:
+        """How many of ``n`` tasks may begin before others, who are meant to take the results, have enough."""
+        is_streamed = (assignment.phase, assignment.stage) in self._state.streams
+        return min(n, self._state.room_after(assignment.stage, self._queue, now)) if is_streamed else n
 
     def is_next(self, group: DeviceGroup, now: float) -> bool:
         """Nobody else wants its devices before it can be loaded for what is on its way."""

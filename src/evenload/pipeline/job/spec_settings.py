@@ -82,9 +82,9 @@ class ScheduleSection(Section):
     """auto takes the quickest; single: one device; data_parallel: all stages on each; model_parallel: layers
     split over devices; stage_parallel: stages side by side; swap: stage after stage, on all devices."""
     policy: str = "measured"
-    """Items are dealt as devices become free, longest first. measured: at the end of a stage a slow device
-    leaves the last ones to faster ones that will be done sooner, and the rest is planned again where times
-    are not those planned; pull: neither. Other policies of ``evenload map`` are taken as pull."""
+    """How many items of a stage a free device takes at once, longest first, as in ``evenload map``. measured:
+    several if they are short; a slow device leaves the last ones to faster ones that will be done sooner, and
+    the rest is planned again where times are not those planned. pull, guided, factoring, static: neither."""
     in_flight: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
     """Items at once in a group of devices over which a model's layers are split."""
     queue: int = Field(default=8, ge=1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evenload.executor.task.answer import Answer, checked_waits
-from evenload.pipeline.dispatch.device_group import HeldTasks
+from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     GIVE,
@@ -61,9 +61,10 @@ class OutcomeCheck:
     ):
         self._stages, self._place_of, self._is_remote = tuple(stages), place_of, is_remote
 
-    def fault_of(self, answer: Answer, order: Order, held: HeldTasks) -> str:
+    def fault_of(self, answer: Answer, order: Order, group: DeviceGroup) -> str:
         """What is wrong with the answer to ``order``, in words that fit after "it sent"; "" if nothing is.
 
+        group  whose worker it is
         An order that raised, or was skipped, has no outcomes.
         """
         if answer.failures or not answer.values:
@@ -71,7 +72,7 @@ class OutcomeCheck:
         (outcomes,) = answer.values
         if type(outcomes) is not list or not all(map(is_whole, outcomes)):
             return "an answer that is none"
-        running, saving, n_loads = set(held.running), set(held.saving), 0
+        running, saving, n_loads = set(group.running), set(group.saving), 0
         for one in outcomes:
             fault = self._of_fields(one) or self._of_kind(one, order)
             if fault:
@@ -88,7 +89,7 @@ class OutcomeCheck:
                 return "an outcome of an item that it was not given"
         if n_loads != (order.kind == LOAD):
             return "another number of loads than it was told"
-        is_left = not held.has_lanes and any(one.task in running for one in order.inputs)
+        is_left = not group.with_lanes and any(one.task in running for one in order.inputs)
         return "no outcome of an item" if order.kind in (RUN, KEYS) and is_left else ""
 
     def _of_fields(self, one: OrderOutcome) -> str:

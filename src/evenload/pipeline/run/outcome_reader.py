@@ -224,7 +224,7 @@ class OutcomeReader:
 
     def _end(self, worker: Worker, task: StageTask, outcome: OrderOutcome) -> None:
         seconds = outcome.stop_s - outcome.start_s
-        is_told = task in self._dispatcher.held_by(worker.slot).saving
+        is_told = task in self._dispatcher.groups[worker.slot].saving
         is_measured = outcome.kind == "done" and seconds > 0 and not is_told
         if outcome.kind == "done" and seconds - outcome.waited_s > LONG_S:
             self._tell_blocking(worker, task, seconds - outcome.waited_s)

@@ -175,6 +175,7 @@ def _dispatcher(
         [stage.name for stage in spec.stages],
         queue=spec.schedule.queue,
         policy=policy,
+        speeds={one.id: one.speed for one in planned.job_problem.problem.devices},
         copyable=copyable,
         fits={stage.name: stage.fit for stage in spec.stages},
         oom=spec.errors.oom,

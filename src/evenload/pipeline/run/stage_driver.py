@@ -160,8 +160,8 @@ class StageDriver:
 
     def _is_through(self, group: str) -> bool:
         """Whether nothing of its tasks may still be computed, or be on its way to the disk."""
-        held = self._dispatcher.held_by(group)
-        return not held.running and not held.saving
+        held = self._dispatcher.groups[group]
+        return not (held.running or held.saving or held.n_unbegun)
 
     def _end_slow(self, now: float) -> None:
         """End the workers whose items or loads take too long; called when all news is taken in."""
@@ -178,7 +178,8 @@ class StageDriver:
         """End the tasks of ``strands``, those that run with their workers; others there are dealt again."""
         self.outcomes.given_up(self._dispatcher.withdraw(strands))
         for group, worker in tuple(self._supervisor.workers.items()):
-            tasks = tuple(t for t in self._dispatcher.running_on(group) if t.strand in strands)
+            held = self._dispatcher.groups[group]
+            tasks = tuple(t for t in (*held.running, *held.unbegun) if t.strand in strands)
             if tasks:
                 self._end(worker, EndWorker(group, "was killed: its item was stopped", tasks, error=STOPPED))
 
@@ -334,12 +335,13 @@ class StageDriver:
         self._lose(worker, failure.summary)
 
     def answered(self, worker: Worker, chunk: _SentOrder, message: Answered) -> None:
-        held = self._dispatcher.held_by(worker.slot)
-        if fault := self._check.fault_of(message.answer, chunk.order, held):
+        if fault := self._check.fault_of(message.answer, chunk.order, self._dispatcher.groups[worker.slot]):
             return self._lose(worker, f"was killed as it sent {fault}")
-        if worker.slot not in self._idle_since_s or self._dispatcher.running_on(worker.slot):
-            self._idle_since_s[worker.slot] = time.monotonic()  # an answer to ``wait`` ends no rest
-        self._dispatcher.answered(worker.slot)
+        now = time.monotonic()
+        is_rest = worker.slot in self._idle_since_s and not self._dispatcher.running_on(worker.slot)
+        if not worker.chunks and not is_rest:  # an answer to ``wait`` ends no rest
+            self._idle_since_s[worker.slot] = now
+        self._dispatcher.answered(worker.slot, now)
         must_replace = ""
         for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
             self.outcomes.unanswered(worker, chunk.order, failure)
@@ -365,7 +367,7 @@ class StageDriver:
             return False
         if outcome.kind == "lacks":
             self._give_inputs(worker, self._remote.visits, outcome)
-        here = self._remote.take(worker, outcome, answered_s, self._dispatcher.held_by(worker.slot).has)
+        here = self._remote.take(worker, outcome, answered_s, self._dispatcher.groups[worker.slot].has)
         return here is not None and self.outcomes.take(worker, here, fit)
 
     def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
@@ -409,7 +411,7 @@ class StageDriver:
         """The order could not be read there, or its answer here: nobody knows then what is over."""
         if message.is_run:
             return self._lose(worker, f"was killed as it sent what cannot be read: {message.failure.summary}")
-        self._dispatcher.answered(worker.slot)
+        self._dispatcher.answered(worker.slot, time.monotonic())
         self.outcomes.unanswered(worker, chunk.order, message.failure)
 
     def gone(self, worker: Worker, message: Gone) -> None:

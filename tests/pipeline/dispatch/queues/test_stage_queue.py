@@ -32,7 +32,7 @@ class Watched(Fleet):
         dispatcher.decide = self.decide  # type: ignore[method-assign]
 
     def decide(self, now: float, *, deals: bool = True):
-        for task in self.dispatcher.waiting.of(1):
+        for task in list(self.dispatcher.waiting[1]):
             self.since.setdefault(task, now)
         may_grow = len(self.strands_in_stage_1()) < len(self.flow.items)
         actions = self._decide(now, deals=deals)
@@ -63,7 +63,7 @@ class Watched(Fleet):
 
     def check_nobody_waits(self, now: float) -> None:
         """While a worker with the stage is free, nobody has waited too long, and no batch is whole."""
-        waiting = self.dispatcher.waiting.of(1)
+        waiting = list(self.dispatcher.waiting[1])
         late = [t for t in waiting if self.since[t] + self.rule.max_wait_s < now - 1e-6]
         n_of_key = Counter(self.keys[task] for task in waiting)
         late += [task for task in waiting if self.keys[task] and n_of_key[self.keys[task]] >= self.rule.most]
@@ -164,7 +164,7 @@ def test_a_class_is_asked_for_few_keys_before_the_first_batch_runs() -> None:
         if not action.asks:
             break
         n_asked += len(action.tasks)
-        dispatcher.answered("d0")
+        dispatcher.answered("d0", 0.0)
         for task in action.tasks:
             dispatcher.keyed("d0", task, str(task.strand % 100))
     assert n_asked <= 4 * (4 + 8)

@@ -106,7 +106,7 @@ def test_where_a_run_is() -> None:
         dispatcher.loaded(device, 0, Fit())
     dispatcher.decide(100.0)
     dispatcher.ended("d0", StageTask(0, 0), 4.0)
-    dispatcher.answered("d0")
+    dispatcher.answered("d0", 0.0)
     dispatcher.drain("d2")
     dispatcher.refused("d3", 1, "no memory")
     flow.done(StageTask(0, 0), {})

@@ -120,10 +120,6 @@ class StageQueue:
             for entry in self.discard(tuple(self._entries), runs=False):
                 self.add(entry)
 
-    def since_s(self, task: StageTask) -> float | None:
-        """When the task, which waits, began to; None if nobody needs to know."""
-        return self._since_s.get(task)
-
     # --- decisions --------------------------------------------------------------------------------
 
     def lead(self, now: float, most: int, *, is_growing: bool, may_ask: bool = True) -> Lead | None:

@@ -102,26 +102,28 @@ class Waiting:
             first = -self._priority_of(task.strand) if self._priority_of is not None else 0.0
             self._queues[task.stage].add((first, -self._costs.get(task.strand, 0.0), task.strand, task))
 
+    def __getitem__(self, stage: int) -> StageQueue:
+        """The tasks of ``stage``."""
+        return self._queues[stage]
+
     def __len__(self) -> int:
         return sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[StageTask]:
         return (task for queue in self._queues for task in queue)
 
-    def count(self, stage: int) -> int:
-        return len(self._queues[stage])
-
-    def of(self, stage: int) -> list[StageTask]:
-        return list(self._queues[stage])
-
     def has_for(self, group: str, stage: int) -> bool:
         """Does a task of ``stage`` wait that ``group`` may run?"""
         return any(group not in self.avoid.get(task, ()) for task in self._queues[stage])
 
     @property
+    def is_by_priority(self) -> bool:
+        return self._priority_of is not None
+
+    @property
     def order(self) -> str:
         """What comes first, in words."""
-        if self._priority_of is not None:
+        if self.is_by_priority:
             return "highest priority first"
         return "longest first" if self._costs else "next in line"
 
@@ -134,9 +136,6 @@ class Waiting:
 
     # --- what goes together -----------------------------------------------------------------------
 
-    def rule(self, stage: int) -> BatchRule:
-        return self._queues[stage].rule
-
     def stamp(self, now: float) -> None:
         """Say when those that came since the last time began to wait."""
         for queue in self._queues:
@@ -145,22 +144,6 @@ class Waiting:
     def wait_s(self, now: float) -> float | None:
         """Seconds until some task has waited long enough for others; None if none does."""
         return min((s for queue in self._queues if (s := queue.wait_s(now)) is not None), default=None)
-
-    def since_s(self, task: StageTask) -> float | None:
-        """Since when a task waits, where others may be waited for."""
-        return self._queues[task.stage].since_s(task)
-
-    def n_ripe(self, stage: int, now: float, *, is_growing: bool) -> int:
-        """How many tasks of ``stage`` wait for nothing but a worker."""
-        return self._queues[stage].n_ripe(now, is_growing=is_growing)
-
-    def ask_keys(self, stage: int) -> None:
-        """The class of ``stage`` says what must be equal in a batch."""
-        self._queues[stage].ask_keys()
-
-    def learn_key(self, task: StageTask, key: str | None) -> None:
-        """Take in what the class of its stage said of ``task``, which does not wait now."""
-        self._queues[task.stage].learn(task, key)
 
     def lead(
         self, group: str, stage: int, now: float, most: int, *, is_growing: bool, may_ask: bool

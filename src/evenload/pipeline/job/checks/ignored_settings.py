@@ -16,16 +16,7 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
     if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
         notes.append(f"report.sort: {quoted(spec.report.sort)} is no declared output; declared: {declared}")
-    notes += list(_untaken(spec))
-    from evenload.balance.policy import Measured, Pull, policy_from_name
-
-    policy = spec.schedule.policy
-    if not isinstance(chosen := policy_from_name(policy), Measured) and chosen != Pull():
-        notes.append(
-            f"schedule.policy: {policy} is pull here: devices take items when they are free, one by one "
-            "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
-        )
-    return notes
+    return [*notes, *_untaken(spec)]
 
 
 def _untaken(spec: "JobSpec") -> Iterator[str]:
