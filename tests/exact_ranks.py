@@ -93,7 +93,7 @@ def by_hand(kind: str, n_steps: int) -> list[str]:
                 loss = loss_sum(model, *dataset[batch[at : at + GRAIN]]) * (1 / total)
                 for own, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
                     for i, one in enumerate(gradient.flatten().tolist()):
-                        own[i] += round(one * 2.0**64)  # times a power of two, and so exact before it is whole
+                        own[i] += round(one * 2.0**64)  # times a power of two: nothing else rounds
             for one, numbers in zip(parameters, sums, strict=True):
                 exact = [number / 2**64 for number in numbers]  # Python rounds a quotient once
                 one.grad = torch.tensor(exact, dtype=torch.float64).to(one.dtype).view_as(one)
@@ -124,7 +124,7 @@ class Training:
             self.step = state["step"]
         self.wrapped = DDP(self.model, process_group=group) if is_wrapped else self.model
         self.loader = DataLoader(dataset, batch_sampler=self.even)
-        self.counts: list[tuple[int, ...]] = []
+        self.after_step: Callable[[], None] = lambda: None
 
     def save(self) -> bytes:
         file = io.BytesIO()
@@ -141,6 +141,7 @@ class Training:
         for step in self.even.steps(self.loader, self.wrapped):
             self._train_step(step)
             self.step += 1
+            self.after_step()
             if self.step == until:
                 return
 

@@ -101,7 +101,7 @@ class ExactSums:
 
 
 def _blocks(lengths: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]:
-    """Cut tensors laid end to end into blocks of ``size``: of each, the tensors' numbers, from where to where."""
+    """Cut tensors, laid end to end, into blocks of ``size``; a block's parts are (tensor, first, stop)."""
     blocks: list[list[tuple[int, int, int]]] = []
     free = 0
     for at, n in enumerate(lengths):
