@@ -56,6 +56,18 @@ def test_many_tensors_are_added_as_if_each_were_alone(seed: int, monkeypatch: py
         assert found is None if not there and len(one) else torch.equal(found, expected)
 
 
+def test_sums_that_are_carried_hold_more_terms() -> None:
+    """Oracle: Python's whole numbers; without a carry the steps of 2^-64 have no room beyond 16384 terms."""
+    term, n_terms = [torch.tensor([2.0**-25 - 2.0**-64, 3.0, -(2.0**-63)], dtype=torch.float64)], 20_000
+    sums = ExactSums(term, 8192)
+    for at in range(n_terms):
+        sums.add(term)
+        if at % 8192 == 8191:
+            sums.carry()
+    expected = [n_terms * int(one * 2.0**64) / 2**64 for one in term[0].tolist()]
+    assert sums.values()[0].tolist() == expected
+
+
 def test_what_is_not_finite_or_too_large_is_inf_and_what_was_never_given_is_none() -> None:
     like = [torch.zeros(2), torch.zeros(3), torch.zeros(1)]
     for wrong in (float("nan"), float("inf"), 1e9):

@@ -86,6 +86,12 @@ class ExactSums:
         self._high[at : at + n].add_(high)
         self._low[at : at + n].add_(rest.sub_(high).add_(LOW).sub_(LOW))
 
+    def carry(self) -> None:
+        """Make room for as many terms again, in total up to four times as many; the sums stay the same."""
+        moved = (self._low + HIGH).sub_(HIGH)
+        self._high.add_(moved)
+        self._low.sub_(moved)
+
     def values(self) -> list["Tensor | None"]:
         """Return the sums, in the types of the terms; None for a tensor that was None in every term.
 
