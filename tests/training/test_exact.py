@@ -14,6 +14,7 @@ from torch import nn
 import evenload
 from evenload.errors import ConfigError
 from evenload.training import EvenBatches
+from evenload.training.passes.grain_gradient import kernels
 
 KINDS = ["mlp SGD float32", "conv AdamW float32", "attention AdamW float32", "mlp AdamW bfloat16",
          "attention SGD bfloat16", "dropout AdamW float32"]  # fmt: skip
@@ -51,3 +52,14 @@ def test_what_cannot_be_exact_is_refused() -> None:
         even.scale(loss)
     with pytest.raises(ConfigError, match="whole gradients"):
         next(even.steps(loader, lambda x: x))
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"])
+def test_ranks_tell_each_other_which_level_of_kernels_was_chosen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gives weights of other bits: ``benchmarks/exact_levels.py``."""
+    monkeypatch.delenv(name, raising=False)
+    usual = kernels(torch.device("cpu"))
+    monkeypatch.setenv(name, "SSE41")
+    assert kernels(torch.device("cpu")) != usual
