@@ -6,9 +6,10 @@ Two ranks of one thread each, which talk through gloo, train the same samples: b
 EvenBatches, by EvenBatches with micro-batches, and by EvenBatches(exact=True) with grains of the same size.
 They take turns, each with a new model; figures are medians of all steps after the first four of a turn.
 "wide" has many parameters for its work, which is the worst for an exact sum, "transformer" few. x inexact is
-over the fastest of EvenBatches without exact; x micro-batches over that with the same size. Bytes are those
-that rank 0's sockets have sent, as the kernel counts them; on paper, a ring over n ranks sends 2 (n - 1) / n
-times the buffer: 4 bytes for each parameter, 16 if exact.
+over the fastest of EvenBatches without exact; x micro-batches over that with the same size, and x cpu in
+seconds of rank 0's processor, which others disturb less. Bytes are those that rank 0's sockets have sent, as
+the kernel counts them; on paper, a ring over n ranks sends 2 (n - 1) / n times the buffer: 4 bytes for each
+parameter, 16 if exact.
 """
 
 import argparse
@@ -89,24 +90,25 @@ def losses(method: str, name: str, grain: int | None, n_steps: int, model: Any) 
         yield (even.scale(cross_entropy(model(x), y)) for x, y in step)
 
 
-def turn(method: str, name: str, grain: int | None, n_steps: int) -> tuple[list[float], float]:
-    """Seconds of each step after the first ones, and bytes that one of them sends."""
+def turn(method: str, name: str, grain: int | None, n_steps: int) -> tuple[list[float], list[float], float]:
+    """Seconds of each step after the first ones, those of the processor, and bytes that a step sends."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     model = DistributedDataParallel(model_of(name))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    clocks, sent = [], []
+    clocks, busy, sent = [], [], []
     for step in losses(method, name, grain, n_steps + WARM_STEPS, model):
         for loss in step:
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         clocks.append(time.perf_counter())
+        busy.append(time.process_time())
         sent.append(bytes_sent())
     at = WARM_STEPS - 1
-    seconds = [stop - start for start, stop in pairwise(clocks[at:])]
-    return seconds, (sent[-1] - sent[at]) / n_steps
+    seconds, cpu = ([stop - start for start, stop in pairwise(one[at:])] for one in (clocks, busy))
+    return seconds, cpu, (sent[-1] - sent[at]) / n_steps
 
 
 def measured(rank: Any, names: list[str], grains: list[int], n_steps: int, n_rounds: int) -> list[dict]:
@@ -119,12 +121,15 @@ def measured(rank: Any, names: list[str], grains: list[int], n_steps: int, n_rou
     rows = []
     for name in names:
         seconds: dict[Any, list[float]] = {one: [] for one in methods}
+        busy: dict[Any, list[float]] = {one: [] for one in methods}
         sent: dict[Any, float] = {}
         for _ in range(n_rounds):
             for one in methods:
-                found, sent[one] = turn(one[0], name, one[1], n_steps)
+                found, cpu, sent[one] = turn(one[0], name, one[1], n_steps)
                 seconds[one] += found
+                busy[one] += cpu
         step_s = {one: statistics.median(found) for one, found in seconds.items()}
+        cpu_s = {one: statistics.median(found) for one, found in busy.items()}
         inexact_s = min(
             found for (how, _), found in step_s.items() if how in ("EvenBatches", "micro-batches")
         )
@@ -136,6 +141,8 @@ def measured(rank: Any, names: list[str], grains: list[int], n_steps: int, n_rou
                 "model": name, "parameters": n_parameters, "method": how, "grain": grain,
                 "step_ms": 1e3 * own_s, "x DDP": own_s / step_s["DDP", None], "x inexact": own_s / inexact_s,
                 "x micro-batches": own_s / step_s["micro-batches", grain] if is_exact else None,
+                "cpu_ms": 1e3 * cpu_s[how, grain],
+                "x cpu": cpu_s[how, grain] / cpu_s["micro-batches", grain] if is_exact else None,
                 "sent_mb": sent[how, grain] / 1e6, "on_paper_mb": on_paper / 1e6,
             })  # fmt: skip
     return rows

@@ -138,7 +138,7 @@ def run_fleet(kind: str, fleet: Fleet, folder: Path, truth: list[str], row: dict
     counts = FORK.RawArray("q", fleet.n_ranks + 1)
     store = folder / f"store{row['fleets']}"
     ranks = [
-        FORK.Process(target=be_rank, args=(kind, fleet, rank, folder, store, truth, counts))
+        FORK.Process(target=be_rank, args=(kind, fleet, rank, folder, store, truth, counts), daemon=True)
         for rank in range(fleet.n_ranks)
     ]
     for one in ranks:
@@ -163,7 +163,7 @@ def run_fleet(kind: str, fleet: Fleet, folder: Path, truth: list[str], row: dict
         raise SystemExit(f"{kind}: {fleet} failed with {codes}\n" + "\n".join(said))
     row["fleets"] += 1
     row[f"of {fleet.n_ranks}"] += 1
-    row["kills"] += any(codes)
+    row["kills"] += is_killed
     row["steps"] += counts[0]
     row["changes of shares"] += counts[fleet.n_ranks]
     row["comparisons"] += sum(counts[: fleet.n_ranks])
