@@ -51,6 +51,7 @@ class ExactSums:
         self._high, self._low, self._seen, self._bad = self.buffer.split([n_all, n_all, n_tensors, n_tensors])
         size = min(n_all, BLOCK if device.type == "cpu" else BLOCK_GPU)
         self._scratch = torch.empty(2, size, dtype=torch.float64, device=device)
+        self._blocks = _blocks([n for *_, n in self._like], size)
 
     def clear(self) -> None:
         """Begin again with sums of 0."""
@@ -60,16 +61,20 @@ class ExactSums:
         """Add a term; a tensor of it that is None is left out."""
         import torch
 
-        first, size = 0, self._scratch.shape[1]
-        for at, (one, (_, _, n)) in enumerate(zip(term, self._like, strict=True)):
-            if one is not None and n:
-                self._seen[at] += 1
-                least, largest = torch.aminmax(one)  # both NaN if one number is
-                self._bad[at] += ~((least > -self._limit) & (largest < self._limit))
-                flat = one.detach().reshape(-1)
-                for start in range(0, n, size):
-                    self._add(flat[start : start + size], first + start)
-            first += n
+        nothing = self.buffer.new_zeros(())
+        flat = [
+            nothing.expand(n) if one is None else one.detach().reshape(-1)
+            for one, (_, _, n) in zip(term, self._like, strict=True)
+        ]
+        ends = [end for one in flat for end in (torch.aminmax(one) if len(one) else (nothing, nothing))]
+        is_bad = ~(torch.stack(ends).double().abs() < self._limit)  # least and largest: NaN if one number is
+        self._bad += is_bad.view(-1, 2).any(1)
+        self._seen += self._seen.new_tensor([one is not None for one in term])
+        start, size = 0, self._scratch.shape[1]
+        for pieces in self._blocks:  # of several tensors: models have many that are far smaller than a block
+            parts = [flat[at][first:stop] for at, first, stop in pieces]
+            self._add(parts[0] if len(parts) == 1 else torch.cat(parts), start)
+            start += size
 
     def _add(self, numbers: "Tensor", at: int) -> None:
         import torch
@@ -80,6 +85,12 @@ class ExactSums:
         torch.add(rest, HIGH, out=high).sub_(HIGH)
         self._high[at : at + n].add_(high)
         self._low[at : at + n].add_(rest.sub_(high).add_(LOW).sub_(LOW))
+
+    def carry(self) -> None:
+        """Make room for as many terms again, in total up to four times as many; the sums stay the same."""
+        moved = (self._low + HIGH).sub_(HIGH)
+        self._high.add_(moved)
+        self._low.sub_(moved)
 
     def values(self) -> list["Tensor | None"]:
         """Return the sums, in the types of the terms; None for a tensor that was None in every term.
@@ -93,3 +104,20 @@ class ExactSums:
             value = one.new_full((n,), float("inf")) if n_bad else one
             found.append(value.to(dtype, copy=True).view(shape) if n_seen or not n else None)
         return found
+
+
+def _blocks(lengths: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]:
+    """Cut tensors, laid end to end, into blocks of ``size``; a block's parts are (tensor, first, stop)."""
+    blocks: list[list[tuple[int, int, int]]] = []
+    free = 0
+    for at, n in enumerate(lengths):
+        first = 0
+        while first < n:
+            if not free:
+                blocks.append([])
+                free = size
+            stop = min(n, first + free)
+            blocks[-1].append((at, first, stop))
+            free -= stop - first
+            first = stop
+    return blocks

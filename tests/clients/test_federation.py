@@ -1,13 +1,15 @@
 """Rounds: who failed is told, ties hold, resuming knows the same run again, noise cannot be taken off."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 from torch import nn
 
-from evenload.clients import SGD, Cohort, Recipe, federate
+from evenload.clients import SGD, Cohort, Recipe, federate, train
 from evenload.clients.algorithms import FedAvgM, FedBuff, PrivateFedAvg
 from evenload.clients.values.keys import NOISE, key
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, FormatError
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
 
@@ -97,3 +99,37 @@ def test_what_would_break_a_promise_of_privacy_is_refused():
 def test_empty_poisson_cohorts_meet_a_deadline():
     rule = Cohort(size=1e-9, poisson=True, deadline_s=1.0)
     assert run(nn.Linear(3, 2), clients(), rounds=1, cohort=rule).history[0].cohort == ()
+
+
+def spread_clients():
+    """Clients of unequal sizes, so that they end in another order on other workers."""
+    g = torch.Generator().manual_seed(1)
+    sizes = [3 + 7 * (k % 5) for k in range(12)]
+    return [(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in sizes]
+
+
+def test_an_exact_federation_is_the_same_bits_on_any_workers():
+    """Oracle: a loop over clients trained one by one, whose states are averaged as exact fractions."""
+    data, net, n_rounds = spread_clients(), nn.Linear(3, 2), 3
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    n_rows = [len(x) for x, _ in data]
+    for at in range(n_rounds):
+        trained = train(net, data, RECIPE, strategy="serial", start=state, round=at * 8)
+        for name, old in state.items():
+            columns = zip(*(r.state[name].flatten().tolist() for r in trained), strict=True)
+            sums = [sum(Fraction(x) * n for x, n in zip(one, n_rows, strict=True)) for one in columns]
+            mean = torch.tensor([float(one) for one in sums], dtype=torch.float64) / sum(n_rows)
+            state[name] = mean.to(old.dtype).view_as(old)
+    for strategy in ("serial", "threads*2/eager", "threads*5/eager", "processes*2/eager"):
+        found = federate(net, data, RECIPE, rounds=n_rounds, strategy=strategy, exact=True)
+        assert all(torch.equal(found.state[name], t) for name, t in state.items()), strategy
+
+
+def test_a_strategy_whose_bits_go_by_the_workers_is_not_exact(tmp_path):
+    for strategy in ("auto", "fused:4", "threads*2/rules:4"):
+        with pytest.raises(ConfigError, match="exact=True with strategy"):
+            federate(nn.Linear(3, 2), clients(), RECIPE, rounds=1, strategy=strategy, exact=True)
+    saved = tmp_path / "c.pt"
+    run(nn.Linear(3, 2), clients(), rounds=1, checkpoint=saved)
+    with pytest.raises(FormatError, match="another run"):
+        run(nn.Linear(3, 2), clients(), checkpoint=saved, resume=True, exact=True)

@@ -21,6 +21,7 @@ from evenload._private_files import plain_file, whole_file
 from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
 from evenload.clients.algorithms.cohort import Cohort
+from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.evaluation import evaluate
 from evenload.clients.load.datasets import size_of
 from evenload.clients.trainer import Trainer
@@ -28,7 +29,7 @@ from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
-from evenload.errors import ConfigError, FormatError, reason_of
+from evenload.errors import ConfigError, FormatError, quoted, reason_of
 
 FORMAT = 1
 
@@ -80,6 +81,7 @@ def federate(
     strategy: str | Strategy = "auto",
     devices: Any = "all",
     seed: int = 0,
+    exact: bool = False,
     checkpoint: str | Path | None = None,
     resume: bool = False,
     on_round: Callable[[Round], None] | None = None,
@@ -90,6 +92,8 @@ def federate(
     rounds          in all, those before a resumed checkpoint included
     cohort          how many clients take part in a round, or a Cohort
     test            examples for the global model, of any kind that a client may have
+    exact           the same weights, bit for bit, on any number of devices and in whatever order clients end;
+                    needs a strategy that trains one client at a time
     checkpoint      file written after every round; ``resume`` begins after the last round in it
     Raises ConfigError for arguments that cannot be used, FormatError for a checkpoint of something else.
     A client that fails, diverges or is empty is left out of its round, which says why.
@@ -97,8 +101,13 @@ def federate(
     algorithm = algorithm or FedAvg()
     rule = cohort if isinstance(cohort, Cohort) else Cohort(size=cohort)
     _check(algorithm, rule, rounds, evaluate_every, len(datasets))
+    if exact and (strategy in ("auto", "measured") or Strategy.parse(strategy).grade != "bitwise"):
+        raise ConfigError(
+            f"exact=True with strategy={quoted(str(strategy))}: clients that share a step have other bits",
+            hint='use "serial", "processes/eager" or "devices/eager"',
+        )
     with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
-        run = _FederatedRun(trainer, datasets, recipe, algorithm, rule, seed)
+        run = _FederatedRun(trainer, datasets, recipe, algorithm, rule, seed, exact)
         server = run.begin()
         saved = _Checkpoint(None if checkpoint is None else Path(checkpoint), run.made_with(server))
         server, history = (saved.load() if resume else None) or (server, [])
@@ -141,6 +150,7 @@ class _FederatedRun:
     algorithm: Any
     rule: Cohort
     seed: int
+    is_exact: bool
     plan: ClientPlan | None = None
 
     def begin(self) -> Server:
@@ -152,7 +162,7 @@ class _FederatedRun:
         shapes = {name: tuple(t.shape) for name, t in server.state.items()}
         parts = (self.algorithm, self.recipe, self.rule)
         fixed = (self.seed, len(self.datasets), shapes, str(self.trainer.model))
-        return repr((*(_named(part) for part in parts), *fixed))
+        return repr((*(_named(part) for part in parts), *fixed, *(["exact"] if self.is_exact else [])))
 
     def round(self, server: Server) -> tuple[Server, Round]:
         began = time.perf_counter()
@@ -190,7 +200,10 @@ class _FederatedRun:
         return dataclasses.replace(server, state=state)
 
     def _train(self, order: Orders, ids: list[int], round: int) -> Any:
-        reducer = _Tolerant(order.reduce) if order.reduce is not None else None
+        reduce = order.reduce
+        if self.is_exact and isinstance(reduce, Mean):
+            reduce = reduce.exactly()
+        reducer = _Tolerant(reduce) if reduce is not None else None
         options = TrainOptions(
             start=order.start,
             ids=ids,

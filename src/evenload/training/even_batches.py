@@ -26,7 +26,7 @@ from evenload.training.epoch_order import EpochOrder, digest
 from evenload.training.hidden_waits import HiddenWaits
 from evenload.training.passes.backward_marks import BackwardMarks
 from evenload.training.passes.collective_waits import leave_out_waits
-from evenload.training.passes.grain_gradient import GrainGradient, seed_grain
+from evenload.training.passes.grain_gradient import GrainGradient
 from evenload.training.passes.micro_batch import MicroBatch, as_exact, micro_batches, steps, synchroniser
 from evenload.training.passes.model_checks import check_graph, watch
 from evenload.training.passes.step_clock import MeasuredStep, StepClock
@@ -230,10 +230,11 @@ class EvenBatches:
             return made, made.facts()
 
         self._gradient, _ = agree(self._ranks, make)
+        gradient = self._gradient
 
         def seed(_: bool) -> None:
             epoch, n_trained = self._at.place
-            seed_grain(self._order.seed, epoch, n_trained + self._queue[0].place)
+            gradient.seed(self._order.seed, epoch, n_trained + self._queue[0].place)
 
         return seed
 
@@ -353,7 +354,7 @@ class EvenBatches:
         self._trained = self._samples[first : first + one.global_batch], one.n_step
         self._at.passed(one.global_batch)
         if self._gradient is not None:  # what is drawn between steps is the same on all ranks, too
-            seed_grain(self._order.seed, *self._at.place)
+            self._gradient.seed(self._order.seed, *self._at.place)
         self._number += 1
         self._fold()
         found = self._clock.measured() or MeasuredStep(-1, 0, 0.0, math.nan)

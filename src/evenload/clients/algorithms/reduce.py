@@ -12,8 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from evenload._exact_sums import MOST_TERMS, ExactSums
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.errors import ConfigError, quoted
+
+MOST_EXACT = 4 * MOST_TERMS  # clients of an exact mean
+UNIT = 2.0**-16  # that weighted states are multiplied by: up to 2^30 they are added in steps of 2^-48
 
 
 class Reducer(Protocol):
@@ -30,13 +34,20 @@ class Mean:
     """The mean of the usable clients' states, weighted by their rows (or equally). Sums are kept in float64.
 
     keeps_states  leave the states in the results
+    exact         the same bits in whatever order clients end, of up to 32768: as sums of whole numbers
     """
 
-    def __init__(self, *, by_rows: bool = True, keeps_states: bool = False):
-        self._by_rows, self._keeps_states = by_rows, keeps_states
+    def __init__(self, *, by_rows: bool = True, keeps_states: bool = False, exact: bool = False):
+        self._by_rows, self._keeps_states, self._is_exact = by_rows, keeps_states, exact
+        self._exact: ExactSums | None = None
+        self._n_added = 0
         self._sums: Tensor | None = None  # all tensors' numbers in a row
         self._like: list[tuple[str, torch.Size, torch.dtype]] = []
         self._weight = 0.0
+
+    def exactly(self) -> "Mean":
+        """Return a mean of the same kind that is exact."""
+        return Mean(by_rows=self._by_rows, keeps_states=self._keeps_states, exact=True)
 
     def take(self, results: Sequence[ClientResult]) -> Iterable[ClientResult]:
         usable = [r for r in results if r.is_usable]
@@ -47,9 +58,16 @@ class Mean:
         return results if self._keeps_states else [r.without_state() for r in results]
 
     def value(self) -> dict[str, Tensor]:
-        """The mean state. Raises ConfigError if there was no usable client."""
+        """The mean state. Raises ConfigError if no client ended well, or one is too large to be exact."""
         if self._sums is None or not self._weight:
             raise ConfigError("no client has ended well: there is nothing to average")
+        if self._exact is not None:
+            self._sums = torch.cat(self._exact.values()) / UNIT  # pyrefly: ignore
+            if not self._sums.isfinite().all():
+                raise ConfigError(
+                    f"a client's state times its rows is above {2**30}, and its sum might not be exact",
+                    hint="leave exact out, or weight clients equally",
+                )
         means = (self._sums / self._weight).split([shape.numel() for _, shape, _ in self._like])
         return {
             name: as_dtype(mean.view(shape), dtype)
@@ -60,6 +78,9 @@ class Mean:
         if self._sums is None:
             self._like = _like(states[0])
             self._sums = torch.zeros(sum(shape.numel() for _, shape, _ in self._like), dtype=torch.float64)
+        if self._is_exact:
+            self._add_exactly(states, weights, self._sums)
+            return
         first = states[0]
         if isinstance(first, StateRow) and all(
             isinstance(s, StateRow) and s.stack is first.stack and s.is_as_stacked for s in states
@@ -71,6 +92,20 @@ class Mean:
         for state, weight in zip(states, weights, strict=True):
             for (name, *_), total in zip(self._like, parts, strict=True):
                 total.add_(state[name].flatten().to("cpu", torch.float64), alpha=weight)
+
+    def _add_exactly(self, states: list[Mapping[str, Tensor]], weights: list[float], like: Tensor) -> None:
+        """Add each state as a term of its own, in float64: a float32 times fewer than 2^29 rows is exact."""
+        exact = self._exact = self._exact or ExactSums([like], MOST_TERMS)
+        for state, weight in zip(states, weights, strict=True):
+            if self._n_added == MOST_EXACT:
+                raise ConfigError(
+                    f"more than {MOST_EXACT} clients in an exact mean", hint="use a smaller cohort"
+                )
+            numbers = [state[name].flatten().to("cpu", torch.float64) for name, *_ in self._like]
+            exact.add([torch.cat(numbers).mul_(weight * UNIT)])
+            self._n_added += 1
+            if self._n_added % MOST_TERMS == 0:
+                exact.carry()
 
 
 def _like(state: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:

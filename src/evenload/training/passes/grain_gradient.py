@@ -7,11 +7,17 @@ batch alone. Its gradient comes out of the same kernels on the same shapes, whic
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 from evenload._exact_sums import ExactSums
 from evenload.errors import ConfigError
+
+# By which oneDNN, torch's library of products and convolutions, chooses kernels that sum in another order.
+INSTRUCTIONS = ("avx2", "avx_vnni", "avx_vnni_int8", "avx512_bw", "avx512_vnni", "avx512_bf16", "avx10_2",
+                "avx512_fp16", "amx_int8", "amx_bf16", "amx_fp16", "bf16", "i8mm", "sve")  # fmt: skip
+LIMITS = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")  # of torch's other library of products
 
 
 class GrainGradient:
@@ -64,13 +70,15 @@ class GrainGradient:
         self._held = None
         self._sums.clear()
 
+    def seed(self, seed: int, epoch: int, place: int) -> None:
+        """Seed torch for a grain, so that its dropout is the same on whichever rank it is trained."""
+        import torch
 
-def seed_grain(seed: int, epoch: int, place: int) -> None:
-    """Seed torch for a grain, so that its dropout is the same on whichever rank it is trained."""
-    import torch
-
-    found = hashlib.sha256(f"{seed}/{epoch}/{place}".encode()).digest()
-    torch.manual_seed(int.from_bytes(found[:7], "big"))
+        found = hashlib.sha256(f"{seed}/{epoch}/{place}".encode()).digest()
+        # torch.manual_seed writes down a traceback for each kind of device that is not in use: milliseconds.
+        is_cpu = self._parameters[0].device.type == "cpu"
+        give = torch.default_generator.manual_seed if is_cpu else torch.manual_seed
+        give(int.from_bytes(found[:7], "big"))
 
 
 def digest_of(model: Any) -> str:
@@ -97,10 +105,14 @@ def kernels(device: Any) -> dict[str, Any]:
     import torch
 
     is_gpu = device.type == "cuda"
+    found = getattr(torch.cpu, "get_capabilities", dict)()
+    here = " ".join(name for name in INSTRUCTIONS if found.get(name))
     return {
         "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name(device) if is_gpu else device.type,
         "processor level": torch.backends.cpu.get_cpu_capability(),
+        "ONEDNN_MAX_CPU_ISA, or instructions": os.environ.get("ONEDNN_MAX_CPU_ISA", here).upper(),
+        **{name: os.environ.get(name, "").upper() for name in LIMITS},
         "torch threads": torch.get_num_threads(),
     }
 
