@@ -291,6 +291,13 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     "explanation/faults.md": {"executor_faults": Table(FAULTS, 8)},
     "explanation/pipelines.md": PIPELINES,
     "explanation/policies.md": POLICIES,
+    "explanation/same-bits.md": {
+        "exact_levels": Table(
+            "setting = `{setting}` | MLP, float32 = mlp float32 | convolution = conv float32"
+            " | attention = attention float32 | MLP, bfloat16 = mlp bfloat16 | convolution = conv bfloat16"
+            " | attention = attention bfloat16 | refused = told", 8,
+        ),
+    },
     "how-to/many-adapters.md": {
         "clients_adapters": Table(
             "tokens | rank | adapters | serial, ms :,.2f | fused, ms :,.2f | times :,.2f | pays from", 3,
