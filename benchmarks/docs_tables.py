@@ -292,6 +292,10 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     "explanation/pipelines.md": PIPELINES,
     "explanation/policies.md": POLICIES,
     "explanation/same-bits.md": {
+        "exact_training": Table(
+            "model, optimizer, type = kind | histories | that differ = histories that differ | fleets | joins"
+            " | leaves | kills | steps :, | changes of shares :, | comparisons :,"
+        ),
         "exact_levels": Table(
             "setting = `{setting}` | MLP, float32 = mlp float32 | convolution = conv float32"
             " | attention = attention float32 | MLP, bfloat16 = mlp bfloat16 | convolution = conv bfloat16"
