@@ -65,8 +65,8 @@ class Watch:
 
 def measure(peer_name: str, what: str, n_items: int) -> dict[str, float]:
     import numpy  # noqa: F401 - not part of the growth
+    from bench_tasks import make_large, same
     from peers import PEERS as CLASSES
-    from tasks import make_large, same
 
     peer = CLASSES[peer_name]()
     peer.start(N_WORKERS)
@@ -92,7 +92,7 @@ def measure(peer_name: str, what: str, n_items: int) -> dict[str, float]:
 def measure_map(peer: Peer) -> dict[str, float]:
     """The growth while jobs read a memory map of a file that has nothing in it, so that no page is real."""
     import numpy
-    from tasks import last_of, same
+    from bench_tasks import last_of, same
 
     list(peer.imap(same, range(100), 1))
     with tempfile.NamedTemporaryFile() as file:

@@ -32,8 +32,8 @@ MOST_WARM_UPS = 20
 
 
 def measure_start(peer_name: str) -> dict[str, float]:
+    from bench_tasks import same
     from cpu_clock import process_tree_cpu_s
-    from tasks import same
 
     everybody = contenders()
     began, cpu = time.perf_counter(), process_tree_cpu_s()
@@ -48,7 +48,7 @@ def measure_start(peer_name: str) -> dict[str, float]:
 
 def started(peer: "Peer") -> "Peer":
     """``peer`` with all its workers up, or with those that it gives a few items to: Ray Data may take one."""
-    from tasks import warm_up
+    from bench_tasks import warm_up
 
     peer.start(N_WORKERS)
     folder = tempfile.mkdtemp(prefix="slots")
@@ -60,8 +60,8 @@ def started(peer: "Peer") -> "Peer":
 
 
 def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
+    from bench_tasks import same
     from cpu_clock import process_tree_cpu_s
-    from tasks import same
 
     from evenload.cli.bench.measure.timing import least_time
 
@@ -107,7 +107,7 @@ def row_of(name: str, n_rounds: int) -> dict[str, float | str | None]:
     row |= {key: min(start[key] for start in starts) for key in starts[0]}
     for mode, is_there in (("one by one", peer.has_one_by_one), ("default", peer.has_own_default)):
         empty = {f"{mode}_us": None, f"{mode}_cpu_us": None}
-        row |= in_fresh_interpreter("tasks", name, mode, n_rounds) if is_there else empty
+        row |= in_fresh_interpreter("bench_tasks", name, mode, n_rounds) if is_there else empty
     return row
 
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench_tasks import SPEEDS, bound_s, costs, warm_up, work
 from cpu_clock import process_tree_cpu_s
 from executor_overhead import in_fresh_interpreter
-from tasks import SPEEDS, bound_s, costs, warm_up, work
 
 HERE = Path(__file__).parent
 N_EMPTY, N_ARRAYS, ARRAY_MB = 2000, 24, 8

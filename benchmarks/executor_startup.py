@@ -23,7 +23,7 @@ def measure(start: str, what: str) -> dict[str, float]:
     if what == "torch":
         from torch_task import torch_pid_of as fn
     else:
-        from tasks import pid_of as fn
+        from bench_tasks import pid_of as fn
 
     from evenload.executor import Executor
 

@@ -15,8 +15,8 @@ import timeit
 from collections.abc import Callable
 
 import psutil
+from bench_tasks import same
 from record import record
-from tasks import same
 
 import evenload
 from evenload.executor.transport.progress_cell import ProgressCell, make_progress_file

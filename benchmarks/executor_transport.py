@@ -16,9 +16,9 @@ from executor_overhead import in_fresh_interpreter, started
 
 def measure(peer_name: str, n_bytes: int, n_items: int, n_rounds: int, keeps: bool) -> dict[str, float]:
     import numpy as np
+    from bench_tasks import add_one
     from cpu_clock import process_tree_cpu_s
     from peers import all_peers
-    from tasks import add_one
 
     from evenload.cli.bench.measure.timing import least_time
 

@@ -26,8 +26,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench_tasks import SPEEDS, bound_s, costs, work
 from executor_overhead import in_fresh_interpreter
-from tasks import SPEEDS, bound_s, costs, work
 
 N_TASKS, N_BATCHES, N_ARRAYS, N_ARRAYS_STORED = 2_000, 200, 24, 8
 N_ITEMS, WORK_S = 300, 30.0  # on a device of speed 1
@@ -73,7 +73,7 @@ def futures_of(kind: str, n: int, until_done: ExitStack) -> Map:
 
 def measure_map(open_map: Callable[[int, ExitStack], Map]) -> dict[str, float]:
     import numpy as np
-    from tasks import add_one, same, warm_up
+    from bench_tasks import add_one, same, warm_up
 
     found: dict[str, float] = {}
     with ExitStack() as until_done, tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ on a device, one done in less time than its device needs, a result that nobody m
 is no contradiction: items that were lost, or done twice, are counted. docs/explanation/referee.md says more.
 """
 
+import argparse
 import gzip
 import itertools
 import json
@@ -160,4 +161,6 @@ def main(paths: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON lines, a run in each; may end in .gz")
+    sys.exit(main(parser.parse_args().files))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from tasks import sleep_precisely
+from bench_tasks import sleep_precisely
 
 ITEM = dict[str, Any]  # {"item": its number, "payload": bytes}: all that a rival is told
 ROUNDS = 60  # of products for one unit of cost, on a real device

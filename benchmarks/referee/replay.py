@@ -30,9 +30,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+import bench_tasks as tasks  # noqa: E402
 import check  # noqa: E402
 import device  # noqa: E402
-import tasks  # noqa: E402
 from result_files import RESULTS  # noqa: E402
 
 RIVALS = sorted(path.stem for path in (HERE / "rivals").glob("*.py"))

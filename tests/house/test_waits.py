@@ -29,6 +29,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "once_for_ever": "a task that is ended by its run's end",
     },
     "executor/test_pause.py": {"nap": "a task"},
+    "integrations/test_trackers.py": {"work": "a task that takes its time"},
     "integrations/test_datasets.py": {"met_another": "a task that waits for another process"},
     "report/test_known_truth.py": {
         "nap": "a task that tells how long it took by its own clock",

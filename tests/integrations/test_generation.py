@@ -325,5 +325,5 @@ def test_vllm_gets_texts_conversations_and_tokens_and_a_number_for_its_gpu(monke
 
 def test_without_vllm_its_install_line_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtra, match=r"evenload\[vllm\]"):
+    with pytest.raises(MissingExtra, match=r"evenload\[gpu\]"):
         VLLM("model", types.SimpleNamespace(id="cuda:0"))

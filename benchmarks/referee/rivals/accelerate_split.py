@@ -1,12 +1,10 @@
 """accelerate's ``split_between_processes``: each process gets its share of the list beforehand, by its rank.
 
-Results are gathered at the end, as in the guide. There are no retries: the launcher ends all processes if one
-fails.
+Results are gathered at the end. There are no retries: the launcher ends all processes if one fails.
 https://huggingface.co/docs/accelerate/usage_guides/distributed_inference
 """
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ def workers(n: int, limit_s: float | None) -> Iterator:
     def replay(task, items):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
-        path = os.path.join(task.folder, "gathered")
+        path = f"{task.folder}/gathered"
         notebook_launcher(share, (task, items, path), num_processes=n, use_port=port)
         with open(path) as file:
             yield from json.load(file)

@@ -70,7 +70,7 @@ def test_signing_keys_are_kept_and_never_replaced(tmp_path):
 def test_without_cryptography_the_install_line_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     for needs in (lambda: SigningKey.make("a"), lambda: verify_checkpoint(EXAMPLE, EXAMPLE_KEY)):
-        with pytest.raises(MissingExtra, match=r"evenload\[log\]"):
+        with pytest.raises(MissingExtra, match=r"evenload\[zk\]"):
             needs()
 
 

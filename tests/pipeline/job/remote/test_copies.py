@@ -111,7 +111,7 @@ def test_a_package_that_is_missing_is_told_with_its_install_line(tmp_path, monke
         raise ImportError("Please install s3fs")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", absent)
-    with pytest.raises(MissingExtra, match=r"evenload\[remote\]"):
+    with pytest.raises(MissingExtra, match=r"evenload\[files\]"):
         RemoteCopies(tmp_path).of("s3://bucket/a")
 
 
