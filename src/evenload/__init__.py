@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 # A part may lie in another folder (``pip install --user``); pkgutil.extend_path takes 8 ms to import.
 __path__ = list(dict.fromkeys([*__path__, *(f"{folder}/{__name__}" for folder in sys.path if folder)]))
 
-from evenload._lazy import lazy_names
-from evenload._version import __version__
+try:
+    from evenload._lazy import lazy_names
+    from evenload._version import __version__
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "evenload-base is not installed, or an older evenload took its files away when it was removed"
+        " (pip install --force-reinstall --no-deps evenload-base)"
+    ) from error
 
 if TYPE_CHECKING:
     from evenload._waiting import waiting

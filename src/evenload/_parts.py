@@ -21,11 +21,12 @@ class AbsentRoom:
         room = fullname.removeprefix("evenload.")
         for distribution, rooms in ROOMS.items():
             if room != fullname and room in rooms.split():
+                from evenload._version import __version__
                 from evenload.errors import MissingExtra  # a fifth of the start of ``import evenload``
 
                 raise MissingExtra(
                     f"{fullname} is not installed: it comes with the package {distribution}",
-                    hint=f"pip install {distribution}",
+                    hint=f"pip install {distribution}=={__version__}",  # parts are of one version
                 )
 
 

@@ -185,7 +185,9 @@ def test_a_run_without_work_cannot_be_certified(tmp_path, capsys):
 START = ChainLink(
     0, 0, (0, 0), NO_ORDER, "a" * 64, "b" * 64, (0,), {"model": "m", "seed": 7}, {"torch": "2.13"}
 )
-LINKS = [START, *(replace(START, start=k, stop=k + 10, shares=(5, 7)) for k in range(0, 40, 10))]
+LINKS = [START]
+for k in range(0, 40, 10):
+    LINKS.append(replace(START, start=k, stop=k + 10, shares=(5, 7)).behind(LINKS[-1].leaf()))
 
 
 @pytest.fixture
@@ -229,7 +231,8 @@ def test_a_chain_that_holds_together_is_told_with_its_root_and_what_that_does_no
     assert "TrainingChain.repeat" in said.stderr
     with Log(chain, threads=1) as log:
         log.checkpoint(SigningKey.make("example.com/run"))
-        log.append([replace(LINKS[-1], start=40, stop=50, kernels={"torch": "2.14"}).leaf()])
+        last = replace(LINKS[-1], start=40, stop=50, kernels={"torch": "2.14"})
+        log.append([last.behind(LINKS[-1].leaf()).leaf()])
     said = call(chain)
     assert "not signed: 1 of 6 links" in said.stderr
     assert "signed: 5 of 6 links: evenload merkle log check" in said.stderr

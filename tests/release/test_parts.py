@@ -3,7 +3,9 @@
 The oracle is Python's own import system over unpacked wheels: this tree's folder is on no path.
 """
 
+import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -189,6 +191,31 @@ def test_what_is_absent_says_what_to_install(statement, brings, unpacked, tmp_pa
     done = run_with(["evenload-base", "evenload"], unpacked, statement, tmp_path)
     assert done.returncode == 1
     assert f"pip install {brings}" in done.stderr.splitlines()[-1]
+
+
+def test_parts_in_folders_of_their_own_are_found_by_workers_too(unpacked, tmp_path):
+    """As after ``pip install --user`` of a part. The oracle is hashlib."""
+    (tmp_path / "leaves.bin").write_bytes(bytes(range(64)))
+    program = (
+        "import sys\n"
+        "if __name__ == '__main__':\n"
+        "    sys.argv = 'evenload merkle root leaves.bin --devices cpu*2'.split()\n"
+        "    from evenload.__main__ import run; run()\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    names = ["evenload-base", "evenload", "evenload-kernels", "evenload-zk"]
+    path = os.pathsep.join([*(str(unpacked[name]) for name in names), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    leaves = [hashlib.sha256(b"\0" + bytes(range(k, k + 32))).digest() for k in (0, 32)]
+    assert done.stdout.strip() == hashlib.sha256(b"\1" + b"".join(leaves)).hexdigest(), done.stderr
 
 
 def test_a_command_of_an_absent_part_says_what_to_install(unpacked, tmp_path):

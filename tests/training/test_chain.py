@@ -52,7 +52,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def without_fleet(folder: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in link.items() if name != "shares"} for link in read(folder)]
+    return [
+        {name: value for name, value in link.items() if name not in ("shares", "before")}
+        for link in read(folder)
+    ]
 
 
 def repeated(

@@ -16,14 +16,20 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--devices", help="One for each worker: cuda:0,1 | all | cpu*4.")
+@click.option("--devices", help="Give each worker one of these: cuda:0,1 | all | cpu*4.")
 @click.option(
-    "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Kill a worker that is longer at one call."
+    "--timeout",
+    "timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="Kill a worker whose call takes longer, and make it once more.",
 )
 @click.option("--observe", is_flag=True, help="Change nothing, only measure the script's own pools.")
 @click.option("-o", "--out", type=FILE, help="Write what was measured to this file, as JSON.")
-@click.option("--json", "as_json", is_flag=True, help="Say it at the end as JSON, still on standard error.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON, still on standard error."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...", required=True)
 def exec_script(
     devices: str | None,

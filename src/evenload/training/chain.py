@@ -164,7 +164,7 @@ class TrainingChain:
         facts = {"evenload": __version__, **kernels(next(self._model.parameters()).device)}
         here = ChainLink(self._start, self._step, self._even.place, *digests, (), self._run, facts)
         at = bisect_left(self._stops, self._step)
-        there = next(links_of([self._log[at]])) if self._step in self._stops[at : at + 1] else None
+        there = ChainLink.parse(self._log[at]) if self._step in self._stops[at : at + 1] else None
 
         def say() -> tuple[bool, dict[str, Any]]:
             own: dict[str, Any] = {"samples": self._n_own, "due": self._next(), "differs": (), "kernels": ()}
@@ -174,7 +174,8 @@ class TrainingChain:
 
         own = agree(self._even.ranks, say)[1]
         if self._is_first and there is None:
-            self._log.append([replace(here, shares=tuple(one["samples"] for one in own)).leaf()])
+            link = replace(here, shares=tuple(one["samples"] for one in own))
+            self._log.append([link.behind(self._log[len(self._log) - 1] if len(self._log) else None).leaf()])
             self._stops.append(self._step)
         self._due, self._start, self._order, self._n_own = own[0]["due"], self._step, NO_ORDER, 0
         return Repeated(here.start, here.stop, *(tuple(own[0][name]) for name in ("differs", "kernels")))

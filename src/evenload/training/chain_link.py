@@ -2,21 +2,21 @@
 
     link 0 ── steps 1 to 100 ── link 1 ── steps 101 to 200 ── link 2        each is a leaf of a log
 
-The log (``evenload.merkle.Log``) writes each leaf behind a digest of all before it. Here is what a leaf says,
-and what must hold between neighbours: no clock, no device and no torch.
+Each link holds the digest of the one before, so that links of two runs make no chain. Here is what a leaf
+says, and what must hold between neighbours: no clock, no device and no torch.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenload.errors import ConfigError, FormatError, quoted
 
 FORMAT = "evenload-training-1"
-NO_ORDER = hashlib.sha256().hexdigest()  # of no sample
+NO_ORDER = NO_LINK = hashlib.sha256().hexdigest()  # of no sample; before the first link
 DIGEST = re.compile("[0-9a-f]{64}")
 PARTS = ("place", "order", "weights", "optimizer")  # what a repeated step must have alike
 
@@ -32,6 +32,7 @@ class ChainLink:
     shares     [ranks] samples that each trained since ``start``; another fleet has others
     run        what makes another training of it: model, samples, seed, global batch, grain
     kernels    what decides how a grain is computed: torch, device, level of processor, threads
+    before     SHA-256 of the leaf of the link before; of nothing in the first link
     """
 
     start: int
@@ -43,6 +44,11 @@ class ChainLink:
     shares: tuple[int, ...]
     run: Mapping[str, Any]
     kernels: Mapping[str, Any]
+    before: str = NO_LINK
+
+    def behind(self, leaf: bytes | None) -> "ChainLink":
+        """Return it as the link behind the one with this ``leaf``; None: as the first."""
+        return replace(self, before=hashlib.sha256(leaf or b"").hexdigest())
 
     def leaf(self) -> bytes:
         """Return it as a line of JSON, for a log."""
@@ -71,6 +77,7 @@ def links_of(leaves: Iterable[bytes]) -> Iterator[ChainLink]:
     Raises ConfigError for a log of something else, FormatError for a link that cannot follow.
     """
     before: ChainLink | None = None
+    leaf_before: bytes | None = None
     for number, leaf in enumerate(leaves):
         link = ChainLink.parse(leaf)
         if link is None:
@@ -81,8 +88,15 @@ def links_of(leaves: Iterable[bytes]) -> Iterator[ChainLink]:
             raise FormatError(f"link {number} {why}", hint="trust only what lies before it")
         if before and (other := changes(before.run, link.run)):
             raise FormatError(f"link {number} is of another run than those before: {other[0]}")
+        if link != link.behind(leaf_before):
+            why = (
+                "is behind another link than the one before it here"
+                if before
+                else "is not the first of a chain"
+            )
+            raise FormatError(f"link {number} {why}", hint="trust only what lies before it")
         yield link
-        before = link
+        before, leaf_before = link, leaf
 
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
@@ -103,6 +117,6 @@ def _is_sane(link: ChainLink) -> bool:
     return (
         len(link.place) == 2
         and all(type(one) is int and 0 <= one < 2**62 for one in counts)
-        and all(DIGEST.fullmatch(one) for one in (link.order, link.weights, link.optimizer))
+        and all(DIGEST.fullmatch(one) for one in (link.order, link.weights, link.optimizer, link.before))
         and all(one is None or isinstance(one, str | int) for one in facts)
     )

@@ -180,6 +180,22 @@ def test_a_file_that_ends_anywhere_holds_what_was_whole(tmp_path_factory, batche
 
 @settings(deadline=None, max_examples=examples(50))
 @given(KINDS, st.data())
+def test_damage_of_the_first_line_takes_no_leaf(tmp_path_factory, batches, draw):
+    """Whatever one flipped bit there does, the leaves are in the file still: by its length."""
+    folder = tmp_path_factory.mktemp("head")
+    ends = written(folder, batches)
+    path = folder / "leaves"
+    content = bytearray(path.read_bytes())
+    content[draw.draw(st.integers(0, ends[0] - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    for is_writable in (False, True):
+        with pytest.raises(FormatError):
+            Log(folder, is_writable=is_writable, threads=1)
+    assert path.read_bytes() == content
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(KINDS, st.data())
 def test_damage_is_told_and_never_believed(tmp_path_factory, batches, draw):
     folder = tmp_path_factory.mktemp("damage")
     ends = written(folder, batches)

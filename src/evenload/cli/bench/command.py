@@ -158,10 +158,10 @@ TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "transport": ("executor:transport", "Arrays to workers and back", (), ""),
     "scaling": ("scaling:scaling", "The same work on one device and on more", (), ""),
     "unequal": ("unequal:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
-    "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite",), "zk"),
-    "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba"), "zk"),
-    "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch"), "moe"),
-    "clients": ("clients:clients", "Many small trainings, fused", ("torch",), "torch"),
+    "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite", "evenload.merkle"), "zk"),
+    "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba", "evenload.zk"), "zk"),
+    "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch", "evenload.moe"), "moe"),
+    "clients": ("clients:clients", "Many small trainings, fused", ("torch", "evenload.clients"), "clients"),
     "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "jobs"),
 }
 

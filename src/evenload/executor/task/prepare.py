@@ -220,14 +220,18 @@ def _is_importable(module: ModuleType) -> bool:
         spec = _find(name, path)
         if spec is None:
             return False
-        path = spec.submodule_search_locations
+        # A package that is loaded may look in more folders than its spec says.
+        path = getattr(sys.modules.get(name), "__path__", spec.submodule_search_locations)
     return spec is not None and spec.origin in (None, file)
 
 
 def _find(name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
-        spec = find_spec(name, path) if find_spec else None
+        try:
+            spec = find_spec(name, path) if find_spec else None
+        except ImportError:  # a part of evenload that is not there
+            return None
         if spec is not None:
             return spec
     return None

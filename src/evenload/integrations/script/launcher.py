@@ -80,7 +80,7 @@ def _run(words: list[str]) -> None:
         return
     sys.argv = [first, *arguments]
     if os.path.isdir(first) or first.endswith((".zip", ".pyz")):
-        sys.path.insert(0, first)
+        sys.path.insert(0, os.path.abspath(first))
         runpy._run_module_as_main("__main__", False)  # pyrefly: ignore
         return
     if not sys.flags.safe_path:

@@ -7,8 +7,10 @@ place of its two queues is a ``Team``; and of a map without a chunk size, more a
 import importlib
 import pickle
 import queue
+import types
 from collections.abc import Mapping
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 from evenload.integrations.script.team import FAULT, Team, Work
@@ -16,6 +18,8 @@ from evenload.integrations.script.worker_ends import TIMES
 
 original: Any = importlib.import_module("multiprocessing.pool")  # whose own parts nobody declares
 PIECES = 16  # of each chunk that the original would send as one
+ATOMS = (bool, int, float, complex, str, bytes, type(None))
+MOST_LOOKED_AT = 1_000_000  # parts of items; beyond, the original's chunks stay
 MAPPERS = (original.mapstar, original.starmapstar)
 
 
@@ -70,13 +74,46 @@ class DealtPool(original.Pool):
             if not hasattr(iterable, "__len__"):
                 iterable = list(iterable)
             chunk = -(-len(iterable) // (len(self._pool) * 4)) or 1
-            chunksize = _Piece(-(-chunk // PIECES))
-            chunksize.chunk = chunk
+            chunksize = chunk
+            if len(self._pool) > 1 and _travels_as_name(func) and _are_apart(iterable):
+                chunksize = _Piece(-(-chunk // PIECES))
+                chunksize.chunk = chunk
         return super()._map_async(func, iterable, mapper, chunksize, callback, error_callback)
 
     @staticmethod
     def _help_stuff_finish(inqueue: Team, task_handler: Any, size: int) -> None:
         inqueue.stop()
+
+
+def _travels_as_name(func: Any) -> bool:
+    """Whether a worker gets the function itself: an object is copied for each chunk, with its state."""
+    if isinstance(func, partial):
+        given = (*func.args, *func.keywords.values())
+        return _travels_as_name(func.func) and all(type(one) in ATOMS for one in given)
+    if isinstance(func, types.BuiltinFunctionType):
+        return isinstance(func.__self__, types.ModuleType)
+    return isinstance(func, types.FunctionType | type)
+
+
+def _are_apart(items: Any) -> bool:
+    """Whether no change of one item, by a call, could be seen in another of the same chunk.
+
+    It could where two items hold the same object, which a chunk carries once.
+    """
+    if set(map(type, items)) <= set(ATOMS):
+        return True
+    seen, waiting, n_left = dict[int, Any](), [*items], MOST_LOOKED_AT
+    while waiting and n_left:
+        one, n_left = waiting.pop(), n_left - 1
+        if type(one) in ATOMS or isinstance(one, PurePath):
+            continue
+        is_array = type(one).__module__ == "numpy" and hasattr(one, "dtype") and not one.dtype.hasobject
+        if id(one) in seen or not (is_array or type(one) in (tuple, list, dict)):
+            return False
+        seen[id(one)] = one
+        if not is_array:
+            waiting += [*one, *one.values()] if type(one) is dict else one
+    return not waiting
 
 
 def _new_process(team: Team, context: Any, *, target: Any, args: tuple) -> Any:

@@ -6,7 +6,8 @@
 
 A frame is good only behind the very frames it was written behind. What a crash can leave is a part of one
 frame at the end, of which nobody was told: it is cut off. Damage in front of a good frame is none of that,
-and refused. Salt and magic are this file's own, so that no leaf can be taken for a frame.
+and refused, and so is damage of the first line: the first frame says which one it was written behind. Salt
+and magic are this file's own, so that no leaf can be taken for a frame.
 """
 
 import fcntl
@@ -46,11 +47,11 @@ class LeafFile:
         self.n_cut = 0
         head, end, _ = os.pread(fd, MOST_HEAD_BYTES, 0).partition(b"\n")
         parts = head.split(b" ", 2)
-        if not end or len(parts) != 3 or parts[0] != FORMAT:
+        self.origin = parts[-1].decode("utf-8", "replace")
+        if not end or len(parts) != 3 or parts[0] != FORMAT or not is_key_name(self.origin):
             raise FormatError(
                 f"{printable(str(path))} holds no leaves of a log", hint="name the log's folder"
             )
-        self.origin = parts[2].decode("utf-8", "replace")
         self._seed = hashlib.sha256(head).digest()
         self._digest = self._seed  # of the last good frame
         self._stop = len(head) + 1  # where it ends
@@ -184,7 +185,7 @@ class LeafFile:
     def _refuse_damage(self, size: int) -> None:
         """Raise FormatError unless all behind the last good frame can be one frame that was cut."""
         most = HEADER.size + 2 * MOST_FRAME_LEAVES + MOST_FRAME_BYTES + MOST_ENTRY_BYTES
-        is_damaged = size - self._stop > most
+        is_damaged = size - self._stop > most or (not self._starts and self._has_another_head())
         rest = b"" if is_damaged else os.pread(self._fd, most, self._stop)
         at = rest.find(self._seed[:8], 1)
         while at >= 0 and not is_damaged:
@@ -195,6 +196,17 @@ class LeafFile:
                 f"{printable(str(self.path))} is damaged at byte {self._stop}, with leaves behind it",
                 hint="restore it from a copy: these leaves were acknowledged",
             )
+
+    def _has_another_head(self) -> bool:
+        """Whether a whole frame stands first that was written behind another first line than this one."""
+        head = os.pread(self._fd, HEADER.size, self._stop)
+        if len(head) < HEADER.size:
+            return False
+        own, self._seed = self._seed, HEADER.unpack(head)[3]
+        try:
+            return self._seed != own and self._frame_at(self._stop, self._seed) is not None
+        finally:
+            self._seed = own
 
     def _unwritable(self) -> EvenloadError:
         return EvenloadError(
