@@ -43,7 +43,7 @@ def origin(page: Page) -> str:
 def _leisure(page: Page) -> str:
     load = page.get("load", page.get("load_average"))
     if page.get("is_of_speed") is False:
-        return "counts, which do not depend on the machine's leisure"
+        return "counts, which do not depend on how busy the machine was"
     if is_quiet(page) is None:
         number = f" (load average {load:.1f})" if isinstance(load, int | float) else ""
         return f"what else ran was not noted{number}"

@@ -21,7 +21,10 @@ from typing import Any
 import pytest
 from forked_programs import Programs, Starter
 
-from evenload.executor.worker import fork_server
+try:
+    from evenload.executor.worker import fork_server
+except ImportError:  # a part of evenload is tested alone
+    fork_server = None
 
 ARGUMENTS = "EVENLOAD_TESTS_READ"
 """In the environment of the process: the arguments of the runner."""
@@ -59,7 +62,8 @@ def python_command() -> list[str]:
 
 def start_servers_anew() -> None:
     """Fork servers of a worker's executors are new interpreters: how they start is tested, too."""
-    vars(fork_server)["subprocess"] = subprocess
+    if fork_server is not None:
+        vars(fork_server)["subprocess"] = subprocess
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class AuditRequest:
     "--rows",
     type=click.Choice(["auto", "process", "thread"]),
     default="auto",
-    help="What a device is in a Chrome trace without GPUs.",
+    help="Whether a process or a thread is one device, in a Chrome trace without GPUs.",
 )
 @click.option("--align", "aligned", is_flag=True, help="Clocks of the files differ: let each begin at 0.")
 @click.option(

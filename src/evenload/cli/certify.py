@@ -52,8 +52,8 @@ class CertifyRequest:
 def certify(request: CertifyRequest) -> int:
     """Certify RUN, a run folder or its events.jsonl: what it did, and the proof of what no plan could beat.
 
-    Or check RUN, a certificate (.json), or the folder of a training's chain: is each link behind the one
-    before? The root of all is printed, to be compared with one that you have from elsewhere.
+    Or check RUN, a certificate (.json), or the folder of a training's chain: does each link follow
+    from the one before? The root is printed, to be compared with one that you received in another way.
 
     Without -o it writes run.cert.json into the run folder and prints its path. Anyone can check that file
     with scripts/check_certificate.py alone, which is also `python -m evenload.certificate`.

@@ -43,8 +43,8 @@ def devices(
 ) -> int:
     """List the devices, their scores and their load.
 
-    A star marks those that work would run on. The score (0-100) is a first guess from data sheets; measured
-    speed replaces it with the first item that runs. The load counts everybody's work, not only ours.
+    A star marks the devices that a run uses by default. The score (0-100) is a first guess from data sheets;
+    measured speed replaces it with the first item that runs. The load counts everybody's work, not only ours.
     """
     if context.invoked_subcommand is not None:
         return 0

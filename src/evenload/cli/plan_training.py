@@ -55,10 +55,15 @@ class PlanTrainingRequest:
     "--step-s",
     multiple=True,
     metavar="SECONDS",
-    help="Of a step on each group's card: 0.21,0.55, with 64 samples 0.21@64,0.55@64. Twice: two sizes.",
+    help="Seconds of a step on one card of each group: 0.21,0.55, with 64 samples 0.21@64,0.55@64. "
+    "Give it twice for two sizes.",
 )
 @click.option("--micro-batch", type=click.IntRange(1), default=1, help="Samples that stay together (1).")
-@click.option("--most", metavar="SAMPLES", help="That fit into the memory of each group's cards: 96,40.")
+@click.option(
+    "--most",
+    metavar="SAMPLES",
+    help="The most samples that fit into the memory of each group's cards: 96,40.",
+)
 @click.option("--model-memory", metavar="SIZE", help="Of model, gradients and optimizer on a card: 6GB.")
 @click.option("--sample-memory", metavar="SIZE", help="Of the activations of one sample: 150MB.")
 @click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")

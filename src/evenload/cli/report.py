@@ -59,7 +59,8 @@ def report(request: ReportRequest) -> int:
     """Make the report of RUN, a run folder or its events.jsonl; or compare it with OTHER.
 
     Without options it writes report.html into the run folder and prints its path. A damaged run is shown as
-    far as it can be read; what could not be read is said. Two runs get one page, compare.html in OTHER.
+    far as it can be read; the report lists what could not be read. Two runs get one page, compare.html in
+    OTHER.
 
     \b
     evenload report runs/restore

@@ -22,7 +22,7 @@ __all__ = ["warm"]
 )
 @json_option
 def warm(parts: tuple[str, ...], keys: tuple[Path, ...], as_json: bool) -> int:
-    """Make now what the first answers of a fresh installation would wait for; by default for every part.
+    """Compile kernels now, so that first calls after installation need not wait; by default of every part.
 
     Kernels that come with the package need nothing made. Others are compiled and kept in
     EVENLOAD_KERNEL_CACHE (by default ~/.cache/evenload/kernels), and what torch compiles in

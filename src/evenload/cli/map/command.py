@@ -118,15 +118,17 @@ class MapRequest:
     type=click.IntRange(0),
     default=0,
     metavar="ITEMS",
-    help="Renew a worker process after so many items; 1: none runs two.",
+    help="Renew a worker process after so many items; 1: a new one for each item.",
 )
-@click.option("--journal", type=PATH, help="Keep results in this folder, and do none again.")
+@click.option(
+    "--journal", type=PATH, help="Keep results in this folder; items with a result there are not run again."
+)
 @click.option(
     "--run",
     "folder",
     metavar="FOLDER",
     type=FOLDER,
-    help="A folder for the run: its events, and by which `evenload devices drain|add` reaches it.",
+    help="A folder for the events; `evenload devices drain|add` takes it to change the devices.",
 )
 @click.option(
     "--resume",
@@ -138,7 +140,7 @@ class MapRequest:
     type=click.Choice(["refuse", "rerun", "keep"]),
     default="refuse",
     show_default=True,
-    help="If the function or an item is another than the journal's.",
+    help="What to do if the function or an item has changed since the journal.",
 )
 @click.option(
     "--on-error",
@@ -147,7 +149,7 @@ class MapRequest:
     show_default=True,
     help="After an item has failed.",
 )
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="Of ITEMS.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="The format of ITEMS.")
 @detach_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")

@@ -47,7 +47,9 @@ class DashRequest:
 @click.command()
 @click.argument("run", type=PATH, required=False)
 @click.option("--live", "is_live", is_flag=True, help="Show the run that was started last on this machine.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Anything else asks for a token.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to serve on; any other requires a token."
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
 @click.option("--token", help="Ask for this token (default: a new one, where one is needed).")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")

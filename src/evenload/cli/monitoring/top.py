@@ -49,14 +49,16 @@ NARROW = ("pid", "job", "done", "rate", "ETA", "cpu")
 
 
 @click.command()
-@click.option("-1", "--once", is_flag=True, help="Show it once and end; so it is on no terminal.")
+@click.option(
+    "-1", "--once", is_flag=True, help="Show it once and end; the default when the output is no terminal."
+)
 @click.option("--interval", default=1.0, show_default=True, metavar="SECONDS", help="Between two looks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; without --once one a line.")
 @color_option
 def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
     """Show the devices' load and memory, and the evenload jobs that run, until q or Ctrl-C.
 
-    Load is everybody's work, not only ours. Jobs are those of yours that the commands started.
+    Load is everybody's work, not only ours. Only jobs that you started with an evenload command are listed.
     """
     if not interval > 0:
         raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")

@@ -44,7 +44,7 @@ class RetryRequest:
 @no_progress_option
 @passed_as(RetryRequest)
 def retry(request: RetryRequest) -> int:
-    """Go on with the run in the folder RUN, as its job was; with --failed also with what failed.
+    """Go on with the run in the folder RUN, with the same job; with --failed, try failed items again.
 
     \b
     evenload retry --failed runs/pairs

@@ -123,7 +123,7 @@ class RunRequest:
     flag_value=_ALL,
     multiple=True,
     metavar="[STAGE,...]",
-    help="Do these stages again; without a name, take all of an earlier run away.",
+    help="Do these stages again; without a name, delete an earlier run's results first.",
 )
 @click.option("--cache", type=PATH, help="Share results with other runs through this folder.")
 @click.option("--report", type=PATH, help="Write the report here, too.")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=PATH)
-@click.option("--item", metavar="ID", help="What became of this item (of a map: its number).")
+@click.option("--item", metavar="ID", help="Show the state of this item (of a map: its number).")
 @json_option
 def status(run: Path, item: str | None, as_json: bool) -> int:
-    """Say how far the run in the folder RUN is: done and failed by stage and group, and who works at it.
+    """Say how far the run in the folder RUN is: done and failed by stage and group, and which workers run it.
 
     \b
     evenload status runs/pairs

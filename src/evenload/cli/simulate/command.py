@@ -86,9 +86,12 @@ class SimulateRequest:
 )
 @click.option("--policy", "names", multiple=True, metavar="NAME", help="Only this policy; may be repeated.")
 @click.option(
-    "--hints", type=float, metavar="ERROR", help="Tell the policy the sizes, wrong by up to 0.2 say."
+    "--hints",
+    type=float,
+    metavar="ERROR",
+    help="Tell the policy the sizes, with an error of up to this, such as 0.2.",
 )
-@click.option("--seed", default=0, help="Of the drawn costs (0).")
+@click.option("--seed", default=0, help="Seed for drawing the costs (0).")
 @click.option(
     "--draws", type=int, metavar="N", help="Mean of N draws of the costs (10; fewer if there are many items)."
 )
