@@ -19,6 +19,7 @@ from evenload.integrations.script.worker_ends import TIMES
 original: Any = importlib.import_module("multiprocessing.pool")  # whose own parts nobody declares
 PIECES = 16  # of each chunk that the original would send as one
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
+SEEN_TWICE = (list, tuple, range, str, bytes)  # can be looked at before the pool itself goes through it
 MOST_LOOKED_AT = 1_000_000  # parts of items; beyond, the original's chunks stay
 MAPPERS = (original.mapstar, original.starmapstar)
 
@@ -98,8 +99,11 @@ def _travels_as_name(func: Any) -> bool:
 def _are_apart(items: Any) -> bool:
     """Whether no change of one item, by a call, could be seen in another of the same chunk.
 
-    It could where two items hold the same object, which a chunk carries once.
+    It could where two items hold the same object, which a chunk carries once. What may be gone through only
+    once, such as a progress bar around a generator, is not looked at.
     """
+    if type(items) not in SEEN_TWICE and not (type(items).__module__ == "numpy" and hasattr(items, "dtype")):
+        return False
     if set(map(type, items)) <= set(ATOMS):
         return True
     seen, waiting, n_left = dict[int, Any](), [*items], MOST_LOOKED_AT
