@@ -329,6 +329,13 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
             " | slots moved each time = moved :.1f", 4,
         ),
     },
+    "index.md": {
+        "front": Table(
+            "what | evenload = ours | beside it = others | devices = how", 4,
+            ("schedule_simulation", "pipeline_run", "unequal_training", "moe_routing", "clients_peers"),
+            table_rows.front,
+        )
+    },
     "explanation/referee.md": {
         "referee_outcomes": Table(
             "case | evenload | Ray Data | Dask | joblib/loky | multiprocessing.Pool | accelerate split", 7

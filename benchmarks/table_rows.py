@@ -149,3 +149,52 @@ def _model(page: Page, model: str) -> str:
     batch, cores = page.get("batch", BATCH), page.get("used_cores", page["machine"]["cores"])
     facts = [f"batch {batch}"] if batch != BATCH else []
     return ", ".join([model, *facts, *(["one core"] if cores == 1 else [])])
+
+
+def front(pages: Sequence[Page]) -> list[Row]:
+    """A figure of each door, beside the one that users have without evenload."""
+    simulated, stages, training, routing, clients = (page["rows"] for page in pages)
+
+    def one(rows: Sequence[Row], **wanted: Any) -> Row:
+        return next(row for row in rows if wanted.items() <= row.items())
+
+    fleet = {"fleet": "unequal"}
+    route = one(routing, instance="288 on 16, decode")
+    dealt = [one(simulated, policy=name)["mid"] for name in ("measured", "pull 1", "static, score")]
+    stage_x = [one(stages, **fleet, way=way)["ratio"] for way in ("evenload", "Ray Data", "replicas")]
+    ways = ("EvenBatches", "DDP")
+    step_x = [one(training, fleet="1:1:2:4", method=way)["x_bound"] for way in ways]
+    plain = [row for row in clients if (row["clients"], row["peer"]) == (20, "plain torch")]
+    least, *_, most = sorted(row["times evenload"] for row in plain)
+    return [
+        {
+            "what": "300 uneven items on devices 1 : 2 : 4 : 8, share of the best possible",
+            "ours": f"{dealt[0]:.2f}",
+            "others": f"{dealt[1]:.2f} a pull queue, {dealt[2]:.2f} a split by data sheet",
+            "how": "simulated",
+        },
+        {
+            "what": "100 items through two models on six unequal devices, time over the bound",
+            "ours": f"{stage_x[0]:.2f}",
+            "others": f"{stage_x[1]:.2f} Ray Data, {stage_x[2]:.2f} replicas with equal shares",
+            "how": "real processes that sleep",
+        },
+        {
+            "what": "a training step on ranks 1 : 1 : 2 : 4, time over the bound",
+            "ours": f"{step_x[0]:.2f}",
+            "others": f"{step_x[1]:.2f} DDP",
+            "how": "real ranks that sleep",
+        },
+        {
+            "what": "a batch over 288 copies of experts on 16 GPUs, routed at the optimum",
+            "ours": f"{route['one layer us']:.1f} µs",
+            "others": f"{route['HiGHS us/layer']:,.0f} µs HiGHS",
+            "how": "on this CPU",
+        },
+        {
+            "what": f"20 models trained together, times as fast as one by one: {len(plain)} kinds",
+            "ours": f"{least:.1f} to {most:.0f}",
+            "others": "1 plain torch",
+            "how": "on this CPU",
+        },
+    ]

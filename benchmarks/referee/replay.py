@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--rivals", default=",".join(RIVALS), help="files of rivals/, separated by commas")
     parser.add_argument("--works", default="", help="only these, separated by commas")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=1, help="rivals that run side by side")
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument(
         "--real", action="store_true", help="on this machine's cores, not on modelled devices"
     )
@@ -284,11 +284,12 @@ def main() -> None:
     asked = [one for one in cases(given.real) if not given.works or one.work in given.works.split(",")]
     pages = []
     with ThreadPoolExecutor(given.at_once) as side_by_side:
-        for one in asked * given.rounds:  # in turn, so that what else runs disturbs all alike
-            for page in side_by_side.map(run, [one] * len(names), names):
-                pages.append(page)
-                told = {"case": page["case"], "rival": page["rival"], **check.judge(page)}
-                print(json.dumps(told), file=sys.stderr, flush=True)
+        # Rivals of a case in turn, so that what else runs disturbs all alike.
+        pairs = [(one, name) for one in asked * given.rounds for name in names]
+        for page in side_by_side.map(run, *zip(*pairs, strict=True)):
+            pages.append(page)
+            told = {"case": page["case"], "rival": page["rival"], **check.judge(page)}
+            print(json.dumps(told), file=sys.stderr, flush=True)
     rows = list(rows_of(pages))
     if given.works or given.rivals != parser.get_default("rivals"):
         return print_table(rows)
