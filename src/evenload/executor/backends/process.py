@@ -19,7 +19,7 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.backends import WorkerOptions
-from evenload.executor.task.item_packing import pack_apart
+from evenload.executor.task.failure import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.pickling import mark_large, pack

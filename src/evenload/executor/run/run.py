@@ -14,7 +14,7 @@ from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
 from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.attempts import Losses
-from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.delivery import Block, Sink
 from evenload.executor.decide.device_trust import DeviceVerdicts
 from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
 from evenload.executor.decide.record import Record
@@ -25,9 +25,7 @@ from evenload.executor.run.chunk_sizing import ChunkSizing
 from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.progress_line import ProgressLine
-from evenload.executor.run.run_account import RunAccount
-from evenload.executor.run.sent_chunk import SentChunk
-from evenload.executor.run.sink import Sink
+from evenload.executor.run.run_account import RunAccount, SentChunk
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import OVER_MEMORY, Answered, Gone
@@ -90,14 +88,15 @@ class Run:
         options: MapOptions,
         devices: Mapping[str, Mapping[str, Any]],
         *,
-        journal: "JournalSink | None" = None,
         on_over: "Callable[[Run], None]" = lambda run: None,
         size: str | None = None,
         describer: ItemDescriber | None = None,
     ):
         self.task, self.source, self.options = task, source, options
         self.devices = set(devices)
-        self.journal, self.size = journal, size
+        self.size = size
+        # pyrefly: ignore
+        self.journal: JournalSink | None = sink if options.journal is not None else None
         self.is_over = self.is_stopping = self.is_held_up = False
         self.error: BaseException | None = None
         self.summary: Summary | None = None

@@ -20,8 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from evenload.executor.task.answer import Answer
-from evenload.executor.task.failure import Failure
-from evenload.executor.task.item_packing import pack_apart, unpack_apart
+from evenload.executor.task.failure import Failure, pack_apart, unpack_apart
 from evenload.executor.task.task import Runner, load
 from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
 from evenload.executor.transport.pickling import mark_large, pack
