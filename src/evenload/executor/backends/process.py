@@ -27,6 +27,7 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
+from evenload.executor.worker.fork_main import WorkerStart
 from evenload.executor.worker.fork_server import (
     ANSWER_S,
     ForkedWorker,
@@ -59,17 +60,14 @@ class ProcessBackend:
     def __init__(
         self, options: WorkerOptions | None = None, read: Callable[[int, int, Frame], Any] = message_of
     ) -> None:
-        settings = resolve()
-        how = options.start if options is not None else None
-        self._forks = _is_fork(settings.start if how is None else how)
-        self._imports = options.imports if options is not None else ()
-        limit = options.shared_memory_limit if options is not None else None
+        settings, given = resolve(), options or WorkerOptions()
+        limit, most = given.shared_memory_limit, given.memory_limit
+        self._forks = _is_fork(settings.start if given.start is None else given.start)
+        self._imports = given.imports
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
-        most = options.memory_limit if options is not None else None
         self._memory_limit = None if most is None else memory_limit_from(most)
         self._looked_s = 0.0  # at the memory of the workers
-        program = options.program if options is not None else None
-        self._program = program or ProgramSettings.of_this_process()
+        self._program = given.program or ProgramSettings.of_this_process()
         self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
@@ -108,20 +106,16 @@ class ProcessBackend:
         self._must_check = not child.can_tell_death
 
     def _start_process(
-        self,
-        device: str,
-        environment: Mapping[str, str],
-        fds: Sequence[int],
-        log: int,
-        cell: int | None,
+        self, device: str, environment: Mapping[str, str], fds: Sequence[int], log: int, cell: int | None
     ) -> SpawnedWorker | ForkedWorker:
-        path = _import_path()
+        path, program = _import_path(), self._program
         whole = {**os.environ, **environment}
+        start = WorkerStart(device, whole, path, cell, os.getpid(), program.pack(), program.flags)
         self._make_server_ready(path)
         if self._forks and self._server is not None:
             with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell, self._program)
-        return SpawnedWorker(device, whole, path, fds, log, cell, self._program)
+                return self._server.fork(start, fds, log)
+        return SpawnedWorker(start, fds, log)
 
     def _make_server_ready(self, path: list[str]) -> None:
         if self._forks and (self._server is None or not self._server.is_alive):
