@@ -48,7 +48,31 @@ MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
-class ProcessBackend:
+class FrameBackend:
+    """A backend that speaks with its workers by frames, whichever way these go."""
+
+    def forward(self, worker: int, frame: Frame) -> None:
+        """Send a frame as it is, with the next ``poll``."""
+        raise NotImplementedError
+
+    def load(self, worker: int, task: PreparedTask) -> None:
+        body, buffers = dump(task)
+        self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
+
+    def unload(self, worker: int, task: int) -> None:
+        self.forward(worker, Frame(protocol.UNLOAD, task))
+
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
+        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
+        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
+        self.forward(worker, frame)
+        return frame.n_bytes
+
+    def stop(self, worker: int) -> None:
+        self.forward(worker, Frame(protocol.STOP))
+
+
+class ProcessBackend(FrameBackend):
     """A backend with one local process per worker.
 
     ``read`` makes a message of a worker's number, its process id and a frame that it has sent.
@@ -137,20 +161,9 @@ class ProcessBackend:
     def load(self, worker: int, task: PreparedTask) -> None:
         if self._server is not None:
             self._to_preload = imports_of(task.fn)
-        body, buffers = dump(task)
-        self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
-
-    def unload(self, worker: int, task: int) -> None:
-        self.forward(worker, Frame(protocol.UNLOAD, task))
-
-    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
-        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
-        self.forward(worker, frame)
-        return frame.n_bytes
+        super().load(worker, task)
 
     def forward(self, worker: int, frame: Frame) -> None:
-        """Send a frame as it is, with the next ``poll``."""
         child = self._children.get(worker)
         if child is None:
             return  # it has ended, which a message says that is not taken in yet; so below
@@ -169,9 +182,6 @@ class ProcessBackend:
 
     def activity(self, worker: int) -> float | None:
         return self._children[worker].activity() if worker in self._children else 0.0
-
-    def stop(self, worker: int) -> None:
-        self.forward(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
         if worker in self._children:

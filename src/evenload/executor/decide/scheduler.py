@@ -210,7 +210,7 @@ class Scheduler:
         raised     positions where the task raised something else and may be tried again
         """
         if chunk in self._hung:
-            return self._settle_late(chunk, now, no_memory, skipped, raised)
+            return [*self._settle_late(chunk, now, no_memory, skipped, raised)]
         sent = self._sent.pop(chunk, None)
         if sent is None:
             return []

@@ -165,10 +165,6 @@ class Run:
         """What was learned of the sizes of its items, if that is of use."""
         return None if self._dealer.sizes is None else self._dealer.sizes.model
 
-    @property
-    def policy(self) -> Policy:
-        return self._dealer.policy
-
     def has_work(self) -> bool:
         """Is it worth building the task on one more device? Not for copies only, unless an item hangs."""
         may_deal = self._dealer.remaining != 0 or self.is_held_up

@@ -20,14 +20,11 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.backends import FreeMemory, WorkerOptions
-from evenload.executor.backends.process import FREE_S
+from evenload.executor.backends.process import FREE_S, FrameBackend
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame, boot_id
 from evenload.executor.backends.ray.cluster import Cluster, NodeWatch
 from evenload.executor.task.answer import Answer
-from evenload.executor.task.failure import pack_apart
 from evenload.executor.task.messages import Answered, Gone, Message, Untrue
-from evenload.executor.task.task import PreparedTask, dump
-from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 from evenload.executor.transport.wire import Frame, ProtocolViolation
 from evenload.executor.worker import protocol
@@ -170,7 +167,7 @@ class Clock:
         answer.stop_s = min(max(answer.stop_s + behind_s, answer.start_s), heard_s)
 
 
-class RayBackend:
+class RayBackend(FrameBackend):
     """A backend with one Ray actor per device, each with a worker process beside it."""
 
     is_threaded = True
@@ -234,19 +231,11 @@ class RayBackend:
         remote.kill_until_s = time.monotonic() + self._start_s + KILL_S
         channel.write(ActorCommand("start", (worker, device, dict(environment))))
 
-    def load(self, worker: int, task: PreparedTask) -> None:
-        body, buffers = dump(task)
-        self._send(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
-
-    def unload(self, worker: int, task: int) -> None:
-        self._send(worker, Frame(protocol.UNLOAD, task))
-
     def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
-        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
-        self._workers[worker].sent_s[chunk] = time.monotonic()
-        self._send(worker, frame)
-        return frame.n_bytes
+        asked_s = time.monotonic()
+        n_bytes = super().send(worker, task, chunk, items, singly)
+        self._workers[worker].sent_s[chunk] = asked_s
+        return n_bytes
 
     def drop(self, worker: int, chunk: int) -> None:
         self._tell(worker, ActorCommand("drop", (worker, chunk)))
@@ -272,9 +261,6 @@ class RayBackend:
 
     def activity(self, worker: int) -> float | None:
         return None  # of a process on another machine
-
-    def stop(self, worker: int) -> None:
-        self._send(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
         remote = self._workers.get(worker)
@@ -339,7 +325,7 @@ class RayBackend:
             )
         return self._cluster
 
-    def _send(self, worker: int, frame: Frame) -> None:
+    def forward(self, worker: int, frame: Frame) -> None:
         self._tell(worker, ActorCommand("send", (RayFrame.of(worker, None, frame),)))
 
     def _tell(self, worker: int, command: ActorCommand) -> None:
