@@ -97,17 +97,7 @@ def gang(
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
     call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
-    reached = make_backend(backend, _options(fn))
-    try:
-        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        return Gang(reached, pool, Record(events, echo), call).results()
-    finally:
-        reached.close(GRACE_S)
-
-
-def _options(fn: Callable[..., Any]) -> WorkerOptions:
-    used = [name for name in imports_of(fn) if name not in IMPORTS]
-    return WorkerOptions(imports=(*IMPORTS, *used))
+    return _run(backend, devices, Record(events, echo), call)
 
 
 def gang_beside(
@@ -118,8 +108,16 @@ def gang_beside(
         from evenload.executor.backends.ray.backend import Ray
 
         backend = Ray()
-    reached = make_backend(backend if isinstance(backend, str) else backend.beside(), _options(call.fn))
+    return _run(backend if isinstance(backend, str) else backend.beside(), pool, record, call)
+
+
+def _run(
+    backend: str | BackendSettings, devices: Spec | DevicePool, record: Record, call: GangCall
+) -> list[Any]:
+    used = [name for name in imports_of(call.fn) if name not in IMPORTS]
+    reached = make_backend(backend, WorkerOptions(imports=(*IMPORTS, *used)))
     try:
+        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         return Gang(reached, pool, record, call).results()
     finally:
         reached.close(GRACE_S)
