@@ -41,7 +41,7 @@ from evenload.errors import ConfigError, EvenloadError
 from evenload.events import EventFile, Note
 from evenload.executor.journal.journal import Journal
 from evenload.executor.loop.control import Control, ask
-from evenload.executor.loop.cost_cache import CostCache, Learned
+from evenload.executor.loop.cost_history import CostCache, Learned
 from evenload.native import store
 from evenload.pipeline import Pipeline
 from evenload.pipeline.store.run_folder import is_in_use

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from evenload.executor import Executor
-from evenload.executor.loop import engine_thread as engine_thread_module
+from evenload.executor.loop import engine as engine_module
 from evenload.executor.supervisor import supervisor as supervisor_module
 
 LIMIT_S = 200.0
@@ -56,7 +56,7 @@ def executor(backend: str, two_workers: TwoWorkers) -> Iterator[Executor]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are told to leave are waited for: they may need long to get their turn."""
-    monkeypatch.setattr(engine_thread_module, "GRACE_S", 100.0)
+    monkeypatch.setattr(engine_module, "GRACE_S", 100.0)
     monkeypatch.setattr(supervisor_module, "LEAVE_S", 100.0)
 
 

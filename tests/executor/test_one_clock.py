@@ -12,7 +12,7 @@ import pytest
 
 import evenload
 from evenload.events import EventLog, RunFinished, RunStarted
-from evenload.executor.loop import engine_thread
+from evenload.executor.loop import engine
 
 
 class SlowToCount(list):
@@ -63,7 +63,7 @@ def once_for_ever(folder: str, number: int) -> int:
 
 def test_a_copy_that_came_second_is_not_waited_for(tmp_path, monkeypatch):
     """Its worker would have all the time in the world to end; it is ended with the run's last result."""
-    monkeypatch.setattr(engine_thread, "GRACE_S", 100_000.0)
+    monkeypatch.setattr(engine, "GRACE_S", 100_000.0)
     results = list(evenload.map(once_for_ever, [str(tmp_path)] * 8, range(8), devices="cpu*2"))
     assert results == list(range(8))
     assert not psutil.pid_exists(int((tmp_path / "first").read_text()))
@@ -79,7 +79,7 @@ def ends_later(folder: str, number: int) -> int:
 
 
 def test_a_task_of_a_map_that_is_broken_off_may_come_to_its_end(tmp_path, monkeypatch, until):
-    monkeypatch.setattr(engine_thread, "GRACE_S", 100_000.0)
+    monkeypatch.setattr(engine, "GRACE_S", 100_000.0)
     results = evenload.map(ends_later, [str(tmp_path)] * 2, range(2), devices="cpu*2")
     assert next(iter(results)) == 0
     until((tmp_path / "begun").exists, "the second item has begun")

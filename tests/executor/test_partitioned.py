@@ -8,7 +8,7 @@ import pytest
 
 import evenload
 from evenload.errors import ConfigError, SlicesFailed, TaskError
-from evenload.executor.joining import join
+from evenload.executor.partitioned import join
 
 
 def test_slices_that_fail_are_all_told(executor):

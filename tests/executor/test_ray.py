@@ -26,8 +26,7 @@ from evenload.executor.backends import make_backend
 from evenload.executor.backends.ray import backend as ray_backend
 from evenload.executor.backends.ray import cluster as ray_cluster_module
 from evenload.executor.backends.ray.actor import ExchangeReply
-from evenload.executor.backends.ray.backend import RayBackend
-from evenload.executor.backends.ray.channel import ActorChannel, Clock
+from evenload.executor.backends.ray.backend import ActorChannel, Clock, RayBackend
 from evenload.executor.backends.ray.nodes import NodeDevices
 from evenload.executor.task.answer import Answer
 

@@ -51,7 +51,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     # tasks that wait in a worker for a file, or in a thread for what the test does next
     "clients/fused/inductor/test_unlocked_kernels.py": {"count": "a thread that takes turns"},
     "executor/journal/test_journal.py": {"slow": "a slow disk"},
-    "executor/loop/test_async_results.py": {
+    "executor/loop/test_results.py": {
         "wait_for": "a task that waits for a file",
         "note": "gives others their turn",
     },

@@ -56,7 +56,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
     them.
     Raises UnknownName, ConfigError (an empty, malformed or contradictory spec) or NoUsableDevice.
     """
-    n_wanted = _as_number(spec)
+    n_wanted = as_number(spec)
     if n_wanted is not None:
         return _best(devices, best_first, n_wanted)
     chosen: list[Device] = []
@@ -81,7 +81,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
 
 def check_spec(spec: Spec) -> None:
     """Raise ConfigError for a spec that means nothing on any machine."""
-    n_wanted = _as_number(spec)
+    n_wanted = as_number(spec)
     if n_wanted is None:
         _parts(spec)
     elif n_wanted < 1:
@@ -112,7 +112,7 @@ def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device
 
 def families(spec: Spec) -> frozenset[str] | None:
     """Return the families to probe for ``spec``; None: all. Raises ConfigError."""
-    if _as_number(spec) is not None:
+    if as_number(spec) is not None:
         return NATIVE | {"cpu"}
     named = {part.family for part in _parts(spec)}
     if not named <= {"all", "cpu", *NATIVE}:
@@ -144,34 +144,42 @@ def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tu
     return tuple(best[:n])
 
 
-def _as_number(spec: Spec) -> int | None:
+def as_number(spec: Spec) -> int | None:
     """Return ``spec`` as a number if it is one, also as text such as "2"; else None."""
     if isinstance(spec, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", spec):
         return int(spec)
     return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
 
 
-def _parts(spec: Spec) -> list[Term | Device]:
+def entries_of(spec: Spec, example: str = "cuda:0") -> list[str | Device]:
+    """Return the names and devices in ``spec``. Raises ConfigError if it has none, or is a number.
+
+    example  of a name, for the error
+    """
     if isinstance(spec, Device):
         return [spec]
     if isinstance(spec, int) or not isinstance(spec, Sequence):
-        hint = "use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
+        hint = f"use 'all', 'cpu', '{example},1', 'cpu*4' or a number"
         raise ConfigError(f"{quoted(spec)} names no devices", hint=hint)
     entries: list[str | Device] = []
     for entry in [spec] if isinstance(spec, str) else spec:
         if isinstance(entry, Device):
             entries.append(entry)
         elif isinstance(entry, str):
-            entries += entry.split(",")
+            entries += map(str.strip, entry.split(","))
         else:
             raise ConfigError(
-                f"{quoted(entry)} in a list of devices is no name", hint="write names, such as 'cuda:0'"
+                f"{quoted(entry)} in a list of devices is no name", hint=f"write names, such as '{example}'"
             )
-    if not entries or all(isinstance(entry, str) and not entry.strip() for entry in entries):
+    if not any(entries):
         raise ConfigError("the list of devices is empty", hint="use 'all', or name at least one device")
+    return entries
+
+
+def _parts(spec: Spec) -> list[Term | Device]:
     parts: list[Term | Device] = []
-    for entry in entries:
-        parts.append(entry if isinstance(entry, Device) else _term(entry.strip().lower(), parts))
+    for entry in entries_of(spec):
+        parts.append(entry if isinstance(entry, Device) else _term(entry.lower(), parts))
     return parts
 
 

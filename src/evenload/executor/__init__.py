@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from evenload.executor.counted_work import torch_work
     from evenload.executor.decide.summary import DeviceShare, Summary
     from evenload.executor.executor import Executor
+    from evenload.executor.finished_runs import Stats
     from evenload.executor.gangs.gang import gang
     from evenload.executor.gangs.ranks import Rank
     from evenload.executor.loop.results import Results
-    from evenload.executor.loop.stats import Stats
     from evenload.executor.mapping import map
     from evenload.executor.partitioned import ParallelResult, run_partitioned
     from evenload.executor.task.hybrid import Task
@@ -27,10 +27,10 @@ __getattr__, __dir__, __all__ = lazy_names(
         "counted_work": "torch_work",
         "decide.summary": "DeviceShare Summary",
         "executor": "Executor",
+        "finished_runs": "Stats",
         "gangs.gang": "gang",
         "gangs.ranks": "Rank",
         "loop.results": "Results",
-        "loop.stats": "Stats",
         "mapping": "map",
         "partitioned": "ParallelResult run_partitioned",
         "task.hybrid": "Task",

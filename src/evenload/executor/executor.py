@@ -17,16 +17,13 @@ from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice, not_sen
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
-from evenload.executor.finished_runs import FinishedRuns
+from evenload.executor.finished_runs import FinishedRuns, Stats
 from evenload.executor.loop.cost_history import CostHistory
-from evenload.executor.loop.engine import RunEngine
-from evenload.executor.loop.engine_thread import EngineThread
+from evenload.executor.loop.engine import EngineThread, RunEngine
 from evenload.executor.loop.results import Results
 from evenload.executor.loop.roster import Roster, pool_of
 from evenload.executor.loop.run_factory import RunFactory
-from evenload.executor.loop.stats import Stats
-from evenload.executor.run.columns import as_items
-from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.map_options import MapOptions, as_items
 from evenload.executor.run.progress_line import progress_line
 from evenload.executor.run.run import Run
 from evenload.executor.runs_page import RunsPage

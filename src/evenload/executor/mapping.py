@@ -12,8 +12,7 @@ from evenload.events import EventLog, RunFinished, RunStarted
 from evenload.executor.backends import BackendSettings
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.loop.results import Results
-from evenload.executor.run.columns import as_items
-from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.map_options import MapOptions, as_items
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import name_of
 

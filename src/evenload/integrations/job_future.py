@@ -10,7 +10,7 @@ from pickle import PicklingError
 from typing import Any
 
 from evenload.errors import EvenloadError, NoUsableDevice, ResultNotSendable, TaskError, WorkerLost
-from evenload.executor.loop.call_future import CallFuture
+from evenload.executor.submitted import CallFuture
 
 
 class JobLost(WorkerLost, BrokenProcessPool):

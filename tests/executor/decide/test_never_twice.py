@@ -1,11 +1,12 @@
 """Whatever happens in whatever order, what may not run twice does not begin twice, and nothing is lost.
 
-The scheduler knows its events only. Beside it stands a fleet that knows the truth: which items each worker
+The scheduler knows what it is told. Beside it stands a fleet that knows the truth: which items each worker
 has begun. Of workers that end, the scheduler is told what an executor could know, no more.
 """
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,22 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide.instruction import (
-    Accept,
-    ChunkAnswered,
-    ChunkUnreadable,
-    ChunkWithdrawn,
-    DeviceFree,
-    DeviceJoined,
-    DeviceLeft,
-    Fail,
-    InputEnded,
-    ItemsRead,
-    ItemsRestored,
-    Send,
-    WorkerDied,
-    WorkerStuck,
-)
+from evenload.executor.decide.instruction import Accept, Fail, Send
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, QUEUED, UNPACKING
 
@@ -64,10 +50,9 @@ class Fleet:
     guilty: set[int] = field(default_factory=set)  # items of the call in which a worker ends
     now: float = 0.0
 
-    def handle(self, event: object, chunk: Chunk | None = None) -> None:
-        for one in self.scheduler.handle(event):  # type: ignore[arg-type]
+    def settle(self, found: Sequence[object], chunk: Chunk) -> None:
+        for one in found:
             if isinstance(one, Accept):
-                assert chunk is not None
                 positions = range(chunk.n) if one.positions is None else one.positions
                 assert all(at < chunk.n_begun for at in positions), "accepted, and never begun"
                 settled = [one.items[at] for at in positions]
@@ -89,10 +74,10 @@ class Fleet:
         if device in self.away or len(self.held[device]) > (1 if may_wait else 0):
             return
         bundle, most = self.rng.randint(1, 3), self.rng.choice((None, None, 1, 4))
-        (answer,) = self.scheduler.handle(DeviceFree(device, self.now, bundle, most))
+        answer = self.scheduler.free(device, self.now, bundle, most)
         if isinstance(answer, Send):
             if may_wait and self.rng.random() < 0.05:
-                self.scheduler.handle(ChunkWithdrawn(answer.chunk, self.now))
+                self.scheduler.withdrawn(answer.chunk, self.now)
                 self.fates.update(dict.fromkeys(answer.items, "withdrawn"))
             else:
                 self.held[device].append(Chunk(answer))
@@ -112,8 +97,8 @@ class Fleet:
         chunk = self.held[device][0]
         if chunk.n_begun == chunk.n:
             self.held[device].pop(0)
-            event = ChunkAnswered(chunk.send.chunk, self.now, 1e-3, *self.errors(chunk))
-            self.handle(event, chunk)
+            found = self.scheduler.answered(chunk.send.chunk, self.now, 1e-3, *self.errors(chunk))
+            self.settle(found, chunk)
 
     def errors(self, chunk: Chunk, skipped: int | None = None) -> tuple:
         no_memory, raised = (
@@ -125,14 +110,18 @@ class Fleet:
         """It answers early: it was told so, or believes it was."""
         chunk = self.held[device].pop(0)
         skipped = chunk.n_begun if chunk.n_begun < chunk.n else None
-        self.handle(ChunkAnswered(chunk.send.chunk, self.now, 1e-3, *self.errors(chunk, skipped)), chunk)
+        self.settle(
+            self.scheduler.answered(chunk.send.chunk, self.now, 1e-3, *self.errors(chunk, skipped)), chunk
+        )
 
     def spoil(self, device: str) -> None:
         """Its items cannot be read by the worker, or its results by the executor."""
         chunk = self.held[device][0]
         if chunk.n_begun in (0, chunk.n):
             self.held[device].pop(0)
-            self.handle(ChunkUnreadable(chunk.send.chunk, self.now, is_run=bool(chunk.n_begun)), chunk)
+            self.settle(
+                self.scheduler.unreadable(chunk.send.chunk, self.now, is_run=bool(chunk.n_begun)), chunk
+            )
 
     def die(self, device: str, has_lost_answer: bool = False, is_hung: bool = False) -> None:
         """Its worker ends; ``has_lost_answer``: after it has gone on to its second chunk."""
@@ -153,7 +142,7 @@ class Fleet:
         is_overtime = position >= 0 and (is_hung or self.rng.random() < 0.5)
         self.guilty = set(first.send.items[position : position + step]) if is_overtime else set()
         for chunk, at in zip(chunks, (position, QUEUED), strict=False):
-            self.handle(WorkerDied(chunk.send.chunk, device, self.now, at, is_overtime), chunk)
+            self.settle(self.scheduler.died(chunk.send.chunk, device, self.now, at, is_overtime), chunk)
 
     def get_stuck(self, device: str) -> None:
         chunk = self.held[device][0]
@@ -161,18 +150,18 @@ class Fleet:
             chunk.is_stuck = True
             step = 1 if chunk.send.singly else self.batch
             position = (chunk.n_begun - 1) // step * step
-            self.handle(WorkerStuck(chunk.send.chunk, device, self.now, position))
+            self.scheduler.stuck(chunk.send.chunk, device, self.now, position)
 
     def leave(self, device: str) -> None:
         """It gets nothing more, and goes on with what it has."""
         if device not in self.away and len(self.away) < 2:
             self.away.add(device)
-            self.handle(DeviceLeft(device, self.now))
+            self.scheduler.dealer.leave(device, self.now)
 
     def come_back(self, device: str) -> None:
         if device in self.away:
             self.away.discard(device)
-            self.handle(DeviceJoined(device, self.now))
+            self.scheduler.dealer.join(device, self.now)
 
     def happen(self, what: str, device: str, seed: int) -> None:
         self.now += 0.05
@@ -222,7 +211,7 @@ class Fleet:
                     self.begin_one(device)
                 else:
                     chunk = self.held[device].pop(0)
-                    self.handle(ChunkAnswered(chunk.send.chunk, self.now, 1e-3), chunk)
+                    self.settle(self.scheduler.answered(chunk.send.chunk, self.now, 1e-3), chunk)
         raise AssertionError(f"not finished: {self.fates}, {self.held}")
 
 
@@ -252,14 +241,14 @@ def test_no_order_of_events_runs_twice_what_may_run_once_or_loses_anything(
     n_read = data.draw(st.integers(0, n)) // batch * batch  # what a journal knows of is read in whole batches
     known = data.draw(st.sets(st.integers(0, n - 1), max_size=3))
     for start, stop in ((0, n_read), (n_read, n)):
-        scheduler.handle(ItemsRead(stop - start))
+        scheduler.read(stop - start)
         restored = tuple(sorted(item for item in known if start <= item < stop))
         if restored:
-            scheduler.handle(ItemsRestored(restored))
+            scheduler.restored(restored)
         for event in data.draw(EVENTS):
             fleet.happen(*event)
             fleet.check_states({item for item in known if item < stop})
-    scheduler.handle(InputEnded())
+    scheduler.end_input()
     fleet.end_well()
     assert set(fleet.fates) == set(range(n)) - known
     assert known.isdisjoint(fleet.begun)
@@ -278,8 +267,8 @@ def test_whoever_ends_workers_is_found_even_if_they_end_a_little_later(
 ) -> None:
     """Workers end so many items after the one that hurt them, or with their results: no other item fails."""
     scheduler = Scheduler(Dealer(policy, DEVICES), batch=batch, max_worker_deaths=2)
-    scheduler.handle(ItemsRead(n))
-    scheduler.handle(InputEnded())
+    scheduler.read(n)
+    scheduler.end_input()
     fleet = Fleet(scheduler, batch, True, random.Random(seed))
     for _ in range(60 * n):
         if scheduler.is_finished:
@@ -296,7 +285,7 @@ def test_whoever_ends_workers_is_found_even_if_they_end_a_little_later(
         if hurt:
             at = min(at + delay for at, delay in hurt)
             position = at // step * step if at < chunk.n else PACKING
-            fleet.handle(WorkerDied(chunk.send.chunk, device, fleet.now, position), chunk)
+            fleet.settle(fleet.scheduler.died(chunk.send.chunk, device, fleet.now, position), chunk)
         else:
-            fleet.handle(ChunkAnswered(chunk.send.chunk, fleet.now, 1e-3), chunk)
+            fleet.settle(fleet.scheduler.answered(chunk.send.chunk, fleet.now, 1e-3), chunk)
     assert fleet.fates == {item: "Fail" if item in culprits else "Accept" for item in range(n)}

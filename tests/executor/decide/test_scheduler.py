@@ -1,4 +1,4 @@
-"""Whatever happens to the workers, every item meets exactly one fate: faults as lists of events."""
+"""Whatever happens to the workers, every item meets exactly one fate: faults as lists of calls."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -9,25 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide.instruction import (
-    Accept,
-    ChunkAnswered,
-    ChunkUnreadable,
-    ChunkWithdrawn,
-    DeviceFree,
-    DeviceJoined,
-    DeviceLeft,
-    Fail,
-    InputEnded,
-    ItemsRead,
-    ItemsRestored,
-    Leave,
-    Renew,
-    Rest,
-    Send,
-    WorkerDied,
-    WorkerStuck,
-)
+from evenload.executor.decide.instruction import Accept, Fail, Leave, Renew, Rest, Send
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING
 
@@ -49,7 +31,7 @@ class World:
     gone: set[str] = field(default_factory=set)
 
     def ask(self, device: str) -> None:
-        (answer,) = self.scheduler.handle(DeviceFree(device, self.now))
+        answer = self.scheduler.free(device, self.now)
         if isinstance(answer, Send):
             assert answer.device == device
             assert len(set(answer.items)) == len(answer.items) > 0
@@ -62,7 +44,7 @@ class World:
         send = self.held.pop(device)
         items = list(send.items)
         if not send.singly and any(self.bad.get(item) == "spoil" for item in items):
-            self.note(self.scheduler.handle(ChunkUnreadable(send.chunk, self.now, is_run=False)))
+            self.note(self.scheduler.unreadable(send.chunk, self.now, is_run=False))
             return
         step = 1 if send.singly else self.batch
         no_memory = []
@@ -79,15 +61,15 @@ class World:
         elif accident == "is dropped":
             n = len(items) // step // 2 * step  # of those, results are there
             short = tuple(at for at in no_memory if at < n)
-            event = ChunkAnswered(send.chunk, self.now, 0.0, short, skipped=n)
-            self.note(self.scheduler.handle(event), items)
+            found = self.scheduler.answered(send.chunk, self.now, 0.0, short, skipped=n)
+            self.note(found, items)
         else:
-            event = ChunkAnswered(send.chunk, self.now, 1e-3, tuple(no_memory))
-            self.note(self.scheduler.handle(event), items)
+            found = self.scheduler.answered(send.chunk, self.now, 1e-3, tuple(no_memory))
+            self.note(found, items)
 
     def die(self, device: str, chunk: int, position: int, is_overtime: bool) -> None:
         self.n_deaths += 1
-        self.note(self.scheduler.handle(WorkerDied(chunk, device, self.now, position, is_overtime)))
+        self.note(self.scheduler.died(chunk, device, self.now, position, is_overtime))
 
     def note(self, instructions: list, items: list[int] | None = None) -> None:
         for one in instructions:
@@ -123,8 +105,8 @@ def make(policy="measured", n=10, batch=1, feed=True, costs=None, devices=DEVICE
     scheduler = Scheduler(dealer, batch=batch, **options)
     if feed:
         scheduler.expect(n)
-        scheduler.handle(ItemsRead(n, costs))
-        scheduler.handle(InputEnded())
+        scheduler.read(n, costs)
+        scheduler.end_input()
     return World(scheduler, batch)
 
 
@@ -177,14 +159,14 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
         if what == "ask" and device not in world.held and device not in world.gone:
             world.ask(device)
         elif what == "leave" and len(world.gone) < 2 and device not in world.gone:
-            world.scheduler.handle(DeviceLeft(device, world.now))
+            world.scheduler.dealer.leave(device, world.now)
             world.gone.add(device)
         elif device in world.held:
             send = world.held[device]
             if what == "stuck" and repeatable and len(send.items) > batch and send.chunk not in stuck:
                 stuck.add(send.chunk)
                 position = data.draw(st.integers(0, len(send.items) - 1)) // batch * batch
-                world.scheduler.handle(WorkerStuck(send.chunk, device, world.now, position))
+                world.scheduler.stuck(send.chunk, device, world.now, position)
                 continue
             accidents = {"dies": "dies", "packing": "dies while packing"}
             if what == "drop" and world.scheduler.is_superseded(world.held[device].chunk):
@@ -192,7 +174,7 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
             else:
                 world.finish(device, accidents.get(what))
     for device in sorted(world.gone):
-        world.scheduler.handle(DeviceJoined(device, world.now))
+        world.scheduler.dealer.join(device, world.now)
     world.gone.clear()
     world.run()
     assert sorted(world.fates) == list(range(n))
@@ -222,14 +204,14 @@ def test_what_is_known_never_runs_and_the_rest_meets_its_fate(
     world.scheduler.expect(n)
     for start in range(0, n, piece := 2 * batch if in_pieces else n + 1):
         stop = min(start + piece, n)
-        world.scheduler.handle(
-            ItemsRead(stop - start, [1.0 + item for item in range(start, stop)] if with_costs else None)
+        world.scheduler.read(
+            stop - start, [1.0 + item for item in range(start, stop)] if with_costs else None
         )
         there = tuple(sorted(item for item in known if start <= item < stop))
-        world.scheduler.handle(ItemsRestored(there)) if there else None
+        world.scheduler.restored(there) if there else None
         if start == 0:
             world.ask(DEVICES[0])
-    world.scheduler.handle(InputEnded())
+    world.scheduler.end_input()
     world.run()
     assert set(world.fates) == set(range(n)) - known
     assert known.isdisjoint(world.begun)
@@ -315,11 +297,11 @@ def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() ->
         for device in DEVICES:
             if world.scheduler.is_finished:
                 break
-            (answer,) = world.scheduler.handle(DeviceFree(device, world.now))
+            answer = world.scheduler.free(device, world.now)
             if isinstance(answer, Send):
                 tried.append((device, world.now))
-                event = ChunkAnswered(answer.chunk, world.now, 1e-3, raised=(0,))
-                world.note(world.scheduler.handle(event), [0])
+                found = world.scheduler.answered(answer.chunk, world.now, 1e-3, raised=(0,))
+                world.note(found, [0])
             elif answer.until is not None:
                 dues.append(answer.until)
         world.now = min(dues, default=world.now)
@@ -332,17 +314,17 @@ def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() ->
 def test_an_item_that_is_tried_again_elsewhere_is_not_copied_to_where_it_failed() -> None:
     """However long the second try takes: another failure of the first device would be the end."""
     world = make("measured", n=1, most_retries=1)
-    (first,) = world.scheduler.handle(DeviceFree("a", world.now))
-    event = ChunkAnswered(first.chunk, world.now, 1e-3, raised=(0,))
-    world.note(world.scheduler.handle(event), [0])
+    first = world.scheduler.free("a", world.now)
+    found = world.scheduler.answered(first.chunk, world.now, 1e-3, raised=(0,))
+    world.note(found, [0])
     world.now = 1.0
-    (second,) = world.scheduler.handle(DeviceFree("b", world.now))
+    second = world.scheduler.free("b", world.now)
     assert isinstance(second, Send)
     for seconds in (1.0, 100.0, 10_000.0):
         for device in ("a", "c"):
-            (answer,) = world.scheduler.handle(DeviceFree(device, world.now + seconds))
+            answer = world.scheduler.free(device, world.now + seconds)
             assert isinstance(answer, Rest)
-    world.note(world.scheduler.handle(ChunkAnswered(second.chunk, world.now, 1e-3)), [0])
+    world.note(world.scheduler.answered(second.chunk, world.now, 1e-3), [0])
     assert world.scheduler.is_finished
 
 
@@ -359,8 +341,8 @@ def test_items_that_raise_now_and_then_all_meet_their_fate(n, batch, most_retrie
             send = world.held.pop(device, None)
             if send is not None:
                 raised = tuple(at for at in range(len(send.items)) if data.draw(st.booleans()))
-                event = ChunkAnswered(send.chunk, world.now, 1e-3, raised=raised)
-                world.note(world.scheduler.handle(event), list(send.items))
+                found = world.scheduler.answered(send.chunk, world.now, 1e-3, raised=raised)
+                world.note(found, list(send.items))
             if world.scheduler.is_finished:
                 break
     assert sorted(world.fates) == list(range(n))
@@ -405,13 +387,13 @@ def test_a_duplicate_that_comes_second_changes_nothing() -> None:
 
 def test_items_come_late_and_in_batches() -> None:
     world = make(n=0, batch=4, feed=False)
-    world.scheduler.handle(ItemsRead(3))
+    world.scheduler.read(3)
     world.ask("a")
     assert not world.held, "half a batch waits"
-    world.scheduler.handle(ItemsRead(2))
+    world.scheduler.read(2)
     world.ask("a")
     assert list(world.held["a"].items) == [0, 1, 2, 3]
-    world.scheduler.handle(InputEnded())
+    world.scheduler.end_input()
     world.run()
     assert sorted(world.fates) == list(range(5))
 
@@ -419,7 +401,7 @@ def test_items_come_late_and_in_batches() -> None:
 def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
     world = make("pull:4", 4)
     world.ask("a")
-    assert world.scheduler.handle(WorkerStuck(world.held["a"].chunk, "a", 1.0, 1)) == []
+    world.scheduler.stuck(world.held["a"].chunk, "a", 1.0, 1)
     while sorted(world.fates) != [0, 2, 3]:
         world.ask("b")
         assert 1 not in world.held["b"].items
@@ -427,8 +409,8 @@ def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
     assert not world.scheduler.is_finished
     chunk = world.held["a"].chunk
     assert not world.scheduler.is_superseded(chunk)
-    event = ChunkAnswered(chunk, 2.0, 1.0, (), skipped=2)
-    world.note(world.scheduler.handle(event), [0, 1, 2, 3])
+    found = world.scheduler.answered(chunk, 2.0, 1.0, (), skipped=2)
+    world.note(found, [0, 1, 2, 3])
     assert world.fates[1] == "accepted"
     assert world.scheduler.is_finished
 
@@ -439,8 +421,8 @@ def test_a_stuck_item_that_ends_its_worker_is_given_up_as_any_other(is_overtime:
     world = make("pull:4", 4, max_worker_deaths=most)
     world.ask("a")
     chunk = world.held.pop("a").chunk
-    world.scheduler.handle(WorkerStuck(chunk, "a", 1.0, 1))
-    world.note(world.scheduler.handle(WorkerDied(chunk, "a", 2.0, 1, is_overtime)))
+    world.scheduler.stuck(chunk, "a", 1.0, 1)
+    world.note(world.scheduler.died(chunk, "a", 2.0, 1, is_overtime))
     world.run()
     assert world.fates.pop(1) == ("overtime" if is_overtime else "died" if most == 1 else "accepted")
     assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}
@@ -453,7 +435,7 @@ def test_a_stuck_item_is_copied_when_nothing_else_is_left(end: str) -> None:
     world.finish("a")
     world.ask("a")
     held = world.held.pop("a")
-    world.scheduler.handle(WorkerStuck(held.chunk, "a", world.now, 0))
+    world.scheduler.stuck(held.chunk, "a", world.now, 0)
     stuck = held.items[0]
     while "b" not in world.held or stuck not in world.held["b"].items:
         world.now += 1.0
@@ -463,10 +445,10 @@ def test_a_stuck_item_is_copied_when_nothing_else_is_left(end: str) -> None:
     assert world.held["b"].duplicate
     assert len(world.fates) == 5, "the copy came last"
     if end == "late":
-        world.note(world.scheduler.handle(ChunkAnswered(held.chunk, world.now, 9.0)), list(held.items))
+        world.note(world.scheduler.answered(held.chunk, world.now, 9.0), list(held.items))
     elif end != "copied":
-        event = WorkerDied(held.chunk, "a", world.now, 0, end == "overtime")
-        world.note(world.scheduler.handle(event))
+        found = world.scheduler.died(held.chunk, "a", world.now, 0, end == "overtime")
+        world.note(found)
         assert world.fates.get(stuck) == ("overtime" if end == "overtime" else None), "the copy decides"
     world.finish("b")
     assert world.fates[stuck] == ("overtime" if end == "overtime" else "accepted")
@@ -476,6 +458,6 @@ def test_a_stuck_item_is_copied_when_nothing_else_is_left(end: str) -> None:
 def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:
     world = make("pull", 2)
     world.ask("a")
-    world.scheduler.handle(ChunkWithdrawn(world.held.pop("a").chunk, 0.0))
+    world.scheduler.withdrawn(world.held.pop("a").chunk, 0.0)
     world.run()
     assert world.fates == {1: "accepted"}

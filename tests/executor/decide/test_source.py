@@ -17,7 +17,7 @@ from evenload.executor.decide.source import (
     make_source,
     rough_bytes,
 )
-from evenload.executor.loop.cost_cache import size_bucket
+from evenload.executor.loop.cost_history import size_bucket
 
 
 def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:

@@ -23,7 +23,7 @@ from evenload.executor.backends import process
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.gangs import gang as gang_module
 from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
-from evenload.executor.gangs.store import open_store
+from evenload.executor.gangs.ranks import open_store
 from evenload.executor.task.failure import Failure
 from evenload.executor.worker.fork_server import ForkServer, can_fork
 from evenload.executor.worker.threads import ONE_THREAD

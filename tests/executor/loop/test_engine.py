@@ -193,7 +193,7 @@ def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
         assert next(results) == 0
         executor.set_policy("guided")
         assert list(results) == list(range(1, 50))
-        assert isinstance(results._run.policy, Guided)
+        assert isinstance(results._run._dealer.policy, Guided)
         (calls,) = executor._engine.runs
         assert isinstance(calls.policy, Pull)
 

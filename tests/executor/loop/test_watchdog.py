@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenload.executor.loop.watchdog import LATE_S, LOOK_S, PACKING_S, Watchdog
-from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.run.run_account import SentChunk
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 
 STEP_S = 0.02

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.executor.run.file_features import file_features, looks_like_path
-from evenload.executor.run.item_features import features_of, names_a_file
+from evenload.executor.run.item_features import features_of, file_features, looks_like_path, names_a_file
 
 
 def features(item: Any, *, reads_files: bool = False) -> dict[str, float]:

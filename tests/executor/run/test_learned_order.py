@@ -11,7 +11,7 @@ from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import ConfigError
 from evenload.events import EventLog, StageFinished
 from evenload.executor import Executor
-from evenload.executor.loop.cost_cache import CostCache
+from evenload.executor.loop.cost_history import CostCache
 from evenload.executor.task import task as task_module
 from evenload.report.tally import summarise
 from evenload.same_code import fingerprint_code

@@ -3,8 +3,7 @@
 from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.summary import Summary
-from evenload.executor.run.run_account import RunAccount
-from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.run.run_account import RunAccount, SentChunk
 from evenload.executor.task.answer import Answer
 
 

@@ -10,7 +10,7 @@ import pytest
 from evenload.events import Event, EventLog, Note
 from evenload.executor import Executor
 from evenload.executor.decide import delivery
-from evenload.executor.loop import engine_thread
+from evenload.executor.loop import engine
 from evenload.executor.supervisor import reading_watch
 
 
@@ -46,7 +46,7 @@ def noted(seen: list[Event]) -> list[str]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_watch, "LOOK_S", 0.05)
     monkeypatch.setattr(delivery, "WAIT_S", 0.02)
-    monkeypatch.setattr(engine_thread, "LOOK_S", 0.02)
+    monkeypatch.setattr(engine, "LOOK_S", 0.02)
 
 
 @pytest.mark.usefixtures("quick")

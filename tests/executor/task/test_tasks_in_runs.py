@@ -20,7 +20,7 @@ from evenload.events import (
 )
 from evenload.executor import Executor
 from evenload.executor.backends import process
-from evenload.executor.loop import engine_thread
+from evenload.executor.loop import engine
 
 
 def fail_on_multiples_of_three(x: int) -> int:
@@ -132,7 +132,7 @@ def test_an_idle_worker_has_time_to_free_what_its_tasks_hold(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it gets no turn for a while: there is no hurry, as it runs nothing that may hang."""
-    monkeypatch.setattr(engine_thread, "GRACE_S", 1e-9)
+    monkeypatch.setattr(engine, "GRACE_S", 1e-9)
     monkeypatch.setattr(process, "FREE_S", 100.0)
 
     class Holds:

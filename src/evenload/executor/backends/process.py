@@ -19,7 +19,7 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.backends import WorkerOptions
-from evenload.executor.task.item_packing import pack_apart
+from evenload.executor.task.failure import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.pickling import mark_large, pack
@@ -27,6 +27,7 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
+from evenload.executor.worker.fork_main import WorkerStart
 from evenload.executor.worker.fork_server import (
     ANSWER_S,
     ForkedWorker,
@@ -47,7 +48,31 @@ MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
-class ProcessBackend:
+class FrameBackend:
+    """A backend that speaks with its workers by frames, whichever way these go."""
+
+    def forward(self, worker: int, frame: Frame) -> None:
+        """Send a frame as it is, with the next ``poll``."""
+        raise NotImplementedError
+
+    def load(self, worker: int, task: PreparedTask) -> None:
+        body, buffers = dump(task)
+        self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
+
+    def unload(self, worker: int, task: int) -> None:
+        self.forward(worker, Frame(protocol.UNLOAD, task))
+
+    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
+        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
+        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
+        self.forward(worker, frame)
+        return frame.n_bytes
+
+    def stop(self, worker: int) -> None:
+        self.forward(worker, Frame(protocol.STOP))
+
+
+class ProcessBackend(FrameBackend):
     """A backend with one local process per worker.
 
     ``read`` makes a message of a worker's number, its process id and a frame that it has sent.
@@ -59,17 +84,14 @@ class ProcessBackend:
     def __init__(
         self, options: WorkerOptions | None = None, read: Callable[[int, int, Frame], Any] = message_of
     ) -> None:
-        settings = resolve()
-        how = options.start if options is not None else None
-        self._forks = _is_fork(settings.start if how is None else how)
-        self._imports = options.imports if options is not None else ()
-        limit = options.shared_memory_limit if options is not None else None
+        settings, given = resolve(), options or WorkerOptions()
+        limit, most = given.shared_memory_limit, given.memory_limit
+        self._forks = _is_fork(settings.start if given.start is None else given.start)
+        self._imports = given.imports
         self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
-        most = options.memory_limit if options is not None else None
         self._memory_limit = None if most is None else memory_limit_from(most)
         self._looked_s = 0.0  # at the memory of the workers
-        program = options.program if options is not None else None
-        self._program = program or ProgramSettings.of_this_process()
+        self._program = given.program or ProgramSettings.of_this_process()
         self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
@@ -108,20 +130,16 @@ class ProcessBackend:
         self._must_check = not child.can_tell_death
 
     def _start_process(
-        self,
-        device: str,
-        environment: Mapping[str, str],
-        fds: Sequence[int],
-        log: int,
-        cell: int | None,
+        self, device: str, environment: Mapping[str, str], fds: Sequence[int], log: int, cell: int | None
     ) -> SpawnedWorker | ForkedWorker:
-        path = _import_path()
+        path, program = _import_path(), self._program
         whole = {**os.environ, **environment}
+        start = WorkerStart(device, whole, path, cell, os.getpid(), program.pack(), program.flags)
         self._make_server_ready(path)
         if self._forks and self._server is not None:
             with contextlib.suppress(OSError):
-                return self._server.fork(device, whole, path, fds, log, cell, self._program)
-        return SpawnedWorker(device, whole, path, fds, log, cell, self._program)
+                return self._server.fork(start, fds, log)
+        return SpawnedWorker(start, fds, log)
 
     def _make_server_ready(self, path: list[str]) -> None:
         if self._forks and (self._server is None or not self._server.is_alive):
@@ -143,20 +161,9 @@ class ProcessBackend:
     def load(self, worker: int, task: PreparedTask) -> None:
         if self._server is not None:
             self._to_preload = imports_of(task.fn)
-        body, buffers = dump(task)
-        self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
-
-    def unload(self, worker: int, task: int) -> None:
-        self.forward(worker, Frame(protocol.UNLOAD, task))
-
-    def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
-        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
-        self.forward(worker, frame)
-        return frame.n_bytes
+        super().load(worker, task)
 
     def forward(self, worker: int, frame: Frame) -> None:
-        """Send a frame as it is, with the next ``poll``."""
         child = self._children.get(worker)
         if child is None:
             return  # it has ended, which a message says that is not taken in yet; so below
@@ -175,9 +182,6 @@ class ProcessBackend:
 
     def activity(self, worker: int) -> float | None:
         return self._children[worker].activity() if worker in self._children else 0.0
-
-    def stop(self, worker: int) -> None:
-        self.forward(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
         if worker in self._children:

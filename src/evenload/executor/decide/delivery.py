@@ -28,12 +28,47 @@ class Block:
         return len(self.values)
 
 
+class Sink:
+    """A place where the results of a run go; this one hands each on at once, so that none waits in it.
+
+    n_taken              results that the receiver has
+    is_waiting_for_room  the executor waits until the receiver has taken results
+    """
+
+    n_taken = 0
+    is_waiting_for_room = False
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of results that wait here, as they were sent."""
+        return 0
+
+    @property
+    def n_ready_bytes(self) -> int:
+        """The bytes of those that the receiver can fetch now."""
+        return 0
+
+    def put(self, block: Block) -> None:
+        """Add results."""
+        raise NotImplementedError
+
+    def flush(self, now: float) -> float | None:
+        """Hand over what is ready; if it is too soon after the last time, return when to call again."""
+
+    def skip_gaps(self) -> None:
+        """Make all waiting results ready, as the ones before them will not come."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it. ``error`` is raised to the receiver after the last result."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
 class _End:
     error: BaseException | None = field(default=None)
 
 
-class Delivery:
+class Delivery(Sink):
     """A queue of results: the executor calls ``put`` and ``close``, the receiver ``blocks``.
 
     pump       called while the queue is empty, to make results in this thread (the inline backend); or None
@@ -61,23 +96,15 @@ class Delivery:
         self._held: dict[int, Block] = {}
         self._n_held_bytes = 0
         self._n_put_bytes = 0  # the executor's counts
-        self._n_taken = self._n_taken_bytes = 0  # the receiver's
-        self.is_waiting_for_room = False
-
-    @property
-    def n_taken(self) -> int:
-        """The number of results that the receiver has fetched."""
-        return self._n_taken
+        self._n_taken_bytes = 0  # the receiver's
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of results that wait here, as they were sent."""
         return self._n_put_bytes - self._n_taken_bytes
 
     @property
     def n_ready_bytes(self) -> int:
-        """The bytes of those that the receiver can fetch now."""
-        return self.n_bytes - self._n_held_bytes
+        return self._n_put_bytes - self._n_taken_bytes - self._n_held_bytes
 
     def put(self, block: Block) -> None:
         """Add results; those that come too early wait for their predecessors."""
@@ -94,7 +121,6 @@ class Delivery:
                 self._put_in_order(one)
 
     def flush(self, now: float) -> float | None:
-        """Hand over what is ready; if it is too soon after the last time, return when to call again."""
         if not self._ready:
             return None
         due_s = self._handed_over_s + HAND_OVER_S
@@ -106,13 +132,11 @@ class Delivery:
         return None
 
     def skip_gaps(self) -> None:
-        """Make all waiting results ready, as the ones before them will not come."""
         for start in sorted(self._held):
             self._ready.append(self._held.pop(start))
         self._n_held_bytes = 0
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the queue. ``error`` is raised to the receiver after the last result."""
         self.flush(float("inf"))
         self._hand_over(_End(error))
 
@@ -151,7 +175,7 @@ class Delivery:
                 raise ready.error
             return
         for block in ready:
-            self._n_taken += len(block)
+            self.n_taken += len(block)
             self._n_taken_bytes += block.n_bytes
             if self.is_waiting_for_room:
                 self._on_room()

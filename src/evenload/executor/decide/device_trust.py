@@ -9,7 +9,7 @@ others if it fails two more of these after that.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from evenload.executor.decide.instruction import Instruction, Leave, Renew
+from evenload.executor.decide.instruction import Accept, Leave, Renew
 
 MOST_ELSEWHERE = 2  # items that fail on a device and succeed on another
 MOST_UNPROVED = 2  # renewals because of items that none of them has succeeded after: it may be the items
@@ -62,7 +62,7 @@ class DeviceTrust:
 
     def judge(
         self, device: str, items: Sequence[int], bad: Collection[int], here: Collection[str]
-    ) -> list[Instruction]:
+    ) -> list[Renew | Leave]:
         """Take in that ``device`` has run ``items``, those at positions ``bad`` in vain.
 
         ``here``: the devices that take part.
@@ -71,7 +71,7 @@ class DeviceTrust:
             return []
         good = [item for at, item in enumerate(items) if at not in bad]
         last_good = max((at for at in range(len(items)) if at not in bad), default=-1)
-        found: list[Instruction] = []
+        found: list[Renew | Leave] = []
         for item in good if self._failed_on else ():
             found += self._succeeded(item, device, here)
         record = self._records.setdefault(device, _Record())
@@ -89,9 +89,9 @@ class DeviceTrust:
             found.append(Renew(device))
         return found
 
-    def _succeeded(self, item: int, device: str, here: Collection[str]) -> list[Instruction]:
+    def _succeeded(self, item: int, device: str, here: Collection[str]) -> list[Renew | Leave]:
         """An item was done on ``device``, maybe after others have failed it."""
-        found: list[Instruction] = []
+        found: list[Renew | Leave] = []
         for other in self._failed_on.pop(item, set()) - {device}:
             record = self._records[other]
             record.n_elsewhere += item in record.failed
@@ -113,7 +113,7 @@ class DeviceVerdicts:
         self._to_renew: set[str] = set()
         self._left: dict[str, str] = {}
 
-    def take(self, instructions: Sequence[Instruction]) -> list[Instruction]:
+    def take(self, instructions: Sequence[Accept | Renew | Leave]) -> list[Accept]:
         """Take those that are about devices; returns the others."""
         self._to_renew.update(one.device for one in instructions if isinstance(one, Renew))
         self._left |= {one.device: one.why for one in instructions if isinstance(one, Leave)}

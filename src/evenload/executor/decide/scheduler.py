@@ -1,24 +1,23 @@
 """The scheduler of a run, a pure state machine: it deals items and settles each exactly once.
 
-    event ──► Scheduler.handle ──► instructions
+    what has happened (a method of Scheduler) ──► instructions
 
 A dealer chooses the items for each device. The scheduler adds the faults: workers that die or hang, chunks
 that cannot be unpickled, duplicates that come second, tasks that must not run twice. It has no clock and no
-process, and knows items by number only, so every fault is tested as a list of events.
+process, and knows items by number only, so every fault is tested as a list of calls.
 
-With ``batch`` the dealer deals units of so many items; events and instructions are about items.
+With ``batch`` the dealer deals units of so many items; whoever calls, and instructions, speak of items.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.attempts import Losses, MemoryNeeds, RetryQueue
 from evenload.executor.decide.device_trust import DeviceTrust
-from evenload.executor.decide.instruction import Indices
+from evenload.executor.decide.instruction import Accept, Fail, Indices, Leave, Renew, Rest, Send
 from evenload.executor.decide.item_states import ItemStates
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
@@ -50,7 +49,7 @@ class HungChunk(NamedTuple):
 
 
 class Scheduler:
-    """The state of a run's items; ``handle`` takes an event and returns instructions.
+    """The state of a run's items: it is told what happens, and returns instructions.
 
     batch              items that are dealt as one unit; 1 unless the task takes lists
     repeatable         an item that began may be run again
@@ -87,10 +86,6 @@ class Scheduler:
         self._trust = DeviceTrust()
         self._memory = MemoryNeeds(memory_bytes or {})
 
-    def handle(self, event: ins.Event) -> list[ins.Instruction]:
-        """Take in ``event``; returns what to do about it."""
-        return _HANDLERS[type(event)](self, event)
-
     @property
     def is_finished(self) -> bool:
         return self.is_ended and self.states.n_over == self.states.n
@@ -106,33 +101,33 @@ class Scheduler:
 
     # --- items come -------------------------------------------------------------------------------
 
-    def _on_read(self, event: ins.ItemsRead) -> list[ins.Instruction]:
+    def read(self, n: int, costs: Sequence[float] | None = None) -> None:
+        """Take in that ``n`` more items were read; ``costs``: size hints for all of them, or None."""
         n_before = self.states.n
-        self.states.add(event.n)
-        if event.costs is None:
+        self.states.add(n)
+        if costs is None:
             n_new = self.states.n // self._batch - self._n_units
             self.dealer.add_range(self._n_units, n_new)
             self._n_units += n_new
-            return []
-        for n, cost in enumerate(event.costs, n_before + 1):
+            return
+        for at, cost in enumerate(costs, n_before + 1):
             self._unit_cost = cost + (self._unit_cost or 0.0)
-            if n % self._batch == 0:
+            if at % self._batch == 0:
                 self._add_unit()
-        return []
 
-    def _on_input_end(self, event: ins.InputEnded) -> list[ins.Instruction]:
+    def end_input(self) -> None:
+        """Take in that all items have been read."""
         if self.states.n > self._n_units * self._batch:
             self._add_unit()
             if not self._open_in(self._n_units - 1):
                 self.dealer.forget([self._n_units - 1])
         self.is_ended = True
         self.dealer.close()
-        return []
 
-    def _on_restored(self, event: ins.ItemsRestored) -> list[ins.Instruction]:
-        self.states.move(event.items, "restored")
-        self.dealer.forget(unit for unit in self._units(event.items) if not self._open_in(unit))
-        return []
+    def restored(self, items: Indices) -> None:
+        """Take in that the results of these items, which were read, come from an earlier run's journal."""
+        self.states.move(items, "restored")
+        self.dealer.forget(unit for unit in self._units(items) if not self._open_in(unit))
 
     def _add_unit(self) -> None:
         self.dealer.add(self._n_units, self._unit_cost)
@@ -141,25 +136,33 @@ class Scheduler:
 
     # --- devices ask ------------------------------------------------------------------------------
 
-    def _on_free(self, event: ins.DeviceFree) -> list[ins.Instruction]:
+    def free(
+        self, device: str, now: float, bundle: int = 1, most: int | None = None, may_copy: bool = True
+    ) -> Send | Rest:
+        """Deal to ``device``, whose worker is ready and has nothing to do, or is about to have nothing.
+
+        bundle    the most chunks that may be sent as one
+        most      the most items to send; None for no limit
+        may_copy  whether it may run items that another device has
+        """
         if self._later.next_s is not None:
-            for unit, failed_on in self._later.due(event.now):
+            for unit, failed_on in self._later.due(now):
                 self.dealer.strike(unit)  # an idle device's copy of it may run just where it has failed
                 self.dealer.requeue([unit], avoid=failed_on)
-        most = None if event.most is None else max(1, event.most // self._batch)
-        answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
+        most = None if most is None else max(1, most // self._batch)
+        answer = self.dealer.next(device, now, bundle, most, may_copy)
         if not isinstance(answer, Deal):
             dues_s = [at_s for at_s in (answer.until, self._later.next_s) if at_s is not None]
-            return [ins.Rest(event.device, answer.why, min(dues_s, default=None))]
+            return Rest(device, answer.why, min(dues_s, default=None))
         units = answer.indices
         items, singly = self._whole(units), False
         if not (isinstance(items, range) and self.states.moved_alike(items, "dealt")):
             items, singly = self._picked(items)
             self.states.move(items, "dealt")
-        self._sent[answer.chunk] = HeldChunk(event.device, units, items, singly)
-        return [ins.Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
+        self._sent[answer.chunk] = HeldChunk(device, units, items, singly)
+        return Send(answer.chunk, device, items, answer.why, answer.duplicate, singly)
 
-    def _whole(self, units: ins.Indices) -> ins.Indices:
+    def _whole(self, units: Indices) -> Indices:
         """Return all items of ``units``."""
         if self._batch == 1:
             return units
@@ -167,7 +170,7 @@ class Scheduler:
             return range(units.start * self._batch, min(units.stop * self._batch, self.states.n))
         return tuple(item for unit in units for item in self._items_of(unit))
 
-    def _picked(self, items: ins.Indices) -> tuple[ins.Indices, bool]:
+    def _picked(self, items: Indices) -> tuple[Indices, bool]:
         """Return those of ``items`` to send, and whether they are run one by one.
 
         What an item does to its worker may take effect at a later one, which must not be taken for it twice.
@@ -191,47 +194,61 @@ class Scheduler:
 
     # --- chunks come back -------------------------------------------------------------------------
 
-    def _on_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
-        if event.chunk in self._hung:
-            return self._on_late_answer(event)
-        sent = self._sent.pop(event.chunk, None)
+    def answered(
+        self,
+        chunk: int,
+        now: float,
+        busy_s: float,
+        no_memory: tuple[int, ...] = (),
+        skipped: int | None = None,
+        raised: tuple[int, ...] = (),
+    ) -> list[Accept | Renew | Leave]:
+        """Settle a chunk that came back with results.
+
+        no_memory  positions in the chunk that need more memory than the device has
+        skipped    from this position on nothing was run, because the chunk was dropped; None: all was run
+        raised     positions where the task raised something else and may be tried again
+        """
+        if chunk in self._hung:
+            return [*self._settle_late(chunk, now, no_memory, skipped, raised)]
+        sent = self._sent.pop(chunk, None)
         if sent is None:
             return []
-        if event.no_memory or not (event.raised or self._trust.has_failures):
-            return self._settle(event, sent)
-        begun, here = sent.items[: event.skipped], self.dealer.devices_here()
-        return self._trust.judge(sent.device, begun, event.raised, here) + self._settle(event, sent)
-
-    def _settle(self, event: ins.ChunkAnswered, sent: HeldChunk) -> list[ins.Instruction]:
-        if event.skipped is not None:  # it was dropped as others were faster: what is still open runs again
-            vain = {*event.no_memory, *event.raised} if self._repeatable else set()
-            accepted = self._accept(sent, [at for at in range(event.skipped) if at not in vain])
+        found: list[Accept | Renew | Leave] = []
+        if not no_memory and (raised or self._trust.has_failures):
+            begun, here = sent.items[:skipped], self.dealer.devices_here()
+            found += self._trust.judge(sent.device, begun, raised, here)
+        if skipped is not None:  # it was dropped as others were faster: what is still open runs again
+            vain = {*no_memory, *raised} if self._repeatable else set()
+            found += self._accept(sent, [at for at in range(skipped) if at not in vain])
             self.states.move(self.states.open(sent.items[at] for at in sorted(vain)), "went wrong")
-            self._redo_rest(event.chunk, sent, event.now)
-            return accepted
-        if event.no_memory or event.raised:
-            retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
-            again = [p for p in event.raised if self._may_try_again(sent.items[p])]
+            self._redo_rest(chunk, sent, now)
+            return found
+        if no_memory or raised:
+            retry = [p for p in no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
+            again = [p for p in raised if self._may_try_again(sent.items[p])]
             if retry or again:
-                return self._accept_part(event, sent, retry, again)
+                return found + self._accept_part(chunk, now, sent, retry, again)
         if sent.singly and any(item not in sent.items for unit in sent.units for item in self._open_in(unit)):
-            accepted = self._accept(sent, range(len(sent.items)))
-            self._redo_rest(event.chunk, sent, event.now)
-            return accepted
-        self.dealer.done(event.chunk, event.now, event.busy_s)
+            found += self._accept(sent, range(len(sent.items)))
+            self._redo_rest(chunk, sent, now)
+            return found
+        self.dealer.done(chunk, now, busy_s)
         if isinstance(sent.items, range) and self.states.moved_alike(sent.items, "answered"):
-            return [ins.Accept(sent.items, None)]
-        return self._accept(sent, range(len(sent.items)))
+            return [*found, Accept(sent.items, None)]
+        return found + self._accept(sent, range(len(sent.items)))
 
-    def _on_late_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
+    def _settle_late(
+        self, chunk: int, now: float, no_memory: tuple[int, ...], skipped: int | None, raised: tuple[int, ...]
+    ) -> list[Accept]:
         """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
-        sent = self._hung.pop(event.chunk).held
-        n = len(sent.items) if event.skipped is None else event.skipped
-        again = {p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)}
-        again |= {p for p in event.raised if self._may_try_again(sent.items[p])}
+        sent = self._hung.pop(chunk).held
+        n = len(sent.items) if skipped is None else skipped
+        again = {p for p in no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)}
+        again |= {p for p in raised if self._may_try_again(sent.items[p])}
         accepted = self._accept(sent, [at for at in range(n) if at not in again])
         self.states.move([sent.items[at] for at in again], "went wrong")
-        self._redo_rest(event.chunk, sent, event.now)
+        self._redo_rest(chunk, sent, now)
         self._forget_over(sent)
         return accepted
 
@@ -250,11 +267,11 @@ class Scheduler:
     def _forget_over(self, sent: HeldChunk) -> None:
         self.dealer.forget({unit for unit in sent.units if not self._open_in(unit)})
 
-    def _accept(self, sent: HeldChunk, positions: Iterable[int]) -> list[ins.Instruction]:
+    def _accept(self, sent: HeldChunk, positions: Iterable[int]) -> list[Accept]:
         """Take the results at those of ``positions`` whose items are not over."""
         first = tuple(position for position in positions if not self.states.is_over(sent.items[position]))
         self.states.move([sent.items[position] for position in first], "answered")
-        return [ins.Accept(sent.items, first)] if first else []
+        return [Accept(sent.items, first)] if first else []
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
         may_run = self._repeatable and not self.states.is_over(item)
@@ -264,8 +281,8 @@ class Scheduler:
         return not self.states.is_over(item) and self._repeatable and self._later.may_retry(item)
 
     def _accept_part(
-        self, event: ins.ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
-    ) -> list[ins.Instruction]:
+        self, chunk: int, now: float, sent: HeldChunk, retry: list[int], again: list[int]
+    ) -> list[Accept]:
         """Run positions ``retry`` where there is more memory, ``again`` after a pause; accept the others."""
         short = {sent.items[position] for position in retry}
         unlucky = {sent.items[position] for position in again} - short
@@ -276,84 +293,88 @@ class Scheduler:
         accepted = self._accept(sent, [at for at in range(len(sent.items)) if at not in in_vain])
         units = set(self._return(sent)) - later
         avoid = self._memory.to_avoid(short, sent.device, self.dealer.devices_here())
-        self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
+        self.dealer.failed(chunk, now, units, avoid=avoid, later=later)
         for item in unlucky:
             if item // self._batch in later:
-                self._later.put(item // self._batch, item, self._trust.failed_on(item), event.now)
+                self._later.put(item // self._batch, item, self._trust.failed_on(item), now)
                 later.discard(item // self._batch)
         return accepted
 
-    def _on_unreadable(self, event: ins.ChunkUnreadable) -> list[ins.Instruction]:
-        if event.chunk in self._hung:
-            return self._end_hung(event.chunk, event.now, "spoilt")
-        sent = self._sent.pop(event.chunk, None)
+    def unreadable(self, chunk: int, now: float, is_run: bool) -> list[Fail]:
+        """Settle a chunk without results: its items or results could not be pickled or unpickled.
+
+        ``is_run`` is False if none of its items was begun.
+        """
+        if chunk in self._hung:
+            return self._end_hung(chunk, now, "spoilt")
+        sent = self._sent.pop(chunk, None)
         if sent is None:
             return []
         open_ = self.states.open(sent.items)
-        is_unknown = event.is_run and not self._repeatable
+        is_unknown = is_run and not self._repeatable
+        failed: list[Fail] = []
         if is_unknown or sent.singly:
-            return self._give_up(event.chunk, event.now, sent, open_, "unknown" if is_unknown else "spoilt")
-        self.states.move(open_, "went wrong")
-        self.retries["spoilt"] += len(open_)
-        self._redo_rest(event.chunk, sent, event.now)
-        return []
-
-    def _give_up(
-        self, chunk: int, now: float, sent: HeldChunk, items: list[int], why: str
-    ) -> list[ins.Instruction]:
-        failed = self._fail(items, why)
+            failed = self._fail(open_, "unknown" if is_unknown else "spoilt")
+        else:
+            self.states.move(open_, "went wrong")
+            self.retries["spoilt"] += len(open_)
         self._redo_rest(chunk, sent, now)
         return failed
 
-    def _on_withdrawn(self, event: ins.ChunkWithdrawn) -> list[ins.Instruction]:
-        sent = self._sent.pop(event.chunk)
+    def withdrawn(self, chunk: int, now: float) -> None:
+        """Take in that the chunk was not sent after all: its items are not wanted any more."""
+        sent = self._sent.pop(chunk)
         self.states.move(self.states.open(sent.items), "withdrawn")
-        self._redo_rest(event.chunk, sent, event.now)
-        return []
+        self._redo_rest(chunk, sent, now)
 
     # --- workers die ------------------------------------------------------------------------------
 
-    def _on_death(self, event: ins.WorkerDied) -> list[ins.Instruction]:
-        instructions: list[ins.Instruction] = []
-        if event.chunk in self._hung:
-            why = "overtime" if event.is_overtime else "died" if event.position != QUEUED else ""
-            return self._end_hung(event.chunk, event.now, why, event.position)
-        for deal in self.dealer.lost(event.device, event.now):
+    def died(
+        self, chunk: int, device: str, now: float, position: int, is_overtime: bool = False
+    ) -> list[Fail]:
+        """Settle all that a worker held which ended at ``position`` of ``chunk`` (see ``progress_cell``).
+
+        ``is_overtime``: it was killed because the item there ran for too long.
+        """
+        if chunk in self._hung:
+            why = "overtime" if is_overtime else "died" if position != QUEUED else ""
+            return self._end_hung(chunk, now, why, position)
+        failed: list[Fail] = []
+        for deal in self.dealer.lost(device, now):
             sent = self._sent.pop(deal.chunk)
-            if deal.chunk == event.chunk and event.position != QUEUED:
-                began, blamed = sent.blamed(event.position, self._batch)
-                instructions += self._settle_blamed(sent, began, blamed, event.is_overtime)
-            elif event.position == PACKING and not self._repeatable:  # it may have gone on to this one
-                instructions += self._fail(self.states.open(sent.items), "unknown")
+            if deal.chunk == chunk and position != QUEUED:
+                began, blamed = sent.blamed(position, self._batch)
+                failed += self._settle_blamed(sent, began, blamed, is_overtime)
+            elif position == PACKING and not self._repeatable:  # it may have gone on to this one
+                failed += self._fail(self.states.open(sent.items), "unknown")
             again = self._return(sent)
             self._forget_over(sent)
             suspects = self._units(self.states.suspects(sent.items))
-            self.dealer.requeue([u for u in again if u in suspects], alone=True, avoid=event.device)
+            self.dealer.requeue([u for u in again if u in suspects], alone=True, avoid=device)
             self.dealer.requeue(again)
-        return instructions
+        return failed
 
-    def _on_stuck(self, event: ins.WorkerStuck) -> list[ins.Instruction]:
-        """Take back what the device holds but the stuck items; its answers still count if they come first.
+    def stuck(self, chunk: int, device: str, now: float, position: int) -> None:
+        """Take back what the device holds but the items at ``position``, which take very long.
 
-        Not of what may run only once: the device may begin it before it learns of this.
+        Its answers still count if they come first. Not of what may run only once: the device may begin it
+        before it learns of this.
         """
-        held = self._sent.pop(event.chunk, None) if self._repeatable else None
+        held = self._sent.pop(chunk, None) if self._repeatable else None
         if held is None:
-            return []
-        _, stuck = held.blamed(event.position, self._batch)
-        items = [held.items[at] for at in stuck]
+            return
+        items = [held.items[at] for at in held.blamed(position, self._batch)[1]]
         units = self._units(items)
-        self._hung[event.chunk] = HungChunk(held, items)
-        self.dealer.narrow(event.chunk, units)  # so that copies can be made of these alone
+        self._hung[chunk] = HungChunk(held, items)
+        self.dealer.narrow(chunk, units)  # so that copies can be made of these alone
         again = [unit for unit in held.units if unit not in units]
-        for deal in self.dealer.lost(event.device, event.now, but=event.chunk):
+        for deal in self.dealer.lost(device, now, but=chunk):
             waiting = self._sent.pop(deal.chunk)
             self._hung[deal.chunk] = HungChunk(waiting, [])
             again += waiting.units
         self.dealer.requeue(again)
-        return []
 
-    def _end_hung(self, chunk: int, now: float, why: str, at: int = QUEUED) -> list[ins.Instruction]:
+    def _end_hung(self, chunk: int, now: float, why: str, at: int = QUEUED) -> list[Fail]:
         """The stuck item of a chunk has ended its worker, unless another device has it; or its batch has.
 
         A worker that went on after all was ``at`` another position when it ended.
@@ -376,9 +397,7 @@ class Scheduler:
         self._forget_over(hung.held)
         return ends
 
-    def _settle_blamed(
-        self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool
-    ) -> list[ins.Instruction]:
+    def _settle_blamed(self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool) -> list[Fail]:
         suspects = self.states.open(sent.items[p] for p in blamed)
         if is_overtime and (len(suspects) == 1 or not self._repeatable):
             ends = self._fail(suspects, "overtime")
@@ -394,7 +413,7 @@ class Scheduler:
             ends = ends + self._fail(self.states.open(sent.items[:n_began]), "unknown")
         return ends
 
-    def _strike(self, item: int) -> list[ins.Instruction]:
+    def _strike(self, item: int) -> list[Fail]:
         self.states.move([item], "went wrong")
         self.dealer.strike(item // self._batch)
         if self._losses.blame(item):
@@ -402,31 +421,6 @@ class Scheduler:
         self.retries["died"] += 1
         return []
 
-    def _fail(self, items: list[int], why: str) -> list[ins.Instruction]:
+    def _fail(self, items: list[int], why: str) -> list[Fail]:
         self.states.move(items, "given up")
-        return [ins.Fail(tuple(items), why)] if items else []
-
-    # --- devices come and go ----------------------------------------------------------------------
-
-    def _on_left(self, event: ins.DeviceLeft) -> list[ins.Instruction]:
-        self.dealer.leave(event.device, event.now)
-        return []
-
-    def _on_joined(self, event: ins.DeviceJoined) -> list[ins.Instruction]:
-        self.dealer.join(event.device, event.now, event.prior, event.is_helper)
-        return []
-
-
-_HANDLERS: dict[type, Callable[[Scheduler, Any], list[ins.Instruction]]] = {
-    ins.ItemsRead: Scheduler._on_read,
-    ins.InputEnded: Scheduler._on_input_end,
-    ins.ItemsRestored: Scheduler._on_restored,
-    ins.DeviceFree: Scheduler._on_free,
-    ins.ChunkAnswered: Scheduler._on_answer,
-    ins.ChunkUnreadable: Scheduler._on_unreadable,
-    ins.WorkerDied: Scheduler._on_death,
-    ins.DeviceLeft: Scheduler._on_left,
-    ins.DeviceJoined: Scheduler._on_joined,
-    ins.ChunkWithdrawn: Scheduler._on_withdrawn,
-    ins.WorkerStuck: Scheduler._on_stuck,
-}
+        return [Fail(tuple(items), why)] if items else []

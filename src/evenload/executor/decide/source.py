@@ -171,6 +171,9 @@ class IteratorSource(Source):
 class ThreadedSource(IteratorSource):
     """A source that reads an iterable in a thread of its own, as it may be slow or wait for results.
 
+    That thread only appends, and counts an item when all of it is there; the executor's alone takes and cuts.
+    So neither waits for the other.
+
     on_news   called from that thread at new items or the end, once for each ``call_when_more``
     """
 
@@ -181,14 +184,13 @@ class ThreadedSource(IteratorSource):
         self._on_news = on_news
         self._limit = 0
         self._is_closed = self._is_awaited = False
-        self._lock = threading.Lock()
-        self._has_room = threading.Condition(self._lock)
+        self._has_room = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def want(self, n: int) -> None:
         if n <= self._limit or self.is_ended:
             return
-        with self._lock:
+        with self._has_room:
             self._limit = n
             self._has_room.notify()
         if self._thread is None:
@@ -196,32 +198,16 @@ class ThreadedSource(IteratorSource):
             self._thread.start()
 
     def close(self) -> None:
-        with self._lock:
+        with self._has_room:
             self._is_closed = True
             self._has_room.notify()
-
-    def take(self, items: Indices) -> list[Any]:
-        with self._lock:
-            return super().take(items)
-
-    def costs(self, start: int, n: int) -> Sequence[float] | None:
-        with self._lock:
-            return super().costs(start, n)
-
-    def cost_of(self, items: Indices) -> float | None:
-        with self._lock:
-            return super().cost_of(items)
-
-    def release(self, items: Indices) -> None:
-        with self._lock:
-            super().release(items)
 
     def call_when_more(self) -> None:
         self._is_awaited = True
 
     def _serve(self) -> None:
         while not self.is_ended:
-            with self._lock:
+            with self._has_room:
                 while self.n_ready >= self._limit and not self._is_closed:
                     self._has_room.wait()
                 if self._is_closed:
@@ -231,10 +217,6 @@ class ThreadedSource(IteratorSource):
             if self._is_awaited:
                 self._is_awaited = False
                 self._on_news()
-
-    def _keep(self, item: Any, cost: float) -> None:
-        with self._lock:
-            super()._keep(item, cost)
 
 
 GONE: Any = object()

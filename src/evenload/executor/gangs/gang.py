@@ -17,12 +17,20 @@ from evenload._optional import require
 from evenload.devices import Device, DevicePool, worker_environment
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
-from evenload.events import EventLog
+from evenload.events import EventLog, StageFinished, StageStarted
 from evenload.executor.backends import Backend, BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
 from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, main_stack, root_cause
-from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
-from evenload.executor.gangs.store import LOCAL, loopback_name, open_store, returned
+from evenload.executor.gangs.ranks import (
+    LOCAL,
+    Rendezvous,
+    call_function,
+    join,
+    loopback_name,
+    open_store,
+    returned,
+    run_rank,
+)
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
@@ -89,17 +97,7 @@ def gang(
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
     call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
-    reached = make_backend(backend, _options(fn))
-    try:
-        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        return Gang(reached, pool, Record(events, echo), call).results()
-    finally:
-        reached.close(GRACE_S)
-
-
-def _options(fn: Callable[..., Any]) -> WorkerOptions:
-    used = [name for name in imports_of(fn) if name not in IMPORTS]
-    return WorkerOptions(imports=(*IMPORTS, *used))
+    return _run(backend, devices, Record(events, echo), call)
 
 
 def gang_beside(
@@ -110,8 +108,16 @@ def gang_beside(
         from evenload.executor.backends.ray.backend import Ray
 
         backend = Ray()
-    reached = make_backend(backend if isinstance(backend, str) else backend.beside(), _options(call.fn))
+    return _run(backend if isinstance(backend, str) else backend.beside(), pool, record, call)
+
+
+def _run(
+    backend: str | BackendSettings, devices: Spec | DevicePool, record: Record, call: GangCall
+) -> list[Any]:
+    used = [name for name in imports_of(call.fn) if name not in IMPORTS]
+    reached = make_backend(backend, WorkerOptions(imports=(*IMPORTS, *used)))
     try:
+        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         return Gang(reached, pool, record, call).results()
     finally:
         reached.close(GRACE_S)
@@ -160,7 +166,7 @@ class Gang:
         limit_s = None if timeout_s is None else timeout_s + EXTRA_S
         with open_store(host) as (store, port):
             self._rendezvous = Rendezvous(host, port, size, self._group, limit_s)
-            self._record.stage_started(stage, size)
+            self._record.tell(StageStarted, stage, size)
             for device in self._devices:
                 worker = self._supervisor.start(device.id, device, self._pool, self._environment(device))
                 if worker is not None:
@@ -179,7 +185,7 @@ class Gang:
                 self._settle()
                 fault = root_cause(self._faults, returned(store))
                 raise fault.to_error(name_of(self._call.fn), self._devices[fault.rank].id)
-        self._record.stage_finished(stage, None)
+        self._record.tell(StageFinished, stage)
         return [self._results[number] for number in range(size)]
 
     def _wait_for(self, done: set[int] | dict[int, Any], until: float | None = None) -> None:

@@ -9,7 +9,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.loop.membership import DeviceSlot, Membership
 from evenload.executor.loop.watchdog import Watchdog
 from evenload.executor.run.run import Run, Sent
-from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.run.run_account import SentChunk
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from evenload._private_files import DRAFT, own_folder, read_own, refuse_unless_own, write_own
 from evenload.errors import ConfigError, EvenloadError, printable, quoted
@@ -30,7 +30,7 @@ WHAT = "what is asked of a running job"
 
 
 class Controllable(Protocol):
-    """An executor, or a run, whose devices may be changed."""
+    """An executor, or a run, whose devices may be changed; a run has a method ``stop``, too."""
 
     @property
     def devices(self) -> Any: ...
@@ -45,13 +45,6 @@ class Controllable(Protocol):
 
     @property
     def is_paused(self) -> bool: ...
-
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """A run that may be stopped, or items of which may be given up."""
-
-    def stop(self, *items: str) -> None: ...
 
 
 class Control:
@@ -122,8 +115,8 @@ class Control:
             self._target.pause()
         elif action == "resume":
             self._target.resume()
-        elif action == "stop" and isinstance(self._target, Stoppable):
-            self._target.stop(*(str(item) for item in asked.get("items", ())))
+        elif action == "stop" and (stop := getattr(self._target, "stop", None)) is not None:
+            stop(*(str(item) for item in asked.get("items", ())))
         elif action == "stop":
             raise ConfigError("its items cannot be stopped one by one", hint="end its program with Ctrl-C")
         elif action != "list":

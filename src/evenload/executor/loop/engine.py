@@ -12,15 +12,18 @@ from functools import partial
 
 from evenload.balance.policy import Policy
 from evenload.devices import Device, DevicePool
+from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ExecutorClosed
+from evenload.events import Queued
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.chunk_sender import ChunkSender
 from evenload.executor.loop.membership import DeviceSlot, Membership
 from evenload.executor.loop.watchdog import Watchdog
+from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.call_queue import CallQueue
-from evenload.executor.supervisor.reading_watch import ReadingWatch
+from evenload.executor.supervisor.reading_watch import LOOK_S, ReadingWatch
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
@@ -30,6 +33,8 @@ from evenload.executor.transport.progress_cell import QUEUED
 
 TICK_S = 0.05  # how often a load balancer may look at its queues
 TELL_S = 0.5  # at least so long from one word on what waits to the next
+GRACE_S = 1.0  # for workers to end what they are at
+KEEP_S = 30.0  # for a journal to keep what is finished
 
 
 class RunEngine:
@@ -227,7 +232,7 @@ class RunEngine:
         self._told_s = now
         for run in self.runs:
             running = self._sender.items_running(run)
-            self._record.queued(run.options.stage, run.n_waiting, running, run.queued())
+            self._record.tell(Queued, run.options.stage, run.n_waiting, running, run.queued())
 
     def _forget(self, run: Run) -> None:
         """``run`` is over: whoever still works for it may stop, and devices rest no longer because of it."""
@@ -325,3 +330,75 @@ def serve(engine: RunEngine) -> None:
             run.end(error)
         engine.close(0.0)
         raise
+
+
+class EngineThread:
+    """The thread of ``engine``; there is none where the backend works in the caller's own.
+
+    at_end  called when the engine is closed, maybe more than once
+    It holds on to no executor: one that is forgotten ends its workers.
+    """
+
+    def __init__(self, engine: RunEngine, at_end: Callable[[], None]):
+        self._engine, self._at_end = engine, at_end
+        self._is_needed = engine.backend.is_threaded
+        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()
+        self._guard = ForkGuard("this executor", "make an executor of the child's own")
+
+    def asks(self) -> bool:
+        """Does this very thread ask, in a future's callback, an event sink or a policy?"""
+        return threading.current_thread() is self._thread
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        with self._lock:
+            if self._is_needed and self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="evenload", daemon=True)
+                self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            serve(self._engine)
+        finally:
+            self._at_end()
+
+    def shut_down(self) -> None:
+        """End the workers; also when an executor was forgotten, and at the interpreter's end."""
+        thread = self._thread
+        if self._guard.is_child:  # it has no such thread, no workers of its own, and locks that may be held
+            return
+        if thread is None:
+            self._engine.close(GRACE_S)
+            self._at_end()
+        elif thread.is_alive():
+            self._engine.call(partial(self._engine.close, GRACE_S))
+            if not self.asks():  # a future's callback may close the executor
+                self._wait_until(lambda seconds: thread.join(seconds) or not thread.is_alive())
+
+    def cancel(self, run: Run, status: str, over_s: float) -> None:
+        """The receiver is through with ``run``, whether that is over or not."""
+        journal = run.journal
+        if not run.is_over:
+            if journal is not None and not self._is_needed:
+                return self._engine.cancel(run)  # nobody else would, and the journal stay locked
+            self._engine.call(partial(self._engine.cancel, run))
+        if journal is None or not self._is_needed or self.asks():
+            return None
+        if threading.current_thread() is not journal.thread:
+            journal.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
+        return None
+
+    def wait_for(self, calls: CallSource) -> None:
+        """Until every submitted call is done."""
+        if not self._is_needed:
+            while calls.why_over is None and not self._engine.is_closed:
+                self._engine.step()
+        elif self._thread is not None and self._thread.is_alive():
+            self._wait_until(calls.is_over.wait)
+
+    def _wait_until(self, is_so: Callable[[float], bool]) -> None:
+        """Wait; but not for results that cannot be read. The workers end with the program then."""
+        while not is_so(LOOK_S):
+            if self._engine.reading.look():
+                return

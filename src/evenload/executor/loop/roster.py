@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from evenload.devices import Device, DevicePool
+from evenload.devices.selection import entries_of
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.backends import Backend, Machines
 from evenload.executor.decide.record import Record
@@ -142,18 +143,16 @@ def check_follow(spec: Any, backend: Backend) -> None:
 def _names(spec: Any) -> list[str | Device]:
     """Return the terms of a spec, each with its family: "cuda:0,1" has "cuda:0" and "cuda:1"."""
     names: list[str | Device] = []
-    entries = [spec] if isinstance(spec, str | int | Device) or not isinstance(spec, Sequence) else spec
-    for entry in entries:
-        if isinstance(entry, Device):
-            names.append(entry)
+    for term in [str(spec)] if isinstance(spec, int) else entries_of(spec):
+        if isinstance(term, Device):
+            names.append(term)
             continue
-        for term in (entry if isinstance(entry, str) else quoted(entry)).split(","):
-            node, slash, own = term.strip().rpartition("/")
-            before = names[-1] if names else ""
-            if own.isdigit() and not slash and isinstance(before, str) and ":" in before:
-                names.append(f"{before.rpartition(':')[0]}:{own}")
-            else:
-                names.append(f"{node}{slash}{own.lower()}")
+        node, slash, own = term.rpartition("/")
+        before = names[-1] if names else ""
+        if own.isdigit() and not slash and isinstance(before, str) and ":" in before:
+            names.append(f"{before.rpartition(':')[0]}:{own}")
+        else:
+            names.append(f"{node}{slash}{own.lower()}")
     return names
 
 

@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.policy import Measured, Policy, Static, policy_from_name
-from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.devices import DevicePool
 from evenload.devices.rates.known import rates_of
 from evenload.errors import ConfigError
-from evenload.executor.decide.delivery import Delivery
+from evenload.executor.decide.delivery import Delivery, Sink
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source, make_source
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import RunEngine
 from evenload.executor.loop.membership import helpers
-from evenload.executor.run.columns import spread
 from evenload.executor.run.item_describer import ItemDescriber
-from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.map_options import MapOptions, spread
 from evenload.executor.run.run import LOOK_AHEAD, LOOK_AHEAD_BYTES, Run
-from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.item_context import CallerContext
 from evenload.executor.task.prepare import Tasks, named
@@ -30,7 +27,6 @@ from evenload.executor.task.task import PreparedTask
 
 if TYPE_CHECKING:
     from evenload.executor.run.calls import CallSource
-    from evenload.executor.run.journal_sink import JournalSink
 
 MOST_CALLS = 1_000_000  # submitted, and not done
 
@@ -98,10 +94,9 @@ class RunFactory:
         if isinstance(policy, Static) and source.total is not None:
             most = max(options.look_ahead or LOOK_AHEAD, source.total)
             options = replace(options, look_ahead=most)  # every device has its slice from the start
-        pump = None if is_threaded else self._engine.step
-        delivery = Delivery(options.ordered, self._engine.wake, pump, self._engine.reading.look)
-        run = self._make(task, source, delivery, policy, options, devices, on_over, _made_by(fn, options))
-        return run, delivery
+        dealer, size = self._dealer(task, source, policy, options, devices)
+        delivery = self._delivery(fn, source, options)
+        return self._run(task, source, dealer, delivery, options, devices, on_over, size), delivery
 
     def make_calls(self, devices: DevicePool, on_over: Callable[[Run], None]) -> tuple[Run, "CallSource"]:
         """Make the run of all submitted calls, and their source."""
@@ -114,25 +109,16 @@ class RunFactory:
         task = self._tasks.prepare(named("submitted calls", fn), is_tidied=True, sends=is_threaded)
         limit_s = self._call_timeout_s
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True, timeout_s=limit_s)
-        run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)
-        return run, calls
+        dealer, size = self._dealer(task, calls, policy_from_name("pull"), options, devices)
+        return self._run(task, calls, dealer, FutureSink(calls), options, devices, on_over, size), calls
 
-    def _make(
-        self,
-        task: PreparedTask,
-        source: Source,
-        sink: Sink,
-        policy: Policy,
-        options: MapOptions,
-        devices: DevicePool,
-        on_over: Callable[[Run], None],
-        fn: Any = None,
-    ) -> Run:
-        """A run of ``task`` on ``devices``; ``on_over`` is called when it is over.
-
-        fn  as the caller gave it, for the journal's fingerprint
-        """
+    def _dealer(
+        self, task: PreparedTask, source: Source, policy: Policy, options: MapOptions, devices: DevicePool
+    ) -> tuple[Dealer, str | None]:
+        """A dealer that knows what is known of the task, and the size of its items, for what will be."""
         size, costs, is_hearsay = self._costs.of(task, source, devices)
+        # Sizes are learned where they are not given, and the policy deals by them.
+        may_learn = options.cost is None and not source.is_apart and isinstance(policy, Measured)
         dealer = Dealer(
             policy,
             list(devices.ids),
@@ -143,39 +129,39 @@ class RunFactory:
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             helpers=helpers(devices),
             balancer=options.balancer,
-            learner=self._learner(task, source, policy, options),
+            learner=self._costs.learner_of(task) if may_learn else None,
         )
         dealer.set_balancing(self._is_balancing)
-        scheduler = self._scheduler(dealer, task, options, devices)
-        journal = None
-        if options.journal is not None and isinstance(sink, Delivery):
-            sink = journal = self._journal_before(sink, source, options, fn)
-        describer = self._describer(dealer, source, sink, task, options)
-        return Run(
-            task, source, dealer, scheduler, sink, self._record, options, _known(devices, options),
-            journal=journal, on_over=on_over, size=size, describer=describer,
-        )  # fmt: skip
+        return dealer, size
 
-    def _learner(
-        self, task: PreparedTask, source: Source, policy: Policy, options: MapOptions
-    ) -> SizeLearner | None:
-        """A learner of sizes where these are not given, and the policy deals by them."""
-        may_learn = options.cost is None and not source.is_apart and isinstance(policy, Measured)
-        return self._costs.learner_of(task) if may_learn else None
+    def _delivery(self, fn: Any, source: Source, options: MapOptions) -> Delivery:
+        """A delivery of results; by way of a journal, if there is one. ``fn``: as the caller gave it."""
+        engine, is_threaded = self._engine, self._engine.backend.is_threaded
+        pump = None if is_threaded else engine.step
+        how = (options.ordered, engine.wake, pump, engine.reading.look)
+        if options.journal is None:
+            return Delivery(*how)
+        from evenload.executor.run.journal_sink import JournalSink, open_journal
 
-    def _describer(
-        self, dealer: Dealer, source: Source, sink: Sink, task: PreparedTask, options: MapOptions
-    ) -> ItemDescriber | None:
-        if dealer.sizes is None:
-            return None
-        limit = options.look_ahead_bytes or LOOK_AHEAD_BYTES
-        may_thread = self._engine.backend.is_threaded
-        return ItemDescriber(dealer.sizes, source, sink, task.batch or 1, limit, may_thread=may_thread)
+        journal = open_journal(options.journal, _made_by(fn, options), options.on_change)
+        call = engine.call if is_threaded else None
+        return JournalSink(
+            journal, source, call, *how, repeatable=options.repeatable, on_change=options.on_change
+        )
 
-    def _scheduler(
-        self, dealer: Dealer, task: PreparedTask, options: MapOptions, devices: DevicePool
-    ) -> Scheduler:
-        return Scheduler(
+    def _run(
+        self,
+        task: PreparedTask,
+        source: Source,
+        dealer: Dealer,
+        sink: Sink,
+        options: MapOptions,
+        devices: DevicePool,
+        on_over: Callable[[Run], None],
+        size: str | None,
+    ) -> Run:
+        """A run of ``task`` on ``devices``; ``on_over`` is called when it is over."""
+        scheduler = Scheduler(
             dealer,
             batch=task.batch or 1,
             repeatable=options.repeatable,
@@ -183,22 +169,16 @@ class RunFactory:
             memory_bytes={device.id: device.memory_bytes or 0 for device in devices},
             most_retries=options.retries,
         )
-
-    def _journal_before(
-        self, delivery: Delivery, source: Source, options: MapOptions, fn: Any
-    ) -> "JournalSink":
-        """A journal that results pass on their way to ``delivery``."""
-        from evenload.executor.run.journal_sink import JournalSink, open_journal
-
-        assert options.journal is not None
-        return JournalSink(
-            open_journal(options.journal, fn, options.on_change),
-            delivery,
-            source,
-            self._engine.call if self._engine.backend.is_threaded else None,
-            repeatable=options.repeatable,
-            on_change=options.on_change,
-        )
+        describer = None
+        if dealer.sizes is not None:
+            limit, may_thread = options.look_ahead_bytes or LOOK_AHEAD_BYTES, self._engine.backend.is_threaded
+            describer = ItemDescriber(
+                dealer.sizes, source, sink, task.batch or 1, limit, may_thread=may_thread
+            )
+        return Run(
+            task, source, dealer, scheduler, sink, self._record, options, _known(devices, options),
+            on_over=on_over, size=size, describer=describer,
+        )  # fmt: skip
 
 
 def _made_by(fn: Any, options: MapOptions) -> Any:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from evenload.errors import ConfigError, ExecutorClosed, quoted
-from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.delivery import Block, Sink
 from evenload.executor.decide.source import Source
 from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
 from evenload.executor.task.item_context import CallerContext
@@ -188,15 +188,11 @@ class CallSource(Source):
             self._calls.pop(item, None)
 
 
-class FutureSink:
+class FutureSink(Sink):
     """A sink that fulfils the futures of ``source``, and tells it when nothing more is to come."""
-
-    is_waiting_for_room = False
-    n_bytes = n_ready_bytes = 0
 
     def __init__(self, source: CallSource):
         self._source = source
-        self.n_taken = 0
 
     def put(self, block: Block) -> None:
         self.n_taken += len(block)
@@ -206,12 +202,6 @@ class FutureSink:
                 _fulfil(future.set_exception, block.values[at])
             else:
                 _fulfil(future.set_result, block.values[at])
-
-    def flush(self, now: float) -> None:
-        pass  # every result has reached its future
-
-    def skip_gaps(self) -> None:
-        pass
 
     def close(self, error: BaseException | None = None) -> None:
         self._source.why_over = error or ExecutorClosed("the executor is closed", hint="make a new one")

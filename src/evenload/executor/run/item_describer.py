@@ -7,9 +7,9 @@ from typing import Any
 
 from evenload.balance.dealing.learned_sizes import MOST_ITEMS, LearnedSizes
 from evenload.balance.sizes.size_model import Features
+from evenload.executor.decide.delivery import Sink
 from evenload.executor.decide.source import Source
 from evenload.executor.run.item_features import features_of, names_a_file
-from evenload.executor.run.sink import Sink
 
 Indices = range | tuple[int, ...]
 

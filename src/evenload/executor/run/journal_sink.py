@@ -2,7 +2,7 @@
 
     run ──► JournalSink.put ──► journal (a thread, many results per fsync) ──► Delivery.put ──► receiver
 
-It takes the place of the run's sink. An entry of the journal is an item's number; its payload begins with the
+An entry of the journal is an item's number; its payload begins with the
 fingerprint of the item, so that a result is never given for another item than it was made from.
 """
 
@@ -55,31 +55,31 @@ def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
     return Journal.open(path, named, on_change=on_change, parts=code.facts, tell=tell)
 
 
-class JournalSink:
-    """The sink of a run with a journal. All but the thread inside belongs to the executor's thread.
+class JournalSink(Delivery):
+    """A delivery of results that are in a journal before. All but its thread is of the executor's thread.
 
     call        has something called in the executor's thread; None if this is the only thread there is
     is_closed   everything that could be kept is, and the journal is free for others
     n_known     results that came from the journal
+    more        arguments of ``Delivery``
     """
 
     def __init__(
         self,
         journal: Journal,
-        sink: Delivery,
         source: Source,
         call: Callable[[Callable[[], None]], None] | None,
-        *,
+        *more: Any,
         repeatable: bool,
         on_change: str,
     ):
+        super().__init__(*more)
         self.n_known = 0
         self.is_closed = threading.Event()
         self.thread: threading.Thread | None = None
         self._on_broken: Callable[[BaseException], None] = lambda error: None
         self._journal = journal
         self._n_unreadable = 0
-        self._sink = sink
         self._source = source
         self._call = call
         self._repeatable = repeatable
@@ -87,7 +87,7 @@ class JournalSink:
         self._has_known = len(journal) > 0
         self._digests: dict[int, bytes] = {}
         self._fingerprint = ItemFingerprints()
-        self._queue: SimpleQueue[_BlockWithItems | _End] = SimpleQueue()
+        self._to_keep: SimpleQueue[_BlockWithItems | _End] = SimpleQueue()
         self._n_waiting_bytes = 0
         self._skips_gaps = False
         self._broken: BaseException | None = None
@@ -161,7 +161,7 @@ class JournalSink:
     def pass_on(self, blocks: Iterable[Block]) -> None:
         """To the receiver: these are in the journal."""
         for block in blocks:
-            self._sink.put(block)
+            super().put(block)
 
     # --- what is done now -------------------------------------------------------------------------
 
@@ -211,32 +211,13 @@ class JournalSink:
     def _arrive(self, blocks: list[Block]) -> None:
         for block in blocks:
             self._n_waiting_bytes -= block.n_bytes
-            self._sink.put(block)
+            super().put(block)
 
-    # --- the rest of a sink -----------------------------------------------------------------------
-
-    @property
-    def n_taken(self) -> int:
-        return self._sink.n_taken
+    # --- the end ----------------------------------------------------------------------------------
 
     @property
     def n_bytes(self) -> int:
-        return self._sink.n_bytes + self._n_waiting_bytes
-
-    @property
-    def n_ready_bytes(self) -> int:
-        return self._sink.n_ready_bytes
-
-    @property
-    def is_waiting_for_room(self) -> bool:
-        return self._sink.is_waiting_for_room
-
-    @is_waiting_for_room.setter
-    def is_waiting_for_room(self, waits: bool) -> None:
-        self._sink.is_waiting_for_room = waits
-
-    def flush(self, now: float) -> float | None:
-        return self._sink.flush(now)
+        return super().n_bytes + self._n_waiting_bytes
 
     def skip_gaps(self) -> None:
         self._skips_gaps = True
@@ -252,18 +233,16 @@ class JournalSink:
         self._journal.close()
         self.is_closed.set()
         if end.skips_gaps:
-            self._sink.skip_gaps()
-        error = (
-            self._broken or end.error
-        )  # what the journal could not keep is not delivered: that is told first
+            super().skip_gaps()
+        error = self._broken or end.error  # what could not be kept is not delivered: that is told first
         if self._broken is not None and self._broken is not end.error:
             self._broken.__context__ = end.error
-        self._sink.close(error)
+        super().close(error)
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _enqueue(self, what: _BlockWithItems | _End) -> None:
-        self._queue.put(what)
+        self._to_keep.put(what)
         if self.thread is None:
             self.thread = threading.Thread(target=self._serve, name="evenload-journal", daemon=True)
             self.thread.start()
@@ -272,10 +251,10 @@ class JournalSink:
         """Write all that waits with one fsync, then have it passed on; again, until the end."""
         assert self._call is not None
         while True:
-            waiting = [self._queue.get()]
+            waiting = [self._to_keep.get()]
             while True:
                 try:
-                    waiting.append(self._queue.get_nowait())
+                    waiting.append(self._to_keep.get_nowait())
                 except Empty:
                     break
             kept = [one for one in waiting if isinstance(one, _BlockWithItems)]

@@ -1,18 +1,21 @@
-"""What a caller may ask of a map, as one value."""
+"""What a caller may ask of a map, as one value; and several iterables as one: ``map(fn, a, b)``."""
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from evenload._arguments import choice, flag, folder, keywords, seconds, whole
+from evenload._arguments import choice, flag, folder, iterated, keywords, seconds, whole
 from evenload.balance.factors import AMOUNTS
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.errors import ConfigError, quoted
+from evenload.executor.decide.source import known_length
 
 MOST_SEED = 2**63 - 1
+MOST_AT_ONCE = 1_000_000  # items of lists and ranges that are put together beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,35 @@ def item_work(work: Any) -> dict[str, float]:
         if not (is_number and 0 < amount < math.inf):
             raise ConfigError(f"{name}={quoted(amount)} in work is no number above 0", hint=hint)
     return {str(name): float(amount) for name, amount in work.items()}
+
+
+def as_items(
+    columns: Sequence[Iterable[Any]], options: MapOptions, *, strict: bool
+) -> tuple[Iterable[Any], MapOptions]:
+    """The items of ``columns``, tuples of arguments, and the options that go with them.
+
+    The shortest iterable ends them; ``strict``: they have to end together. Lists become a list, anything else
+    is read as needed. Raises ConfigError if an argument cannot be iterated, or if lists differ in length and
+    must not.
+    """
+    flag("strict", strict)
+    n_columns = len(columns)
+    read = [iterated(f"iterable {n} of {n_columns}", column) for n, column in enumerate(columns, 1)]
+    sizes = [n for n in map(known_length, columns) if n is not None]
+    is_known = len(sizes) == len(columns)
+    if strict and is_known and len(set(sizes)) > 1:
+        raise ConfigError(
+            f"the iterables have {', '.join(map(str, sizes))} items, and strict=True",
+            hint="give as many of each, or leave strict out: then the shortest ends them all",
+        )
+    items: Iterable[Any] = zip(*read, strict=strict)
+    if all(type(column) in (list, tuple, range) for column in columns) and min(sizes) <= MOST_AT_ONCE:
+        items = list(items)
+    cost = partial(spread, options.cost) if callable(options.cost) else options.cost
+    total = min(sizes) if is_known else options.total
+    return items, replace(options, cost=cost, total=total, is_spread=True)
+
+
+def spread(fn: Any, item: tuple) -> Any:
+    """Call ``fn`` with the values of ``item`` as its arguments."""
+    return fn(*item)

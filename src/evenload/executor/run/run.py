@@ -12,11 +12,10 @@ from evenload.balance.policy import Policy, Pull
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
-from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.attempts import Losses
-from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.delivery import Block, Sink
 from evenload.executor.decide.device_trust import DeviceVerdicts
-from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
+from evenload.executor.decide.instruction import Accept, Rest, Send
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source
@@ -25,9 +24,7 @@ from evenload.executor.run.chunk_sizing import ChunkSizing
 from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.progress_line import ProgressLine
-from evenload.executor.run.run_account import RunAccount
-from evenload.executor.run.sent_chunk import SentChunk
-from evenload.executor.run.sink import Sink
+from evenload.executor.run.run_account import RunAccount, SentChunk
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import OVER_MEMORY, Answered, Gone
@@ -90,14 +87,15 @@ class Run:
         options: MapOptions,
         devices: Mapping[str, Mapping[str, Any]],
         *,
-        journal: "JournalSink | None" = None,
         on_over: "Callable[[Run], None]" = lambda run: None,
         size: str | None = None,
         describer: ItemDescriber | None = None,
     ):
         self.task, self.source, self.options = task, source, options
         self.devices = set(devices)
-        self.journal, self.size = journal, size
+        self.size = size
+        # pyrefly: ignore
+        self.journal: JournalSink | None = sink if options.journal is not None else None
         self.is_over = self.is_stopping = self.is_held_up = False
         self.error: BaseException | None = None
         self.summary: Summary | None = None
@@ -167,10 +165,6 @@ class Run:
         """What was learned of the sizes of its items, if that is of use."""
         return None if self._dealer.sizes is None else self._dealer.sizes.model
 
-    @property
-    def policy(self) -> Policy:
-        return self._dealer.policy
-
     def has_work(self) -> bool:
         """Is it worth building the task on one more device? Not for copies only, unless an item hangs."""
         may_deal = self._dealer.remaining != 0 or self.is_held_up
@@ -221,7 +215,7 @@ class Run:
         """``device`` takes part from now on."""
         if not self.is_over and device not in self.devices:
             self.devices.add(device)
-            self._scheduler.handle(ins.DeviceJoined(device, now, prior, is_helper))
+            self._dealer.join(device, now, prior, is_helper)
 
     def leave(self, device: str, why: str, now: float) -> None:
         """``device`` can do nothing for this run. Ends the run if it was the last."""
@@ -229,7 +223,7 @@ class Run:
             return
         self.devices.discard(device)
         self._causes[device] = why
-        self._scheduler.handle(ins.DeviceLeft(device, now))
+        self._dealer.leave(device, now)
         if not self.devices and not self._scheduler.is_finished:
             self.end(NoUsableDevice(f"no device can run {self.task.name}", causes=self._causes))
 
@@ -261,9 +255,9 @@ class Run:
             is_last = is_ended and scheduler.states.n + n_new == n_ready
             is_known = self._feed_from_journal(self.journal, n_new, is_last)
         elif n_new > 0:
-            scheduler.handle(ins.ItemsRead(n_new, source.costs(scheduler.states.n, n_new)))
+            scheduler.read(n_new, source.costs(scheduler.states.n, n_new))
         if is_ended and scheduler.states.n == n_ready:
-            scheduler.handle(ins.InputEnded())
+            scheduler.end_input()
         sink.is_waiting_for_room = not scheduler.is_ended and scheduler.states.n >= limit
         return is_known
 
@@ -277,11 +271,11 @@ class Run:
         if n_new <= 0:
             return False
         start = scheduler.states.n
-        scheduler.handle(ins.ItemsRead(n_new, source.costs(start, n_new)))
+        scheduler.read(n_new, source.costs(start, n_new))
         blocks = journal.known(range(start, start + n_new))
         if blocks:
             items = tuple(item for block in blocks for item in block.items)
-            scheduler.handle(ins.ItemsRestored(items))
+            scheduler.restored(items)
             self.sizing.restored(len(items))
             self._account.restored(blocks, items)
             source.release(items)
@@ -310,9 +304,7 @@ class Run:
         # A worker that dies takes with it what it has not sent: of what may not run again, one call at most.
         fits = self.sizing.most_items(self.source) if self.options.repeatable else 1
         most = min((n for n in (most, fits) if n is not None), default=None)
-        event = ins.DeviceFree(device, now, bundle, most, may_copy)
-        (instruction,) = self._scheduler.handle(event)
-        assert isinstance(instruction, Send | Rest)
+        instruction = self._scheduler.free(device, now, bundle, most, may_copy)
         if isinstance(instruction, Send):
             self.sizing.dealt(len(instruction.items), is_copy=instruction.duplicate)
             if self._first_sent_s is None:
@@ -347,7 +339,7 @@ class Run:
     def items_to_send(self, send: Send, now: float) -> list[Any] | None:
         """The items of ``send``, which are sent now; None if nobody wants them any more."""
         if not self.source.claim(send.items):
-            self._scheduler.handle(ins.ChunkWithdrawn(send.chunk, now))
+            self._scheduler.withdrawn(send.chunk, now)
             return None
         items = self.source.take(send.items)
         if self.journal is not None:
@@ -370,22 +362,22 @@ class Run:
             raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
         if self._describer is not None:
             self._describer.answered(chunk.send.items, has_failures=bool(answer.failures))
-        event = ins.ChunkAnswered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
-        instructions = self.verdicts.take(self._scheduler.handle(event))
-        self._count(chunk, device, message, instructions)
+        instructions = self._scheduler.answered(
+            chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised
+        )
+        accepted = self.verdicts.take(instructions)
+        self._count(chunk, device, message, accepted)
         self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
-        for accept in instructions:
-            assert isinstance(accept, Accept)
+        for accept in accepted:
             self._accept(accept, device, answer, message.n_bytes)
         if self._progress is not None:
             self._progress.show(self._scheduler.states.n_over, self.source.total)
 
     def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
         """``chunk`` came back without results, or could not be sent."""
-        instructions = self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run))
+        failed = self._scheduler.unreadable(chunk.send.chunk, now, is_run)
         self._account.ended(chunk, device, now, "failed", self._suspects(chunk))
-        for fail in instructions:
-            assert isinstance(fail, Fail)
+        for fail in failed:
             for item in fail.items:
                 error = failure.to_error(item, device)
                 if fail.why == "unknown":
@@ -400,11 +392,9 @@ class Run:
             if may_excuse and self._losses.excuse(chunk.send.items):
                 position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
-        event = ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
-        instructions = self._scheduler.handle(event)
+        failed = self._scheduler.died(chunk.send.chunk, device, now, position, is_overtime)
         self._account.ended(chunk, device, now, "lost", self._suspects(chunk))
-        for fail in instructions:
-            assert isinstance(fail, Fail)
+        for fail in failed:
             for item in fail.items:
                 error = error_of_lost_item(item, fail.why, device, gone, self.options.timeout_s)
                 self._fail_item(item, error, device)
@@ -415,7 +405,7 @@ class Run:
         has_rest = has_queue or len(chunk.send.items) > self.sizing.n_per_call
         if self.is_over or not self.options.repeatable or not has_rest:
             return False
-        self._scheduler.handle(ins.WorkerStuck(chunk.send.chunk, device, now, position))
+        self._scheduler.stuck(chunk.send.chunk, device, now, position)
         return True
 
     def abandoned(self, chunk: "Sent", device: str, now: float) -> None:
@@ -473,11 +463,9 @@ class Run:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _count(self, chunk: "Sent", device: str, message: Answered, accepted: Iterable[Instruction]) -> None:
+    def _count(self, chunk: "Sent", device: str, message: Answered, accepted: Iterable[Accept]) -> None:
         answer = message.answer
-        n_first = sum(
-            len(a.items if a.positions is None else a.positions) for a in accepted if isinstance(a, Accept)
-        )
+        n_first = sum(len(one.items if one.positions is None else one.positions) for one in accepted)
         if n_first:
             self.sizing.counted(len(answer.values), answer.busy_s)
         self._account.answered(

@@ -2,20 +2,57 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from evenload.balance.bound import StageWork
 from evenload.balance.factors import like_of
 from evenload.balance.metrics import imbalance
 from evenload.balance.migrate import Move
 from evenload.errors import TaskError
+from evenload.events import ItemFailed, Moved, Restored, StageFinished, StageStarted
 from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.kept_chunks import KeptChunks
-from evenload.executor.decide.record import Record
+from evenload.executor.decide.record import Record, scattered
 from evenload.executor.decide.run_seconds import RunSeconds
 from evenload.executor.decide.summary import DeviceShare, Summary
-from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.answer import Answer
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class SentChunk(Generic[R]):
+    """A chunk that a worker has. ``number`` names it among all chunks of the executor.
+
+    cost           sum of the items' size hints
+    dropped_s      when the worker was told to skip the rest
+    is_released    its items but the one that runs were given to others
+    is_warned_of   a person was told that it takes long
+    is_tiny        it is expected to be done before the next could be sent
+    late_at        position that was found to take too long, to be looked at once more
+    overtime_at    position at which its worker was killed for taking too long
+    due_s          when its worker was first seen free to begin it, and had not
+    """
+
+    number: int
+    run: R
+    send: Send
+    worker: str
+    dealt_s: float
+    cost: float | None = None
+    dropped_s: float | None = None
+    is_released: bool = False
+    is_warned_of: bool = False
+    late_at: int | None = None
+    overtime_at: int | None = None
+    due_s: float | None = None
+    is_tiny: bool = False
+
+    def position_at_end(self, position: int) -> int:
+        """Return ``position``, where its worker says that it ended, or PACKING if that cannot be."""
+        return position if NOT_BEGUN <= position < len(self.send.items) else PACKING
 
 
 @dataclass(slots=True)
@@ -59,7 +96,7 @@ class RunAccount:
         return self.kept.certificate(self._likes, self._work_done.shared())
 
     def begin(self, total: int | None) -> None:
-        self._record.stage_started(self._stage, total)
+        self._record.tell(StageStarted, self._stage, total)
 
     def close(
         self,
@@ -102,7 +139,7 @@ class RunAccount:
             learned=learned,
             factors=self.seconds.factors(began_s, end_s, bound, self._devices, self._work or {}),
         )
-        self._record.stage_finished(self._stage, summary.bound_s or None, learned, self._result_bytes)
+        self._record.tell(StageFinished, self._stage, summary.bound_s or None, learned, self._result_bytes)
         return summary
 
     def answered(
@@ -137,9 +174,11 @@ class RunAccount:
         if is_good and not answer.waited_s:  # nobody knows how long a copy of it would have waited
             self._work_done.add_shared(device, _key(items), 0.0, work_s, is_done=True)
         waits = answer.waited_s, answer.cpu_s
-        others = (*waits, suspects)
         self.seconds.worked(device, answer.start_s, answer.stop_s, answer.busy_s, needed, n_first, *waits)
-        self._span(chunk, items, cost, device, answer.start_s, answer.stop_s, answer.busy_s, status, *others)
+        self._record.span(
+            self._stage, device, chunk.worker, items, answer.start_s, answer.stop_s, answer.busy_s, status,
+            chunk.send.why, chunk.dealt_s, chunk.send.duplicate, cost, *waits, suspects,
+        )  # fmt: skip
 
     def ended(
         self, chunk: SentChunk[Any], device: str, now: float, status: str, suspects: Sequence[int] = ()
@@ -148,20 +187,24 @@ class RunAccount:
         since_s = self.seconds.lost(device, chunk.dealt_s, now, worker_died=status == "lost")
         if status == "superseded":
             self._work_done.add_shared(device, _key(chunk.send.items), since_s, now, is_done=False)
-        self._span(
-            chunk, chunk.send.items, chunk.cost, device, chunk.dealt_s, now, 0.0, status, suspects=suspects
-        )
+        send = chunk.send
+        self._record.span(
+            self._stage, device, chunk.worker, send.items, chunk.dealt_s, now, 0.0, status, send.why,
+            chunk.dealt_s, send.duplicate, chunk.cost, suspects=suspects,
+        )  # fmt: skip
 
     def worker_lost(self) -> None:
         self._n_workers_lost += 1
 
     def item_failed(self, item: int, error: TaskError, name: str, message: str, device: str) -> None:
         self.n_failed += 1
-        self._record.item_failed(self._stage, item, name, message, device, error.remote_traceback)
+        self._record.tell(
+            ItemFailed, self._stage, item, str(item), name, message, device, error.remote_traceback
+        )
 
     def restored(self, blocks: Sequence[Block], items: tuple[int, ...]) -> None:
         """The results of ``items`` are there from an earlier run."""
-        self._record.restored(self._stage, items)
+        self._record.tell(Restored, self._stage, items[0], len(items), scattered(items))
         for block in blocks:
             if block.failed:
                 (item,), (error,) = block.items, block.values
@@ -174,18 +217,7 @@ class RunAccount:
             self._record.note("warning", what_is_lost)
 
     def moved(self, move: Move) -> None:
-        self._record.moved(move.source, move.target, move.n_items, move.imbalance)
-
-    def _span(
-        self, chunk: SentChunk[Any], items: "range | tuple[int, ...]", cost: float | None, device: str,
-        start_s: float, stop_s: float, busy_s: float, status: str, waited_s: float = 0.0,
-        cpu_s: float | None = None, suspects: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        send = chunk.send
-        self._record.span(
-            self._stage, device, chunk.worker, items, start_s, stop_s, busy_s, status, send.why,
-            chunk.dealt_s, send.duplicate, cost, waited_s, cpu_s, suspects,
-        )  # fmt: skip
+        self._record.tell(Moved, move.source, move.target, move.n_items, move.imbalance)
 
 
 def _key(items: "range | tuple[int, ...]") -> tuple[int, ...]:

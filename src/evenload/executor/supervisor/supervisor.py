@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from evenload.devices import Device, DevicePool
 from evenload.errors import EvenloadError, reason_of
+from evenload.events import WorkerExited, WorkerStarted
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.reading_watch import ReadingWatch
@@ -113,7 +114,7 @@ class Supervisor:
         """Let the idle workers of ``slots`` wait for the next driver; all others are ended now."""
         for slot, worker in tuple(self.workers.items()):
             if slot in slots and worker.may_work and not worker.is_untrue:
-                self._record.worker_exited(slot, worker.name, "closed")
+                self._record.tell(WorkerExited, slot, worker.name, "closed")
                 self.waiting[slot] = self.workers.pop(slot)
             else:
                 self.discard(worker, "closed")
@@ -202,7 +203,7 @@ class Supervisor:
     def discard(self, worker: Worker, why: str) -> None:
         """End it now, and forget it: the driver hears no more of it."""
         self._forget(worker)
-        self._record.worker_exited(worker.slot, worker.name, why)
+        self._record.tell(WorkerExited, worker.slot, worker.name, why)
         self._backend.kill(worker.number)
 
     def close(self, grace_s: float) -> None:
@@ -212,7 +213,7 @@ class Supervisor:
             if isinstance(message, Said) and worker is not None:
                 self._on_said(worker, message)
         for worker in self.workers.values():
-            self._record.worker_exited(worker.slot, worker.name, "closed")
+            self._record.tell(WorkerExited, worker.slot, worker.name, "closed")
         self.workers.clear()
         self.waiting.clear()
         self._by_number.clear()
@@ -319,9 +320,9 @@ class Supervisor:
 
     def _tell_ready(self, worker: Worker, build_s: float) -> None:
         worker.is_ready, worker.startup_s = True, time.monotonic() - worker.asked_s
-        self._record.worker_started(
-            worker.slot, worker.name, worker.pid, worker.startup_s, min(build_s, worker.startup_s)
-        )
+        build_s = min(build_s, worker.startup_s)
+        known = (worker.name, worker.pid, worker.startup_s, build_s)
+        self._record.tell(WorkerStarted, worker.slot, *known)
 
     def _on_refused(self, worker: Worker, message: TaskRefused) -> None:
         if worker.loading is None or worker.loading.id != message.task:
@@ -377,7 +378,7 @@ class Supervisor:
         elif worker.why_killed:
             message = message._replace(cause=worker.why_killed)
         worker.has_worked |= bool(worker.chunks) and message.position != NOT_BEGUN
-        self._record.worker_exited(worker.slot, worker.name, message.reason)
+        self._record.tell(WorkerExited, worker.slot, worker.name, message.reason)
         self._driver.gone(worker, message)
 
 

@@ -1,6 +1,7 @@
-"""Exceptions as values that can be sent from a worker to the executor."""
+"""Exceptions as values that can be sent from a worker to the executor, and what is pickled one by one."""
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,3 +123,33 @@ def _pickled(error: BaseException) -> tuple[bytes, list] | None:
         return body, [bytes(buffer) for buffer in buffers]
     except BaseException:
         return None
+
+
+# Normally a chunk is pickled as a whole, which is faster and fails as a whole. A chunk that failed is sent
+# again object by object, so that those which cannot be pickled or unpickled are found: whatever they raise,
+# as their own code may raise SystemExit.
+
+Packed = tuple[bytes, list] | Failure
+
+
+def pack_apart(objects: Sequence[Any], kind: str) -> list[Packed]:
+    """Pickle each object; one that cannot be becomes a Failure of this ``kind``."""
+    packed: list[Packed] = []
+    for obj in objects:
+        try:
+            body, buffers = pack(obj, by_file=kind == "input")
+            packed.append((body, [bytes(buffer) for buffer in buffers]))
+        except BaseException as error:
+            packed.append(Failure.of(error, kind))
+    return packed
+
+
+def unpack_apart(packed: Sequence[Packed], kind: str) -> list[Any]:
+    """Unpickle each object; failures stay what they are."""
+    objects: list[Any] = []
+    for one in packed:
+        try:
+            objects.append(one if isinstance(one, Failure) else pickle.loads(one[0], buffers=one[1]))
+        except BaseException as error:
+            objects.append(Failure.of(error, kind))
+    return objects

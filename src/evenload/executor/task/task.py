@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -253,14 +253,12 @@ def _gone(*_: Any) -> Any:
 
 def load(spec: bytes, buffers: list | None, task_id: int) -> PreparedTask:
     """Read a task from a message of ``dump``. Raises what importing the function's module raises."""
-    name, body, *options = pickle.loads(spec)
-    fn = pickle.loads(body, buffers=buffers or ())
-    return PreparedTask(task_id, name, fn, (b"", []), *options)
+    task = pickle.loads(spec)
+    fn = pickle.loads(task.pickled[0], buffers=buffers or ())
+    return replace(task, id=task_id, fn=fn, pickled=(b"", []))
 
 
 def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
-    options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
-    options += (task.is_spread, task.is_tidied, task.caller, task.is_seeded)
-    return pickle.dumps((task.name, body, *options), protocol=5), buffers
+    return pickle.dumps(replace(task, fn=_gone, pickled=(body, [])), protocol=5), buffers

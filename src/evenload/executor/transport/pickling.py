@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenload.executor.transport.memory_maps import MemoryMaps
-from evenload.executor.transport.tensors import reducers
 
 OUT_OF_BAND_BYTES = 64 * 1024
 MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
+LEAST_SHARE = 0.5  # of its storage that a view must cover for all of it to be sent
 MOST_MARKED = 256  # values in a message that are checked one by one
 
 
@@ -93,7 +93,7 @@ def _pickler_by_value() -> Any:
 
 
 def _reducers(by_file: bool) -> dict[type, Callable[[Any], Any]]:
-    table = reducers()
+    table = _tensor_reducers()
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "ascontiguousarray"):
         table[numpy.ndarray] = _reduce_array
@@ -130,3 +130,66 @@ def mark_large(values: Sequence[Any]) -> Sequence[Any]:
         _OutOfBand(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
         for value in values
     ]
+
+
+def _tensor_reducers() -> dict[type, Callable[[Any], Any]]:
+    """Return entries for a pickler's dispatch table, for one message. Empty if torch is not imported."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "frombuffer"):  # or it is being imported just now
+        return {}
+    reducer = _Reducer(torch)
+    return {
+        torch.Tensor: reducer.tensor,
+        torch.UntypedStorage: reducer.untyped,
+        torch.storage.TypedStorage: reducer.typed,
+    }
+
+
+class _Reducer:
+    """Reduces the storages of one message's tensors to buffers, which torch itself would copy.
+
+    Torch does the rest. Tensors that share memory still share it after unpickling, except for a small view
+    of a large storage that nothing else in the message uses: only the view is sent then.
+    """
+
+    def __init__(self, torch: Any):
+        self._torch = torch
+        self._sent: set[int] = set()
+
+    def tensor(self, tensor: Any) -> Any:
+        if self._is_plain(tensor):
+            storage = tensor.untyped_storage()
+            n_bytes = tensor.numel() * tensor.element_size()
+            if n_bytes < LEAST_SHARE * storage.nbytes() and storage.data_ptr() not in self._sent:
+                tensor = tensor.clone(memory_format=self._torch.contiguous_format)
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+    def _is_plain(self, tensor: Any) -> bool:
+        is_dense = tensor.device.type == "cpu" and tensor.layout is self._torch.strided
+        return is_dense and not (tensor.requires_grad or tensor.is_quantized or tensor.__dict__)
+
+    def untyped(self, storage: Any) -> Any:
+        if storage.device.type != "cpu":
+            return storage.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        self._sent.add(storage.data_ptr())
+        array = self._torch.empty(0, dtype=self._torch.uint8).set_(storage).numpy()
+        return _untyped, (pickle.PickleBuffer(array),)
+
+    def typed(self, storage: Any) -> Any:
+        if storage._untyped_storage.device.type != "cpu":
+            return storage.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return _typed, (storage._untyped_storage, storage.dtype)
+
+
+def _untyped(buffer: Any) -> Any:
+    import torch
+
+    if not memoryview(buffer).nbytes:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _typed(untyped: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)

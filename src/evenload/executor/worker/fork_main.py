@@ -9,11 +9,10 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import Any
+from typing import NamedTuple
 
-from evenload.devices.interpreter_flags import interpreter_flags
 from evenload.executor.worker import worker
 from evenload.executor.worker.threads import set_threads
 
@@ -25,19 +24,34 @@ BOOT_WORKER = (
 )
 
 
-def worker_command(
-    device: str,
-    path: Sequence[str],
-    fds: Sequence[int],
-    cell: int | None,
-    executor: int,
-    program: bytes,
-    flags: Sequence[str],
-) -> list[str]:
-    """Return the words that start a worker in a new interpreter with these ``flags``."""
-    arenas = (*fds[4:8], cell) if cell is not None else None
-    told = ", ".join(map(ascii, (*fds[:4], arenas, executor, program)))
-    return boot_command(flags, BOOT_WORKER.format(path=path, told=told), "evenload-worker", device)
+class WorkerStart(NamedTuple):
+    """All that a worker is told as it starts, but its file descriptors.
+
+    environment  of its process, whole
+    path         of imports
+    cell         of the arena that it writes to, in the budget; None without shared memory
+    executor     the process with which it ends
+    program      settings to take over
+    flags        of its interpreter
+    """
+
+    device: str
+    environment: Mapping[str, str]
+    path: Sequence[str]
+    cell: int | None
+    executor: int
+    program: bytes
+    flags: Sequence[str]
+
+    def told(self, fds: Sequence[int]) -> tuple:
+        """Return the arguments of ``worker.main``."""
+        arenas = (*fds[4:8], self.cell) if self.cell is not None else None
+        return (*fds[:4], arenas, self.executor, self.program)
+
+    def command(self, fds: Sequence[int]) -> list[str]:
+        """Return the words that start the worker in a new interpreter."""
+        boot = BOOT_WORKER.format(path=self.path, told=", ".join(map(ascii, self.told(fds))))
+        return boot_command(self.flags, boot, "evenload-worker", self.device)
 
 
 def boot_command(flags: Sequence[str], boot: str, *names: str) -> list[str]:
@@ -78,7 +92,7 @@ def serve(fd: int, executor: int) -> None:
 
 
 def _fork(
-    how: dict[str, Any], fds: list[int], ours: tuple[int, ...], statuses: dict[int, int], is_safe: bool
+    start: WorkerStart, fds: list[int], ours: tuple[int, ...], statuses: dict[int, int], is_safe: bool
 ) -> None:
     """Fork a worker; one that must not go on in a fork of this process begins a new interpreter."""
     status_fd = fds.pop()
@@ -90,7 +104,7 @@ def _fork(
         try:
             for other in (*ours, status_fd, *statuses.values()):
                 os.close(other)
-            (_become_worker if is_safe else _begin_anew)(how, fds)
+            (_become_worker if is_safe else _begin_anew)(start, fds)
         except BaseException:
             import traceback
 
@@ -106,22 +120,19 @@ def _fork(
         os.write(status_fd, STATUS.pack(pid))
 
 
-def _begin_anew(how: dict[str, Any], fds: list[int]) -> None:
+def _begin_anew(start: WorkerStart, fds: list[int]) -> None:
     theirs = _leave_server(fds)
     for fd in theirs:
         os.set_inheritable(fd, True)
-    flags = interpreter_flags()  # this server has the program's
-    command = worker_command(
-        how["device"], how["path"], theirs, how["cell"], how["executor"], how["program"], flags
-    )
-    os.execve(command[0], command, how["environment"])
+    command = start.command(theirs)
+    os.execve(command[0], command, start.environment)
 
 
-def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
+def _become_worker(start: WorkerStart, fds: list[int]) -> None:
     theirs = _leave_server(fds)
     os.environ.clear()
-    os.environ.update(how["environment"])
-    sys.path[:] = how["path"]
+    os.environ.update(start.environment)
+    sys.path[:] = start.path
     encoding = sys.stdout.encoding  # the old streams assume that they can seek
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding=encoding, closefd=False)
@@ -129,8 +140,7 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    arenas: Any = (*theirs[4:8], how["cell"]) if how["cell"] is not None else None
-    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"], how["program"])
+    worker.main(*start.told(theirs))
 
 
 def _leave_server(fds: list[int]) -> list[int]:

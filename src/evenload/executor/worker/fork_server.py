@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from evenload.executor.worker.fork_main import STATUS, boot_command, worker_command
-from evenload.executor.worker.program_settings import ProgramSettings
+from evenload.executor.worker.fork_main import STATUS, WorkerStart, boot_command
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
 MAKES = {"torch.nn.parallel.distributed": "torch._dynamo"}  # a module, and what its classes import when made
@@ -69,22 +68,13 @@ class SpawnedWorker:
     death_fd  readable when the process has ended; None if the system cannot tell
     """
 
-    def __init__(
-        self,
-        device: str,
-        environment: Mapping[str, str],
-        path: Sequence[str],
-        fds: Sequence[int],
-        log: int,
-        cell: int | None,
-        program: ProgramSettings,
-    ):
+    def __init__(self, start: WorkerStart, fds: Sequence[int], log: int):
         self._process = subprocess.Popen(
-            worker_command(device, path, fds, cell, os.getpid(), program.pack(), program.flags),
+            start.command(fds),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=start.environment,
             pass_fds=fds,
             process_group=0,
         )
@@ -189,29 +179,12 @@ class ForkServer:
             theirs.close()
         self.pid = self._process.pid
 
-    def fork(
-        self,
-        device: str,
-        environment: Mapping[str, str],
-        path: Sequence[str],
-        fds: Sequence[int],
-        log: int,
-        cell: int | None,
-        program: ProgramSettings,
-    ) -> ForkedWorker:
+    def fork(self, start: WorkerStart, fds: Sequence[int], log: int) -> ForkedWorker:
         """Request a worker. Raises OSError if the server is gone."""
-        how = {
-            "device": device,
-            "environment": dict(environment),
-            "path": list(path),
-            "cell": cell,
-            "executor": os.getpid(),
-            "program": program.pack(),
-        }
         status_fd, theirs = os.pipe()
         folder_fd = os.open(".", os.O_PATH)  # not by its name: it may be deleted, or be another one's by then
         try:
-            if not self.send("fork", how, (log, folder_fd, *fds, theirs)):
+            if not self.send("fork", start, (log, folder_fd, *fds, theirs)):
                 raise BrokenPipeError("the fork server has ended")
         except OSError:
             os.close(status_fd)

@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 from evenload.executor.task.answer import Answer
-from evenload.executor.task.failure import Failure
-from evenload.executor.task.item_packing import unpack_apart
+from evenload.executor.task.failure import Failure, unpack_apart
 from evenload.executor.task.messages import Answered, Loaded, Message, Spoilt, TaskRefused, Up
 from evenload.executor.transport.wire import Frame, ProtocolViolation, unpack
 from evenload.executor.worker import protocol

@@ -16,12 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
 from evenload.executor.task.answer import Answer
-from evenload.executor.task.failure import Failure
-from evenload.executor.task.item_packing import pack_apart, unpack_apart
+from evenload.executor.task.failure import Failure, pack_apart, unpack_apart
 from evenload.executor.task.task import Runner, load
 from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
 from evenload.executor.transport.pickling import mark_large, pack
@@ -31,6 +31,7 @@ from evenload.executor.worker import protocol
 from evenload.executor.worker.process_state import ProcessState, open_stream
 from evenload.executor.worker.program_settings import Filter, filter_warnings, take_over
 
+_FIELDS = attrgetter(*Answer.__slots__)
 F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl module
 PARENT_CHECK_MS = 500
 
@@ -211,17 +212,8 @@ def _pack_answer(answer: Answer) -> tuple[bytes, list]:
 
 
 def _fields(answer: Answer) -> tuple:
-    return (
-        mark_large(answer.values),
-        answer.failures,
-        answer.start_s,
-        answer.stop_s,
-        answer.busy_s,
-        answer.ceiling,
-        answer.skipped,
-        answer.waited_s,
-        answer.cpu_s,
-    )
+    answer.values = mark_large(answer.values)  # pyrefly: ignore
+    return _FIELDS(answer)
 
 
 def _flush() -> None:

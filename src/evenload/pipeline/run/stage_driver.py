@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice, quoted, reason_of
+from evenload.events import Batched
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
@@ -283,7 +284,8 @@ class StageDriver:
             inputs = tuple(self._remote.visits.inputs_for(worker, one) for one in inputs)
         stage, kind = action.tasks[0].stage, KEYS if action.asks else RUN
         if action.most > 1 and not action.asks:
-            self._record.batched(self._stages[stage].stage, action.group, len(action.tasks), action.most)
+            name = self._stages[stage].stage
+            self._record.tell(Batched, name, action.group, len(action.tasks), action.most)
         return self._send(worker, Order(kind, stage, inputs=inputs, key=action.key or ""))
 
     def _end_idle(self, group: str, now: float, why: str) -> None:

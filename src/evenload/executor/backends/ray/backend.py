@@ -8,6 +8,7 @@ restarts an actor: the engine decides what a lost worker means.
 """
 
 import contextlib
+import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +20,11 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.backends import FreeMemory, WorkerOptions
-from evenload.executor.backends.process import FREE_S
-from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame
-from evenload.executor.backends.ray.channel import ActorChannel
-from evenload.executor.backends.ray.cluster import Cluster
-from evenload.executor.backends.ray.node_watch import NodeWatch
-from evenload.executor.task.item_packing import pack_apart
+from evenload.executor.backends.process import FREE_S, FrameBackend
+from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame, boot_id
+from evenload.executor.backends.ray.cluster import Cluster, NodeWatch
+from evenload.executor.task.answer import Answer
 from evenload.executor.task.messages import Answered, Gone, Message, Untrue
-from evenload.executor.task.task import PreparedTask, dump
-from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 from evenload.executor.transport.wire import Frame, ProtocolViolation
 from evenload.executor.worker import protocol
@@ -39,6 +36,7 @@ PREPARE_S = 300.0  # in addition, if its machine has to fetch and install a runt
 KILL_S = 5.0  # for an actor to kill its worker; then the actor is killed
 LEAVE_S = 1.0  # for the actors' processes to end
 POSITION_S = 1.0
+MOST_EXCHANGES = 4  # under way with an actor; each holds a thread of it until the next has come
 MOST_UNANSWERED = 10  # times in a row that an actor may fail to tell its worker's position
 
 
@@ -75,7 +73,101 @@ class Ray:
         return "ray"
 
 
-class RayBackend:
+class ActorChannel:
+    """A channel to one actor: commands are written, and sent with the next ``flush``.
+
+    At least one exchange is always under way, so that the actor can report at any time.
+    n_unanswered       times in a row that it did not say where its worker is
+    ready_until_s  until when its first answer must be here; None: it has come
+    """
+
+    def __init__(self, device: Device, actor: Any, arrived: queue.SimpleQueue, ready_until_s: float):
+        self.device = device
+        self.actor = actor
+        self.clock = Clock()
+        self.is_lost = False
+        self.n_unanswered = 0
+        self.ready_until_s: float | None = ready_until_s
+        self._arrived = arrived
+        self._commands: list[ActorCommand] = []
+        self._sent_s: dict[int, float] = {}
+        self._early: dict[int, ExchangeReply] = {}
+        self._n_sent = self._n_taken = 0
+        actor.hello.remote().future().add_done_callback(lambda future: self._deliver(-1, future))
+
+    def write(self, command: ActorCommand) -> None:
+        self._commands.append(command)
+
+    def flush(self) -> None:
+        under_way = self._n_sent - self._n_taken
+        if self.is_lost or under_way >= MOST_EXCHANGES or (under_way and not self._commands):
+            return
+        number, self._n_sent = self._n_sent, self._n_sent + 1
+        commands, self._commands = self._commands, []
+        self._sent_s[number] = time.monotonic()
+        self.actor.exchange.remote(number, commands).future().add_done_callback(
+            lambda future: self._deliver(number, future)
+        )
+
+    def take(self, number: int, answer: Any) -> list[ExchangeReply]:
+        """Take in a reply that has arrived; returns those that are next in order."""
+        if number < 0:
+            self.ready_until_s = None
+            self.clock.is_ours = answer["boot"] == boot_id()
+            return []
+        self.clock.hear(self._sent_s.pop(number), answer, time.monotonic())
+        self._early[number] = answer
+        replies = []
+        while self._n_taken in self._early:
+            replies.append(self._early.pop(self._n_taken))
+            self._n_taken += 1
+        return replies
+
+    def end(self) -> None:
+        """Have Ray kill the actor, and with it the worker."""
+        import ray
+
+        ray.kill(self.actor, no_restart=True)
+
+    def _deliver(self, number: int, future: Any) -> None:
+        """Put a reply into the queue; called in a thread of Ray."""
+        error = future.exception()
+        self._arrived.put((self, number, future.result() if error is None else error))
+
+
+class Clock:
+    """An estimate of how far the actor's clock is behind this process's.
+
+    A message leaves before it arrives, so each exchange gives a lower and an upper bound.
+    """
+
+    def __init__(self) -> None:
+        self.is_ours = False  # the same machine, the same clock
+        self._least_s, self._most_s = -math.inf, math.inf
+
+    def hear(self, sent_s: float, reply: ExchangeReply, heard_s: float) -> None:
+        least_s, most_s = sent_s - reply.came_s, heard_s - reply.left_s
+        if least_s <= self._most_s and most_s >= self._least_s:
+            least_s, most_s = max(least_s, self._least_s), min(most_s, self._most_s)
+        self._least_s, self._most_s = (
+            least_s,
+            most_s,
+        )  # where they contradict, the clocks have drifted: take the last exchange
+
+    @property
+    def behind_s(self) -> float:
+        if self.is_ours or math.isinf(self._least_s):
+            return 0.0
+        return (self._least_s + self._most_s) / 2
+
+    def translate(self, answer: Answer, sent_s: float, heard_s: float) -> None:
+        """Convert an answer's times to this clock, within the time from sending to receiving."""
+        behind_s = self.behind_s
+        answer.start_s = min(max(answer.start_s + behind_s, sent_s), heard_s)
+        answer.stop_s = min(max(answer.stop_s + behind_s, answer.start_s), heard_s)
+
+
+class RayBackend(FrameBackend):
     """A backend with one Ray actor per device, each with a worker process beside it."""
 
     is_threaded = True
@@ -139,19 +231,11 @@ class RayBackend:
         remote.kill_until_s = time.monotonic() + self._start_s + KILL_S
         channel.write(ActorCommand("start", (worker, device, dict(environment))))
 
-    def load(self, worker: int, task: PreparedTask) -> None:
-        body, buffers = dump(task)
-        self._send(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
-
-    def unload(self, worker: int, task: int) -> None:
-        self._send(worker, Frame(protocol.UNLOAD, task))
-
     def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items), by_file=True)
-        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
-        self._workers[worker].sent_s[chunk] = time.monotonic()
-        self._send(worker, frame)
-        return frame.n_bytes
+        asked_s = time.monotonic()
+        n_bytes = super().send(worker, task, chunk, items, singly)
+        self._workers[worker].sent_s[chunk] = asked_s
+        return n_bytes
 
     def drop(self, worker: int, chunk: int) -> None:
         self._tell(worker, ActorCommand("drop", (worker, chunk)))
@@ -177,9 +261,6 @@ class RayBackend:
 
     def activity(self, worker: int) -> float | None:
         return None  # of a process on another machine
-
-    def stop(self, worker: int) -> None:
-        self._send(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
         remote = self._workers.get(worker)
@@ -244,7 +325,7 @@ class RayBackend:
             )
         return self._cluster
 
-    def _send(self, worker: int, frame: Frame) -> None:
+    def forward(self, worker: int, frame: Frame) -> None:
         self._tell(worker, ActorCommand("send", (RayFrame.of(worker, None, frame),)))
 
     def _tell(self, worker: int, command: ActorCommand) -> None:

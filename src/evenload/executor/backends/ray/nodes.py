@@ -9,8 +9,8 @@ from typing import Any
 
 from evenload.balance import partition
 from evenload.devices import Device, DevicePool, ProbeReport
-from evenload.devices.selection import NATIVE, Spec
-from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName, quoted
+from evenload.devices.selection import NATIVE, Spec, as_number, entries_of
+from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> Dev
             causes={node.name or "this machine": node.no_answer for node in nodes},
             hint="evenload must be installed on each machine, for the same Python",
         )
-    n_wanted = _as_number(spec)
+    n_wanted = as_number(spec)
     if n_wanted is not None:
         return _most_free(nodes, pools, n_wanted)
     chosen: list[Device] = []
@@ -199,26 +199,10 @@ def _each_once(pools: Mapping[str, DevicePool]) -> dict[str, DevicePool]:
 
 def _parts(spec: Spec, pools: Mapping[str, DevicePool]) -> dict[str, list[str | Device]]:
     """Split ``spec`` into the parts for each machine, by name."""
-    if isinstance(spec, Device):
-        return {_known(spec.node, pools): [replace(spec, id=spec.id.rpartition("/")[2])]}
-    if isinstance(spec, int) or not isinstance(spec, Sequence):
-        raise ConfigError(
-            f"{quoted(spec)} names no devices", hint="use 'all', 'cuda', 'node2/cuda:0' or a number"
-        )
-    terms: list[str | Device] = []
-    for entry in [spec] if isinstance(spec, str) else spec:
-        if isinstance(entry, str):
-            terms += [term.strip() for term in entry.split(",")]
-        elif isinstance(entry, Device):
-            terms.append(entry)
-        else:
-            raise ConfigError(f"{quoted(entry)} in a list of devices is no name", hint="write 'node2/cuda:0'")
-    if not terms or "" in terms:
-        raise ConfigError("the list of devices is empty, or a name in it is", hint="use 'all'")
     has_accelerators = {name for name, pool in pools.items() if any(d.family in NATIVE for d in pool)}
     parts: dict[str, list[str | Device]] = {}
     last = ""
-    for term in terms:
+    for term in entries_of(spec, "node2/cuda:0"):
         if isinstance(term, Device):
             own = replace(term, id=term.id.rpartition("/")[2])
             parts.setdefault(_known(term.node, pools), []).append(own)
@@ -267,12 +251,6 @@ def _most_free(nodes: Sequence[Node], pools: Mapping[str, DevicePool], n: int) -
     for name, share in zip(cores, shares, strict=True):
         chosen += [_named(name, device) for device in pools[name].select(f"cpu*{share}")] if share else []
     return _pool(chosen, pools)
-
-
-def _as_number(spec: Spec) -> int | None:
-    if isinstance(spec, str) and spec.strip().isdigit():
-        return int(spec)
-    return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
 
 
 def _named(name: str, device: Device) -> Device:

@@ -18,8 +18,8 @@ from evenload.devices import Device
 from evenload.errors import ResourceExhausted
 from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
-from evenload.executor.loop import cost_cache as warmth
-from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket
+from evenload.executor.loop import cost_history as warmth
+from evenload.executor.loop.cost_history import CostCache, Learned, size_bucket
 
 CPU = Device("cpu:0", "cpu", "cpu", "a CPU", threads=2)
 GPU = Device("cuda:0", "discrete", "cuda", "a GPU", uuid="GPU-1")
@@ -247,7 +247,7 @@ import sys
 from pathlib import Path
 from evenload.balance.policy.estimate import Cost
 from evenload.devices import Device
-from evenload.executor.loop.cost_cache import CostCache, Learned
+from evenload.executor.loop.cost_history import CostCache, Learned
 
 def results(cache):
     try:
