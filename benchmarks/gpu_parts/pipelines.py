@@ -209,8 +209,7 @@ def park(bench: Bench) -> None:
     """The largest stage parked in pinned memory and back, beside a plain copy and what is assumed."""
     import torch
 
-    from evenload.pipeline.worker.host_memory import HostCopy
-    from evenload.pipeline.worker.parking import PIN_BYTES_S, UPLOAD_BYTES_S
+    from evenload.pipeline.worker.parking import PIN_BYTES_S, UPLOAD_BYTES_S, HostCopy
 
     runs = bench.runs()
     stage = largest(bench, runs)

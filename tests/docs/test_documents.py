@@ -137,7 +137,7 @@ IMPORTS = (
     "evenload.pipeline.planning.job_problem",
     "evenload.pipeline.run.ending.uploading",
     "evenload.pipeline.run.session",
-    "evenload.pipeline.store.reuse_preview",
+    "evenload.pipeline.store.kept_results",
     "evenload.report.html",
     "evenload.report.progress",
     "evenload.report.trace",

@@ -30,8 +30,7 @@ from evenload.events import (
 from evenload.executor.journal.journal import Journal
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
 from evenload.pipeline.run.stage_driver import StageDriver
-from evenload.pipeline.store.group_commit import GroupCommit
-from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.ledger import GroupCommit, Ledger
 from evenload.pipeline.store.run_folder import RunFolder
 
 STAGES = """

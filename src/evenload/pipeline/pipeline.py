@@ -25,12 +25,11 @@ from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import Event, EventFile, json_text
 from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of, write_atomically
-from evenload.pipeline.dispatch.course.given_up import check_ids
+from evenload.pipeline.dispatch.item_flow import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
-from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.target import locate_target
@@ -204,7 +203,7 @@ class Pipeline:
         what selecting the devices raises.
         """
         from evenload.pipeline.planning.job_problem import stage_weight_bytes
-        from evenload.pipeline.store.reuse_preview import preview_reuse
+        from evenload.pipeline.store.kept_results import preview_reuse
 
         items, devices = _items_and_devices(items, devices)
         self = self.on(items)
@@ -214,7 +213,7 @@ class Pipeline:
         check_models(self.spec, self.folder)
         with fleet:
             pool = fleet.pool
-            refuse_cpu(self.spec, pool, fleet.use)
+            fleet.refuse_cpu(self.spec.stages)
             barred_stages(self.spec, pool.ids)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         graph, names = self.spec.graph, [stage.name for stage in self.spec.stages]
@@ -341,7 +340,7 @@ class Pipeline:
         store = open_store_of(self.spec.upload)
         again = () if isinstance(fresh, bool) else tuple(fresh)
         with Interrupts() as interrupts, fleet:
-            refuse_cpu(self.spec, fleet.pool, fleet.use)
+            fleet.refuse_cpu(self.spec.stages)
             barred_stages(self.spec, fleet.pool.ids)
             fleet.expect_workers()
             from evenload.pipeline.run.ending.read_run import RunCounter  # beside the start of the workers
@@ -368,7 +367,7 @@ class Pipeline:
                         [file, counter, *sinks],
                         reuse=reuse,
                         interrupts=interrupts,
-                        may_use_cpu=may_use_cpu(fleet.use),
+                        may_use_cpu=fleet.may_use_cpu,
                         skipped=skipped,
                         uploads=uploads,
                     )
@@ -390,7 +389,7 @@ class Pipeline:
     def _reusing(
         self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
     ) -> "contextlib.AbstractContextManager[ReuseSettings]":
-        from evenload.pipeline.store.reuse_settings import reuse_settings
+        from evenload.pipeline.store.kept_results import reuse_settings
 
         return reuse_settings(
             self.spec, self.folder, cache=cache, fresh=tuple(fresh), retries_failed=retry_failed
@@ -420,7 +419,7 @@ class Pipeline:
             pool_devices,
         )
         from evenload.pipeline.planning.job_problem import build_job_problem, tasks_an_item
-        from evenload.pipeline.run.snapshot import tasks_done
+        from evenload.pipeline.run.replanner import tasks_done
 
         history = {one.name: StageHistory(one.item_s) for one in reuse}
         if folder.is_resumed:

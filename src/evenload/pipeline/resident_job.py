@@ -46,7 +46,7 @@ class ResidentJob(Pipeline):
     ) -> "AbstractContextManager[ReuseSettings]":
         if self._is_kept:
             return super()._reusing(cache, fresh, retry_failed)
-        from evenload.pipeline.store.reuse_settings import no_reuse
+        from evenload.pipeline.store.kept_results import no_reuse
 
         return no_reuse(self.spec, self.folder)  # weights need not be read to be known again
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.device_group import LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_failure import ItemFailure
@@ -92,7 +92,7 @@ class Fleet:
     def _do(self, action) -> None:
         self.n_begun += isinstance(action, StartWorker | LoadStage)
         if isinstance(action, StartWorker):
-            assert self.gone.isdisjoint(self.dispatcher.devices_of(action.group)), "a device that left"
+            assert self.gone.isdisjoint(self.dispatcher.groups[action.group].devices), "a device that left"
             self.dispatcher.up(action.group)
         elif isinstance(action, StopWorker):
             assert action.group not in self.busy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
-from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.dispatch.waiting import BatchRule
 
 LIMIT = 1.6
 

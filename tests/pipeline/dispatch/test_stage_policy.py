@@ -10,8 +10,7 @@ from pipeline.dispatch.played_fleet import POLICIES, STAGES, Fleet, flow, phases
 
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.simulate import simulate
-from evenload.pipeline.dispatch.actions import RunTasks
-from evenload.pipeline.dispatch.device_group import AHEAD
+from evenload.pipeline.dispatch.device_group import AHEAD, RunTasks
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.stage_policy import LAUNCH_S

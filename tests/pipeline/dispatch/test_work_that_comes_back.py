@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
 
-from evenload.pipeline.dispatch.actions import StartWorker
+from evenload.pipeline.dispatch.device_group import StartWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.dispatch.waiting import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 
 

@@ -10,7 +10,7 @@ from evenload.devices import DevicePool
 from evenload.errors import FormatError, NoUsableDevice
 from evenload.pipeline import Pipeline
 from evenload.pipeline.job.model_files import faults_of_model
-from evenload.pipeline.run.cpu_guard import refuse_cpu
+from evenload.pipeline.run.machines.fleet import RunFleet
 
 JOB = """\
 version: 1
@@ -98,10 +98,12 @@ def test_models_do_not_run_on_the_cpu_unless_it_is_named(job: Path) -> None:
     spec = Pipeline.from_yaml(job).spec
     with DevicePool.discover() as machine:
         pool = machine.select("cpu*2")
-        with pytest.raises(NoUsableDevice, match="first, second landed on the CPU") as caught:
-            refuse_cpu(spec, pool, "all")
-        with pytest.raises(NoUsableDevice):
-            refuse_cpu(spec, pool, 2)
-        refuse_cpu(spec, pool, "cpu*2")
-        refuse_cpu(spec, pool, ["cpu:0"])
+        for use in ("all", 2, "cpu*2", ["cpu:0"]):
+            fleet = RunFleet(use, "inline")
+            fleet.pool = pool
+            if fleet.may_use_cpu:
+                fleet.refuse_cpu(spec.stages)
+                continue
+            with pytest.raises(NoUsableDevice, match="first, second landed on the CPU") as caught:
+                fleet.refuse_cpu(spec.stages)
     assert "--devices cpu" in str(caught.value)

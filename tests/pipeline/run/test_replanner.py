@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.actions import RunTasks
+from evenload.pipeline.dispatch.device_group import RunTasks
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule

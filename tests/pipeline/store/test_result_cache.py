@@ -7,10 +7,9 @@ import pytest
 
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.store import cache_eviction
-from evenload.pipeline.store.cache_eviction import CachedSize, evict, to_evict
+from evenload.pipeline.store import result_cache
 from evenload.pipeline.store.ledger import LedgerEntry
-from evenload.pipeline.store.result_cache import ResultCache
+from evenload.pipeline.store.result_cache import CachedSize, ResultCache, evict, to_evict
 
 READS = {"value:a": "1"}
 
@@ -91,8 +90,8 @@ def test_a_full_cache_gives_way(tmp_path: Path) -> None:
 
 def test_all_files_are_looked_at_only_when_they_may_be_too_much(tmp_path: Path, monkeypatch) -> None:
     seen = []
-    real = cache_eviction._sizes
-    monkeypatch.setattr(cache_eviction, "_sizes", lambda folder: seen.append(1) or real(folder))
+    real = result_cache._sizes
+    monkeypatch.setattr(result_cache, "_sizes", lambda folder: seen.append(1) or real(folder))
     filled(tmp_path).close()
     assert len(seen) == 1, "nobody had counted"
     n_bytes = int((tmp_path / "cache/size").read_text().split()[0])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evenload.pipeline.store import cache_eviction
+from evenload.pipeline.store import result_cache
 
 STAGES = """
 from pathlib import Path
@@ -104,9 +104,9 @@ def share_and_compare(folder: Path, seed: int, n_runs: int, n_rounds: int, monke
     for at in range(n_runs):
         assert files_of(folder / f"run{at}") == files_of(folder / f"alone{at}"), (seed, at)
         assert not list((folder / f"run{at}").rglob("*.tmp")), seed
-    monkeypatch.setattr(cache_eviction, "_ABANDONED_S", -1e9)  # as if all had ended an hour ago
+    monkeypatch.setattr(result_cache, "_ABANDONED_S", -1e9)  # as if all had ended an hour ago
     (folder / "cache/size").unlink(missing_ok=True)
-    assert cache_eviction.evict(folder / "cache", 10**9)
+    assert result_cache.evict(folder / "cache", 10**9)
     assert not list((folder / "cache").rglob("*.tmp")), seed
     for entry in (folder / "cache/results").rglob("*.file"):
         assert (entry.with_name(entry.name.partition(".")[0] + ".json")).is_file(), seed

@@ -15,8 +15,7 @@ from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import write_atomically
 from evenload.pipeline.run.ending.uploading import finish_uploads, upload_run
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.store.upload_record import NAME, Destination, last_destination
-from evenload.pipeline.store.uploads import SendLimits, Uploads
+from evenload.pipeline.store.uploads import RECORD, Destination, SendLimits, Uploads, last_destination
 
 TO = Destination("s3://bucket/run")
 ONCE = SendLimits(retries=0)
@@ -226,16 +225,16 @@ def test_a_record_that_was_cut_or_damaged_is_believed_as_far_as_it_goes(run: Pat
     store.lists = False
     with Uploads(store, run, TO, ONCE) as uploads:
         uploads.finish()
-    rows = (run / NAME).read_bytes()
+    rows = (run / RECORD).read_bytes()
     for text in (rows[: len(rows) // 2], rows[:-3], b"", b"[" * 100_000, b"null\n" + rows, b"\xff\xfe"):
-        (run / NAME).write_bytes(text)
+        (run / RECORD).write_bytes(text)
         with Uploads(store, run, TO, ONCE) as uploads:
             assert uploads.finish().n_left == 0
     assert last_destination(run) == TO
-    (run / NAME).write_text('{"schema": 1, "to": "s3://bucket/run", "stages": null}\n{"path": 7}\n[]\n')
+    (run / RECORD).write_text('{"schema": 1, "to": "s3://bucket/run", "stages": null}\n{"path": 7}\n[]\n')
     with Uploads(store, run, TO, ONCE) as uploads:
         assert uploads.outcome().n_files == 0
-    os.chmod(run / NAME, 0o666)
+    os.chmod(run / RECORD, 0o666)
     with pytest.raises(ConfigError, match="open to others"):
         upload_run(run)
 

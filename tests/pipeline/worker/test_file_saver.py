@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import EvenloadError
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import StageTask, Strand
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.stage import Item
-from evenload.pipeline.store.group_commit import GroupCommit, StageResult
-from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.store.ledger import GroupCommit, Ledger, LedgerEntry, StageResult
 from evenload.pipeline.worker.file_saver import MOST_WAITING_BYTES, FileSaver
 
 
@@ -79,12 +78,12 @@ def test_results_are_told_when_the_journal_has_them_in_their_order(tmp_path: Pat
 
 
 def test_a_disk_that_takes_no_more_is_told_once_after_what_it_has(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
-    commits = GroupCommit(ledger, lambda: None)
+    ledger, woken = Ledger.open(tmp_path), threading.Semaphore(0)
+    commits = GroupCommit(ledger, woken.release)
     commits.put([result(0)])
-    commits.close()
-    commits.put([result(1)])
+    assert woken.acquire(timeout=60)
     ledger.close()
+    commits.put([result(1)])
     commits.close()
     assert [one.task.strand for one in commits.taken()] == [0]
     with pytest.raises(EvenloadError, match="closed"):

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.actions import LoadStage
+from evenload.pipeline.dispatch.device_group import LoadStage
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, OrderOutcome, TaskInputs
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.target import CodeTarget
-from evenload.pipeline.worker.host_memory import HostCopy
-from evenload.pipeline.worker.parking import ParkableModel, parking_budget, stages_to_park, unpark_s
+from evenload.pipeline.worker.parking import HostCopy, ParkableModel, parking_budget, stages_to_park, unpark_s
 from evenload.pipeline.worker.stage_host import StageHost
 
 GIB = 2**30

@@ -9,7 +9,7 @@ import pytest
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
-from evenload.pipeline.run.machines.site_visits import (
+from evenload.pipeline.run.machines.remote_workers import (
     describe_file,
     files_of_job,
     models_of,

@@ -1,18 +1,65 @@
-"""A group of devices with one worker, as the dispatcher sees it."""
+"""A group of devices with one worker, as the dispatcher sees it, and what it is told to do: plain values."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from evenload.executor.supervisor.back_off import BackOff
-from evenload.pipeline.dispatch.actions import RunTasks
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.strand import StageTask
 from evenload.pipeline.plan import Fit
 
 # Orders that a worker has beside the one that it works at, so that it need not wait for the next, if each of
 # them takes no longer than that: what takes longer is better to be had back.
 AHEAD, SHORT_S = 3, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """An instruction to start a worker for ``group``."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """An instruction to end the worker of ``group``: its devices are wanted by another."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStage:
+    """An instruction to make ``stage`` ready on ``group``; stages that are not in ``keep`` make room first.
+
+    ``later``: of those, stages that the group will want again, the next one first.
+    """
+
+    group: str
+    stage: int
+    fit: Fit
+    keep: tuple[int, ...]
+    later: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunTasks:
+    """An instruction to run ``tasks`` of one stage, together if they are several.
+
+    key   what is equal in all of them; None: it is one that runs alone
+    most  so many could have been run together there
+    asks  do not run them, but say the key of each
+    """
+
+    group: str
+    tasks: tuple[StageTask, ...]
+    why: str
+    key: str | None = None
+    most: int = 1
+    asks: bool = False
+
+
+Action = StartWorker | StopWorker | LoadStage | RunTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +254,45 @@ class DeviceGroup:
         self.parked.clear()
         self.loading = None
         self.is_ordered, self.n_unbegun = False, 0
+
+    # --- where memory runs out --------------------------------------------------------------------
+
+    def fewer_together(self, stage: int, n_now: int) -> str | None:
+        """Run half as many items in one call, and say so; None if it is one already."""
+        if n_now < 2:
+            return None
+        self.batch[stage] = n_now // 2
+        return f"batches of {n_now // 2}"
+
+    def fewer_in_flight(self, stage: int) -> str | None:
+        """Have half as many items in flight, and say so; nothing is built anew for that."""
+        for assignment in self.assignments:
+            if assignment.stage == stage and assignment.fit.in_flight > 1:
+                self.lower_in_flight(stage, fewer := assignment.fit.in_flight // 2)
+                return f"{fewer} in flight"
+        return None
+
+    def lower_in_flight(self, stage: int, fewer: int) -> None:
+        """Have at most ``fewer`` items of ``stage`` in flight from now on."""
+        for at, assignment in enumerate(self.assignments):
+            if assignment.stage == stage and assignment.fit.in_flight > fewer:
+                self._lower(at, replace(assignment.fit, in_flight=fewer))
+        if stage in self.resident:
+            self.resident[stage] = replace(self.resident[stage], in_flight=fewer)
+
+    def next_fit(self, stage: int, fits: Sequence[str]) -> str | None:
+        """Hold the model in the next way on one device that ``fits`` allows, and say so."""
+        ladder = [name for name in fits if name != "layer_split"]
+        for at, assignment in enumerate(self.assignments):
+            if assignment.stage != stage or len(self.devices) > 1 or assignment.fit.name not in ladder:
+                continue
+            lower = ladder[ladder.index(assignment.fit.name) + 1 :]
+            if lower:
+                n_resident = 0 if lower[0] == "resident_stream" else None
+                self._lower(at, Fit(lower[0], assignment.fit.in_flight, resident_blocks=n_resident))
+                return f"fit {lower[0]}"
+        return None
+
+    def _lower(self, at: int, fit: Fit) -> None:
+        self.assignments[at] = replace(self.assignments[at], fit=fit)
+        self.lowered[self.assignments[at].stage] = fit

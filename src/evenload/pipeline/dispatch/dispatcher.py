@@ -10,26 +10,27 @@ decision costs O(groups x units).
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from evenload.balance.policy import Policy
-from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
-from evenload.pipeline.dispatch.assignments import add_help, keep_unplanned
-from evenload.pipeline.dispatch.copies import Copies
-from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
-from evenload.pipeline.dispatch.fleet_state import DispatchView, FleetState
+from evenload.pipeline.dispatch.device_group import (
+    Action,
+    Assignment,
+    DeviceGroup,
+    RunTasks,
+    StartWorker,
+    StopWorker,
+)
+from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
-from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.queues.stage_queue import BatchRule, Lead
-from evenload.pipeline.dispatch.queues.waiting import Suspects, Waiting
-from evenload.pipeline.dispatch.roster import GroupRoster
-from evenload.pipeline.dispatch.stage_policy import StagePolicy
+from evenload.pipeline.dispatch.stage_policy import Copies, StagePolicy
+from evenload.pipeline.dispatch.strand import StageTask
+from evenload.pipeline.dispatch.waiting import BatchRule, Lead, Suspects, Waiting
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
 
 
-class GroupScheduler:
+class GroupScheduler(FleetState):
     """The dealer of tasks to the groups of devices that ``phases`` make.
 
     stages    their names, in order
@@ -71,37 +72,14 @@ class GroupScheduler:
     ):
         self._suspects = Suspects(once)
         self.is_once_only = self._suspects.is_once_only
-        self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
-        self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
+        waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
+        super().__init__(stages, waiting, item_s or {}, load_s or {}, free or {}, barred or {}, graph)
         stage_policy = StagePolicy(policy, speeds or {})
         self.is_measured = stage_policy.is_measured
         self.copies = Copies(stage_policy, copyable, self._may_run_copy)
-        self._chooser = WorkChooser(self._state, queue, stage_policy)
-        self.stages, self.groups = self._state.stages, self._state.groups
-        self._roster = GroupRoster(self.groups, barred or {})
-        self.drained = self._roster.drained
-        self._fits, self._oom, self._free = fits or {}, tuple(oom), free or {}
+        self._chooser = WorkChooser(self, queue, stage_policy)
+        self._fits, self._oom = fits or {}, tuple(oom)
         self.follow(phases)
-
-    def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
-        """From now on these are the plan. What is loaded stays so, what runs goes on.
-
-        taken   what each group had taken of each stage when the plan was made: limits count from there
-        """
-        before = {group.id: tuple(group.assignments) for group in self.groups.values()}
-        self._state.follow(phases)
-        for group in self.groups.values():
-            group.assignments.clear()
-            was = (taken or {}).get(group.id, group.n_taken)
-            group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
-        for at, phase in enumerate(phases):
-            for unit in phase.units:
-                group, stage = self._roster.group(unit.devices), self.stages.index(unit.stage)
-                group.assignments.append(
-                    Assignment(at, stage, group.lowered.get(stage, unit.fit), unit.limit)
-                )
-        keep_unplanned(self.groups, before, 2 * self._state.n_phases + 1)
-        add_help(self.groups, self._free, 2 * self._state.n_phases)
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -111,7 +89,7 @@ class GroupScheduler:
 
     def go_on(self, tasks: Iterable[StageTask]) -> None:
         """Take in the tasks that follow from all that has ended; they may run now."""
-        self._state.leaving.clear()
+        self.leaving.clear()
         self.add(tasks)
 
     def withdraw(self, strands: Collection[int]) -> list[StageTask]:
@@ -167,9 +145,9 @@ class GroupScheduler:
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
-            may_load = self._state.may_load(group, assignment)
-            return self._state.load(group, assignment, now) if may_load else None
-        lead, n_free = self._state.lead(group, assignment, now), self._state.n_free(group, assignment)
+            may_load = self.may_load(group, assignment)
+            return self.load(group, assignment, now) if may_load else None
+        lead, n_free = self.lead(group, assignment, now), self.n_free(group, assignment)
         if lead is None or n_free < 1:
             return None
         if group.running and any(map(self._suspects.is_single, (lead.task, *group.running))):
@@ -178,10 +156,10 @@ class GroupScheduler:
         if self._runs_in_turn(assignment, lead):
             n_left = self._chooser.n_to_take(group, assignment, now)
         while True:
-            tasks = tuple(self._state.take(group, assignment, lead, n_free))
+            tasks = tuple(self.take(group, assignment, lead, n_free))
             group.take(RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks))
             n_left -= len(tasks)
-            lead = self._state.lead(group, assignment, now) if n_left > 0 else None
+            lead = self.lead(group, assignment, now) if n_left > 0 else None
             if lead is None or not self._runs_in_turn(assignment, lead):
                 return None
 
@@ -195,18 +173,18 @@ class GroupScheduler:
     def _copy(self, group: DeviceGroup, now: float) -> Action | None:
         """Have ``group``, which has nothing to do, run a task that another runs, if the policy says so."""
         for assignment in group.assignments if self.copies.stages and not group.running else ():
-            stage, others = assignment.stage, self._state.running_only(assignment.stage)
+            stage, others = assignment.stage, self.running_only(assignment.stage)
             if not others or stage not in self.copies.stages or assignment.fit.in_flight > 1:
                 continue
-            if self._state.has_more(stage):
+            if self.has_more(stage):
                 continue
             is_there = group.resident.get(stage) == assignment.fit
-            load_s = 0.0 if is_there else self._state.load_s_of(group, stage)
+            load_s = 0.0 if is_there else self.load_s_of(group, stage)
             task = self.copies.choose(group, others, stage, load_s, now)
             if task is None:
                 continue
             if not is_there:
-                return self._state.load(group, assignment, now)
+                return self.load(group, assignment, now)
             self.copies.begin(task, group, others)
             group.take(RunTasks(group.id, (task,), "a copy: its device needs long"))
             return group.send(now)[0]
@@ -214,7 +192,7 @@ class GroupScheduler:
 
     def _may_run_copy(self, group: DeviceGroup, task: StageTask) -> bool:
         is_made = any(task in one.saving for one in self.groups.values())
-        return not (is_made or self._suspects.is_single(task)) and self._state.could_run(group, task)
+        return not (is_made or self._suspects.is_single(task)) and self.could_run(group, task)
 
     def _activate(self, group: DeviceGroup, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
@@ -243,32 +221,6 @@ class GroupScheduler:
     def _is_due(self, group: DeviceGroup, now: float) -> bool:
         return any(self._chooser.is_due(group, assignment, now) for assignment in group.assignments)
 
-    # --- what others may ask ----------------------------------------------------------------------
-
-    @property
-    def n_running(self) -> int:
-        """Tasks that a worker has; their results are not known yet."""
-        return self._state.n_running
-
-    def n_ready(self, now: float) -> int:
-        """Tasks that wait for a worker, and not for others to go with."""
-        return sum(self._state.n_ripe(stage, now) for stage in range(len(self.stages)))
-
-    def batch_of(self, group_id: str, stage: int) -> int:
-        """Most items in one call there."""
-        return self._state.batch_of(group_id, stage)
-
-    def why_stuck(self) -> tuple[int, dict[str, str]] | None:
-        """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
-        return self._state.why_stuck()
-
-    def view(self) -> DispatchView:
-        """Where the run is now."""
-        return self._state.view(self.drained | self._roster.left.keys())
-
-    def devices_of(self, group_id: str) -> tuple[str, ...]:
-        return self.groups[group_id].devices
-
     def running_on(self, group_id: str) -> dict[StageTask, float]:
         """Tasks that run there, and since when."""
         return dict(self.groups[group_id].running)
@@ -277,20 +229,6 @@ class GroupScheduler:
         """Whether items of ``stage`` wait there, many at a time."""
         fit = self.groups[group_id].resident.get(stage)
         return fit is not None and fit.is_waiting
-
-    def active_devices(self) -> set[str]:
-        """Devices that take work."""
-        groups = [group for group in self.groups.values() if group.state != "lost" and not group.is_draining]
-        return {device for group in groups for device in group.devices}
-
-    def lost_devices(self) -> set[str]:
-        """Devices that left, and those of groups whose workers died again and again."""
-        return self._roster.lost()
-
-    def draining(self, *, with_work: bool) -> list[str]:
-        """Groups that take nothing more, and (unless ``with_work``) have nothing left."""
-        draining = [group for group in self.groups.values() if group.is_draining]
-        return [group.id for group in draining if with_work or not group.is_working]
 
     # --- what became of it ------------------------------------------------------------------------
 
@@ -324,11 +262,11 @@ class GroupScheduler:
         """
         group = self.groups[group_id]
         if seconds is not None:
-            self._state.load_s[stage] = seconds
+            self.load_s[stage] = seconds
         group.resident[stage], group.parked = fit, dict(parked or {})
         (group.with_lanes.add if n_lanes > 1 else group.with_lanes.discard)(stage)
         if n_lanes < fit.in_flight:
-            lower_in_flight(group, stage, n_lanes)
+            group.lower_in_flight(stage, n_lanes)
         group.loading = None
         if gives_keys:
             self.waiting[stage].ask_keys()
@@ -365,7 +303,7 @@ class GroupScheduler:
 
     def _computed(self, group: DeviceGroup, task: StageTask, seconds: float | None) -> None:
         group.running.pop(task, None)
-        self._state.leaving.add(task.stage)
+        self.leaving.add(task.stage)
         if seconds is not None:
             group.timed(task.stage, seconds)
 
@@ -385,9 +323,15 @@ class GroupScheduler:
         if fit is not None and fit != group.lowered.get(task.stage, fit):
             self.again(group_id, task)
             return "what is tried already"  # the worker had it before that
-        n_together, fits = self.batch_of(group_id, task.stage), self._fits.get(self.stages[task.stage], ())
-        elsewhere = functools.partial(self._elsewhere, group, task)
-        said = try_less(group, task.stage, n_together, self._oom, fits, elsewhere)
+        stage, fits = task.stage, self._fits.get(self.stages[task.stage], ())
+        ways = {
+            "smaller_in_flight": functools.partial(group.fewer_in_flight, stage),
+            "next_fit": functools.partial(group.next_fit, stage, fits),
+            "other_device": functools.partial(self._elsewhere, group, task),
+        }
+        said = group.fewer_together(stage, self.batch_of(group_id, stage))  # whatever the job allows
+        for step in self._oom:
+            said = said or ways[step]()
         if said is not None:
             self.again(group_id, task)
         return said
@@ -395,7 +339,7 @@ class GroupScheduler:
     def _elsewhere(self, group: DeviceGroup, task: StageTask) -> str | None:
         avoided = self.waiting.avoid.setdefault(task, set())
         avoided.add(group.id)
-        if any(self._state.could_run(other, task) for other in self.groups.values()):
+        if any(self.could_run(other, task) for other in self.groups.values()):
             return "another device"
         self.waiting.avoid.pop(task)
         return None
@@ -434,7 +378,7 @@ class GroupScheduler:
         self.groups[group_id].loading = None
         if "next_fit" not in self._oom:
             return None
-        return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
+        return self.groups[group_id].next_fit(stage, self._fits.get(self.stages[stage], ()))
 
     def restart(self, group_id: str, failed: Collection[StageTask] = ()) -> list[StageTask]:
         """Note that a worker is ended from outside, and replaced. Returns the tasks that are given up.
@@ -463,90 +407,8 @@ class GroupScheduler:
         self._suspects.separate(order.alone)
         return failed, self.restart(group_id, order.failed)
 
-    def leave(self, device: str, why: str) -> None:
-        """``device`` is there no more, until it joins."""
-        self._roster.leave(device, why)
-
     def drain(self, device: str) -> None:
-        """``device`` is to take nothing more; what it runs may be finished."""
-        self._roster.drain(device)
+        super().drain(device)
         for group in self.groups.values():
             if group.is_draining:
                 self._put_back(group, group.recall())
-
-    def join(self, device: str, barred: Collection[int] = ()) -> None:
-        """``device`` comes back after a drain, or is new: then it does what others of one device do."""
-        if self._roster.join(device, barred):
-            add_help(self.groups, self._free, 2 * self._state.n_phases)
-
-
-def try_less(
-    group: DeviceGroup,
-    stage: int,
-    n_together: int,
-    steps: Sequence[str],
-    fits: Sequence[str],
-    elsewhere: Callable[[], str | None],
-) -> str | None:
-    """What is tried now that an item of ``stage`` did not fit, in words; None if nothing is left to try.
-
-    n_together  items in one call so far; fewer are tried first, whatever the job allows
-    steps       what the job allows, in its order: smaller_in_flight, next_fit, other_device
-    fits        ways to hold the model that the job allows
-    elsewhere   has the item run on another device, if there is one
-    """
-    said = fewer_together(group, stage, n_together)
-    for step in steps if said is None else ():
-        if step == "smaller_in_flight":
-            said = smaller_in_flight(group, stage)
-        elif step == "next_fit":
-            said = next_fit(group, stage, fits)
-        elif step == "other_device":
-            said = elsewhere()
-        if said is not None:
-            break
-    return said
-
-
-def fewer_together(group: DeviceGroup, stage: int, n_now: int) -> str | None:
-    """Half as many items in one call; None if it is one already."""
-    if n_now < 2:
-        return None
-    group.batch[stage] = n_now // 2
-    return f"batches of {n_now // 2}"
-
-
-def smaller_in_flight(group: DeviceGroup, stage: int) -> str | None:
-    """Half as many items in flight; nothing is built anew for that."""
-    for assignment in group.assignments:
-        if assignment.stage == stage and assignment.fit.in_flight > 1:
-            fewer = assignment.fit.in_flight // 2
-            lower_in_flight(group, stage, fewer)
-            return f"{fewer} in flight"
-    return None
-
-
-def lower_in_flight(group: DeviceGroup, stage: int, fewer: int) -> None:
-    """Have at most ``fewer`` items of ``stage`` in flight there from now on."""
-    for at, assignment in enumerate(group.assignments):
-        if assignment.stage == stage and assignment.fit.in_flight > fewer:
-            group.lowered[stage] = replace(assignment.fit, in_flight=fewer)
-            group.assignments[at] = replace(assignment, fit=group.lowered[stage])
-    if stage in group.resident:
-        group.resident[stage] = replace(group.resident[stage], in_flight=fewer)
-
-
-def next_fit(group: DeviceGroup, stage: int, fits: Sequence[str]) -> str | None:
-    """The next way to hold the model on one device that ``fits`` allows."""
-    ladder = [name for name in fits if name != "layer_split"]
-    for at, assignment in enumerate(group.assignments):
-        if assignment.stage != stage or len(group.devices) > 1 or assignment.fit.name not in ladder:
-            continue
-        lower = ladder[ladder.index(assignment.fit.name) + 1 :]
-        if lower:
-            n_resident = 0 if lower[0] == "resident_stream" else None
-            fit = Fit(lower[0], assignment.fit.in_flight, resident_blocks=n_resident)
-            group.assignments[at] = replace(assignment, fit=fit)
-            group.lowered[stage] = group.assignments[at].fit
-            return f"fit {lower[0]}"
-    return None

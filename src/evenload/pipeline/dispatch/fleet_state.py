@@ -1,15 +1,12 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
-from evenload.pipeline.dispatch.actions import LoadStage
-from evenload.pipeline.dispatch.assignments import streaming_stages
-from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
-from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.queues.stage_queue import Lead
-from evenload.pipeline.dispatch.queues.waiting import Waiting
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, LoadStage
+from evenload.pipeline.dispatch.strand import StageTask
+from evenload.pipeline.dispatch.waiting import Lead, Waiting
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
 
@@ -31,9 +28,13 @@ class DispatchView:
 
 
 class FleetState:
-    """The groups of devices by name, and the tasks that wait; the dispatcher changes them.
+    """The devices of a run in their groups, by name, and the tasks that wait; the dispatcher changes them.
 
     item_s, load_s  stage -> seconds for an item and to load, as far as known before
+    free            device -> bytes that it may use, where that is known
+    barred          device -> stages that may not run on it
+    drained         devices that are to take nothing more
+    left            devices that are gone -> why: no group that has one works, however it was made
     n_phases        phases of the plan
     streams         (phase, stage) whose results other groups take meanwhile
     graph           what each stage needs; by default the one before it
@@ -46,28 +47,160 @@ class FleetState:
         waiting: Waiting,
         item_s: Mapping[int, float],
         load_s: Mapping[int, float],
-        graph: StageGraph | None = None,
+        free: Mapping[str, int],
+        barred: Mapping[str, Collection[int]],
+        graph: StageGraph | None,
     ):
         self.graph = graph or chain(len(stages))
         self.stages = tuple(stages)
         self.groups: dict[str, DeviceGroup] = {}
         self.waiting = waiting
+        self.drained: set[str] = set()
+        self.left: dict[str, str] = {}
         self.n_phases = 0
         self.streams: set[tuple[int, int]] = set()
         self.leaving: set[int] = set()
-        self._item_s, self.load_s = dict(item_s), dict(load_s)
+        self.load_s = dict(load_s)
+        self._item_s, self._free, self._barred = item_s, free, dict(barred)
 
-    def follow(self, phases: Sequence[Phase]) -> None:
-        """From now on these are the plan."""
+    # --- the plan ---------------------------------------------------------------------------------
+
+    def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        """From now on these are the plan. What is loaded stays so, what runs goes on.
+
+        taken   what each group had taken of each stage when the plan was made: limits count from there
+        """
         self.n_phases = len(phases)
-        self.streams = {
-            (at, stage)
-            for at, phase in enumerate(phases)
-            for stage in streaming_stages(phase, self.stages, self.graph)
-        }
+        self.streams = {(at, stage) for at, phase in enumerate(phases) for stage in self._streamed(phase)}
+        before = {group.id: tuple(group.assignments) for group in self.groups.values()}
+        for group in self.groups.values():
+            group.assignments.clear()
+            was = (taken or {}).get(group.id, group.n_taken)
+            group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
+        for at, phase in enumerate(phases):
+            for unit in phase.units:
+                group, stage = self._group_of(unit.devices), self.stages.index(unit.stage)
+                fit = group.lowered.get(stage, unit.fit)
+                group.assignments.append(Assignment(at, stage, fit, unit.limit))
+        self._keep_unplanned(before)
+        self._add_help()
 
-    def view(self, gone: Collection[str]) -> DispatchView:
-        """Where the run is now; ``gone`` devices take no part any more."""
+    def _streamed(self, phase: Phase) -> Iterator[int]:
+        """Stages of ``phase`` whose results are taken by other groups: their number in wait is bounded."""
+        holders = {
+            name: {unit.devices for unit in phase.units if unit.stage == name} for name in phase.stages
+        }
+        for name in phase.stages:
+            number = self.stages.index(name)
+            after = [holders.get(self.stages[later]) for later in self.graph.next[number]]
+            if any(taking and holders[name] - taking for taking in after):
+                yield number
+
+    def _keep_unplanned(self, before: Mapping[str, Sequence[Assignment]]) -> None:
+        """Let groups keep what they had of stages that a new plan leaves out, as help; others may help, too.
+
+        A plan counts what runs as done: it has no place for the last tasks of a stage, which come back if
+        their worker ends. Each stage has a phase of its own, so that no models are held together.
+
+        before  what each group was to do
+        """
+        planned = {assignment.stage for group in self.groups.values() for assignment in group.assignments}
+        for name, assignments in before.items():
+            left_out = {assignment.stage: assignment for assignment in assignments}
+            for stage in left_out.keys() - planned:
+                phase = 2 * self.n_phases + 1 + stage
+                kept = replace(left_out[stage], phase=phase, limit=None, is_help=True)
+                self.groups[name].assignments.append(kept)
+
+    def _add_help(self) -> None:
+        """Let groups of one device help with stages planned on others of one device, if the model fits.
+
+        Help counts as a phase behind all of the plan; what is kept beside the plan has its own.
+        """
+        turn = 2 * self.n_phases
+        alone = [group for group in self.groups.values() if len(group.devices) == 1]
+        first: dict[int, Assignment] = {}
+        for group in alone:
+            for assignment in group.assignments:
+                first.setdefault(assignment.stage, assignment)
+        at_work = [one for one in self.groups.values() if any(a.phase < turn for a in one.assignments)]
+        planned = {device for group in at_work for device in group.devices}
+        for group in alone:
+            if not group.assignments and planned.intersection(group.devices):
+                continue  # its device is meant to work in another group
+            has, room = {one.stage for one in group.assignments}, self._free.get(group.devices[0])
+            for stage, one in first.items():
+                needed = one.fit.device2bytes[0] if one.fit.device2bytes else 0
+                if stage not in has | group.barred and (room is None or needed <= room):
+                    fit = group.lowered.get(stage, one.fit)
+                    group.assignments.append(Assignment(max(turn, one.phase), stage, fit, is_help=True))
+
+    # --- devices that come and go -----------------------------------------------------------------
+
+    def leave(self, device: str, why: str) -> None:
+        """``device`` is there no more, until it joins."""
+        self.left[device] = why
+        self._look_at(device)
+
+    def drain(self, device: str) -> None:
+        """``device`` is to take nothing more; what it runs may be finished."""
+        self.drained.add(device)
+        self._look_at(device)
+
+    def join(self, device: str, barred: Collection[int] = ()) -> None:
+        """``device`` comes back after a drain, or is new: then it does what others of one device do."""
+        self.drained.discard(device)
+        self.left.pop(device, None)
+        known = [group for group in self.groups.values() if device in group.devices]
+        for group in known:
+            if group.state == "lost":
+                group.state = "off"
+                group.back_off.forgive()
+        self._look_at(device)
+        if not known:
+            self._barred[device] = barred
+            self._group_of((device,))
+            self._add_help()
+
+    def _group_of(self, devices: tuple[str, ...]) -> DeviceGroup:
+        """Return the group of ``devices``, a new one if there was none."""
+        name = "+".join(devices)
+        if name not in self.groups:
+            barred = frozenset[int]().union(*(self._barred.get(one, ()) for one in devices))
+            self.groups[name] = DeviceGroup(name, devices, barred=barred)
+            self._look_at(*devices)
+        return self.groups[name]
+
+    def _look_at(self, *devices: str) -> None:
+        """Let groups with one of ``devices`` know which of their devices are drained or gone."""
+        for group in self.groups.values():
+            if set(devices).isdisjoint(group.devices):
+                continue
+            group.is_draining = not self.drained.isdisjoint(group.devices)
+            gone = [device for device in group.devices if device in self.left]
+            if gone:
+                group.state, group.back_off.why_given_up = "lost", self.left[gone[0]]
+
+    def active_devices(self) -> set[str]:
+        """Devices that take work."""
+        groups = [group for group in self.groups.values() if group.state != "lost" and not group.is_draining]
+        return {device for group in groups for device in group.devices}
+
+    def lost_devices(self) -> set[str]:
+        """Devices that left, and those of groups whose workers died again and again."""
+        lost = [group.devices for group in self.groups.values() if group.state == "lost"]
+        died = [devices for devices in lost if self.left.keys().isdisjoint(devices)]
+        return set(self.left).union(*died)
+
+    def draining(self, *, with_work: bool) -> list[str]:
+        """Groups that take nothing more, and (unless ``with_work``) have nothing left."""
+        draining = [group for group in self.groups.values() if group.is_draining]
+        return [group.id for group in draining if with_work or not group.is_working]
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def view(self) -> DispatchView:
+        """Where the run is now."""
         numbers = range(len(self.stages))
         return DispatchView(
             self.stages,
@@ -75,7 +208,7 @@ class FleetState:
             tuple(len(self.waiting[one]) + self._unbegun_of(one) for one in numbers),
             tuple(self.tasks_on(one) - self._unbegun_of(one) for one in numbers),
             frozenset(filter(self.is_over, numbers)),
-            frozenset(gone),
+            frozenset(self.drained | self.left.keys()),
         )
 
     @property
@@ -141,6 +274,10 @@ class FleetState:
         if not self.waiting[stage].rule.max_wait_s or not self.is_growing(stage):
             n_most = min(n_most, -(-len(self.waiting[stage]) // max(1, self._n_holding(stage))))
         return self.waiting.take(group.id, stage, lead, n_most)
+
+    def n_ready(self, now: float) -> int:
+        """Tasks that wait for a worker, and not for others to go with."""
+        return sum(self.n_ripe(stage, now) for stage in range(len(self.stages)))
 
     def n_ripe(self, stage: int, now: float) -> int:
         """Tasks of ``stage`` that wait for a worker, and not for others to go with."""

@@ -10,24 +10,35 @@ stage fails. A stage that expands makes parts, which are strands of their own; o
 is known of each part whether it gets there.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from evenload._plain_text import seconds_text
 from evenload.errors import ConfigError, quoted
-from evenload.pipeline.artifacts import part_id
-from evenload.pipeline.dispatch.course.given_up import STOPPED, GivenUp, check_ids
-from evenload.pipeline.dispatch.course.parts import gathered, refuse_lost, split_parts
-from evenload.pipeline.dispatch.course.stage_rule import StageRule, TimeLimit, fault_of_choice, rank_of
-from evenload.pipeline.dispatch.course.strand import Made, Refusal, StageTask, Strand
+from evenload.events import json_text
+from evenload.pipeline.artifacts import digest_of, part_id
 from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.strand import (
+    Made,
+    Refusal,
+    StageRule,
+    StageTask,
+    Strand,
+    TimeLimit,
+    fault_of_choice,
+    rank_of,
+)
+from evenload.pipeline.part_keys import MOST_PARTS, is_key
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 from evenload.pipeline.stage_graph import StageGraph, chain
 
 __all__ = ["STOPPED", "ItemFlow", "StageRule", "StageTask", "Strand", "TimeLimit"]
+
+STOPPED = ("Stopped", "it was given up by `evenload stop`")
 
 
 def fail_with_parts(strand: Strand, strands: Sequence[Strand], excused: AbstractSet[int]) -> None:
@@ -110,14 +121,15 @@ class ItemFlow:
         partial = [stage for stage, rule in enumerate(self.rules) if rule.is_partial]
         self._excused = frozenset(stage for gather in partial for stage in self.graph.inner(gather))
         self._touched: list[Strand] = []  # that may go on because of what became of others
-        self._seed, self._timeout_s, self._given_up = seed, timeout_s, GivenUp(skipped)
+        self._seed, self._timeout_s = seed, timeout_s
+        self._skipped, self._stopped = frozenset(skipped), set[str]()
 
     def begin(self) -> list[StageTask]:
         """The first tasks, in input order."""
         tasks = []
         for at, item in enumerate(self.items):
             strand = self._add(Strand(len(self.strands), at, 0, item))
-            if self._given_up.is_skipped(item.id):
+            if item.id in self._skipped:
                 self._end(strand, "skipped")
             else:
                 tasks += self._go_on(strand)
@@ -158,7 +170,7 @@ class ItemFlow:
         """
         expands = {rule.expand for rule in self.rules if rule.expand}
         check_ids([name], {one.id for one in self.items}, expands)
-        self._given_up.stop(name)
+        self._stopped.add(name)
         still_open = (strand for strand in self.strands if strand.fate == "open")
         return {one.number for one in still_open if name in [owner.item.id for owner in one.line]}
 
@@ -245,7 +257,7 @@ class ItemFlow:
             part = Strand(len(self.strands), strand.at, 0, item, strand.spent_s, {stage: given})
             part.scope, part.parent = (*strand.scope, stage), strand
             self._touched.append(self._add(part))
-            if self._given_up.is_skipped(one):
+            if one in self._skipped:
                 self._leave_out(part)
 
     def _leave_out(self, part: Strand) -> None:
@@ -338,7 +350,7 @@ class ItemFlow:
 
     def _ended_early(self, strand: Strand) -> tuple[str, str] | None:
         """Why the strand goes no further, whatever its values: type and text of the failure."""
-        if self._given_up.is_stopped(strand):
+        if self._stopped and any(one.item.id in self._stopped for one in strand.line):
             return STOPPED
         if self._timeout_s is not None and strand.spent_s > self._timeout_s:
             spent = seconds_text(strand.spent_s)
@@ -421,3 +433,96 @@ class ItemFlow:
             return
         fates = {self.strands[number].fate for number in self.strands_of[strand.at]}
         self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
+
+
+def split_parts(made: Made, parts: str) -> tuple[Made, list[tuple[str, Made]]]:
+    """Divide what an expanding stage gave: what is of the whole, with the number of parts, and of each part.
+
+    The stage gave ``{"pages": ["001", "002"], "001.text": ..., "002.text": ..., "title": ...}``.
+    Raises ConfigError if it did not: workers check that, but who knows what a worker is.
+    """
+    keys = made.outputs.get(parts)
+    if not isinstance(keys, list) or len(keys) > MOST_PARTS or not all(map(is_key, keys)):
+        raise ConfigError(f"{parts} came back as {quoted(repr(keys)[:200])}, which are no names of parts")
+    whole, each = Made({}, {}), {key: Made({}, {}) for key in keys}
+    whole.outputs[parts] = len(each)
+    for name, value in made.outputs.items():
+        key, dot, output = name.partition(".")
+        if name == parts:
+            continue
+        target, output = (each[key], output) if dot and key in each else (whole, name)
+        target.outputs[output] = value
+        if name in made.files:
+            target.files[output] = made.files[name]
+    return whole, list(each.items())
+
+
+def gathered(parts: Sequence[Strand], needs: Iterable[int], before: Sequence[int]) -> tuple[list, list]:
+    """Return the values of ``parts`` that are through with all ``needs``, and a digest of them.
+
+    before  stages whose outputs count; what the parts share with the whole is left out
+    The second is as the ledger has files: bytes (none) and digest, in which files count with their content.
+    """
+    needs, values, digests = list(needs), [], []
+    for part in parts:
+        if all(need in part.made for need in needs):  # those that were filtered are left out
+            outputs: dict[str, Any] = {"id": part.item.id}
+            files: dict[str, list] = {}
+            for stage in before:
+                if stage in part.made:
+                    outputs.update(part.made[stage].outputs)
+                    files.update(part.made[stage].files)
+            values.append(outputs)
+            digests.append({k: ["file", files[k][1]] if k in files else v for k, v in outputs.items()})
+    return values, [0, digest_of(json_text(digests).encode("utf-8", "backslashreplace"))]
+
+
+def refuse_lost(parts: Sequence[Strand], needs: Sequence[int], graph: StageGraph, name: str) -> None:
+    """Raise ConfigError if one of ``parts`` has failed before it was through with ``needs``."""
+    whys = ((part, _why_lost(part, need, graph)) for part in parts for need in needs)
+    lost = {part.item.id: why for part, why in whys if why is not None}
+    if lost:
+        first, why = next(iter(lost.items()))
+        raise ConfigError(
+            f"{len(lost)} of {len(parts)} {name} failed, such as {quoted(first)} in {why.stage}: {why.type}: "
+            f"{why.message}",
+            hint="gather: {by: ..., allow_failed: true} goes on with the others",
+        )
+
+
+def _why_lost(part: Strand, stage: int, graph: StageGraph) -> ItemFailure | None:
+    """Return the failure because of which ``part`` is not through with ``stage``; None if it was filtered."""
+    owner = next((one for one in part.line if stage in one.closed), None)
+    if owner is None:
+        return None
+    if stage in owner.errors:
+        return owner.errors[stage]
+    found = (_why_lost(owner, need, graph) for need in graph.needs[stage])
+    return next((one for one in found if one is not None), None) if owner.closed[stage] == "shut" else None
+
+
+def check_ids(ids: Iterable[str], known: Collection[str], expands: Collection[str] = ()) -> None:
+    """Raises ConfigError for the first of ``ids`` that is no item and no part of one, with the nearest.
+
+    expands  names of parts that stages make: ``r7/pages/003`` may be a part, whether it was made yet or not
+    """
+    for one in ids:
+        if one in known or _may_be_part(one, known, expands):
+            continue
+        near = difflib.get_close_matches(one[:200], known, n=1, cutoff=0.5)
+        hint = f"did you mean {quoted(near[0])}?" if near else "ids are in results.jsonl, and in the inputs"
+        item = next(
+            (one[:end] for end, letter in enumerate(one) if letter == "/" and one[:end] in known), None
+        )
+        if item is not None and expands:
+            hint = f"parts of it are called {quoted(f'{item}/{min(expands)}/001')}"
+        raise ConfigError(f"no item is called {quoted(one)}", hint=hint)
+
+
+def _may_be_part(name: str, known: Collection[str], expands: Collection[str]) -> bool:
+    while name and name not in known:
+        name, _, key = name.rpartition("/")
+        name, _, made = name.rpartition("/")
+        if made not in expands or not is_key(key):
+            return False
+    return bool(name)

@@ -1,11 +1,11 @@
 """What goes between a run and its workers: orders there, outcomes back. Plain values, small when pickled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from evenload.pipeline.dispatch.course.stage_rule import TimeLimit
 from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.strand import TimeLimit
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.stage import Item, StageSetup
@@ -132,6 +132,10 @@ class OrderOutcome:
     gives_keys: bool = False
     key: str | None = None
     told_s: float = 0.0
+
+    def failed(self, error: tuple[str, str, str]) -> "OrderOutcome":
+        """Return it as the outcome of a task that failed after it was computed, of ``error``."""
+        return replace(self, kind="failed", outputs={}, files={}, reads=None, error=error)
 
 
 def is_task(one: Any) -> bool:

@@ -1,7 +1,8 @@
 """What others change of a run that is under way, through its folder: devices, items, and whether it goes on.
 
 ``evenload devices drain cuda:3 --run RUN`` and ``evenload stop RUN --item r7`` reach ``Control``, which calls
-this from a thread of its own; what it asks for is done by the run's loop, between two rounds.
+this from a thread of its own, as the watch over a cluster's machines does; what they ask for is done by the
+run's loop, between two rounds.
 """
 
 import threading
@@ -9,12 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, EvenloadError, UnknownName
+from evenload.events import EventLog, Note
+from evenload.executor.backends import Machines
 from evenload.executor.supervisor.call_queue import CallQueue
 from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.run.stage_driver import StageDriver
 
 WAIT_S = 15.0
+LEFT = "was lost with its machine, which has left the cluster"
 
 
 class DeviceChanges:
@@ -129,3 +133,42 @@ class DeviceChanges:
             raise ConfigError("the run is busy and has not looked yet", hint="look again in a while")
         if errors:
             raise errors[0]
+
+
+class MachineWatch:
+    """A watch over the machines of a run, from ``begin`` until its backend is closed.
+
+    machines  the backend; None where all devices are on this machine
+    follows   what is taken in of machines that join; None: nothing
+    """
+
+    def __init__(self, machines: Machines | None, follows: Any, changes: DeviceChanges, log: EventLog):
+        self._machines, self._follows = machines, follows
+        self._changes, self._log = changes, log
+        self._lost: set[str] = set()
+
+    def begin(self) -> None:
+        """Look from now on, in a thread of the backend."""
+        if self._machines is not None:
+            self._machines.watch(self._look)
+
+    def _look(self) -> None:
+        assert self._machines is not None
+        try:
+            lost = set(self._machines.lost(self._changes.all_devices))
+            if lost - self._lost:
+                self._changes.lose(sorted(lost - self._lost), LEFT)
+                self._note(
+                    "warning", f"{', '.join(sorted(lost - self._lost))}: the machine has left the cluster"
+                )
+            self._lost = lost
+            came = self._machines.arrivals(self._follows) if self._follows is not None else ()
+            if came:
+                self._changes.enter(came)
+                self._lost -= {device.id for device in came}
+                self._note("info", f"{', '.join(device.id for device in came)} joined with a machine")
+        except EvenloadError as error:
+            self._note("warning", f"machines that came or went: {error.message}")
+
+    def _note(self, level: str, text: str) -> None:
+        self._log.emit(Note(self._log.now(), level, "cluster", text))

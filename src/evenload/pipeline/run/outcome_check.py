@@ -98,26 +98,12 @@ class OutcomeCheck:
             return "an outcome of no stage"
         if one.task is not None and one.task.stage != one.stage:
             return "an outcome of another stage"
-        texts = one.error
-        if type(texts) is not tuple or len(texts) != 3 or not all(map(_is_text, texts)):
-            return "an error that is none"
-        if not all(map(_is_number, (one.start_s, one.stop_s, one.told_s))):
-            return "an outcome without times"
-        if not (one.peak_bytes is None or _is_count(one.peak_bytes, MOST_BYTES)):
-            return "a number of bytes that cannot be"
-        if not _is_count(one.n_lanes, MOST_LANES):
-            return "a number of lanes that cannot be"
-        flags = (one.must_replace, one.can_batch, one.gives_keys)
-        if not all(type(flag) is bool for flag in flags) or not _is_text(one.how):
-            return "an outcome that is none"
-        if type(one.outputs) is not dict or type(one.files) is not dict:
-            return "outputs that are none"
+        wrong = next((name for name, may_be in _FIELDS.items() if not may_be(getattr(one, name))), None)
+        if wrong is not None:
+            return f"an outcome whose {wrong} cannot be"
         if one.kind != "done" and (one.outputs or one.files):
             return "outputs of an item that is not done"
-        if type(one.parked) is not dict or not all(map(self._is_parked, one.parked.items())):
-            return "parked models that it cannot have"
-        is_read = one.reads is None or (type(one.reads) is tuple and len(one.reads) <= MOST_READS)
-        return "" if is_read and all(map(_is_text, one.reads or ())) else "names that are none"
+        return "" if all(map(self._is_parked, one.parked.items())) else "parked models that it cannot have"
 
     def _of_kind(self, one: OrderOutcome, order: Order) -> str:
         """What is wrong with an outcome of its kind, as an answer to ``order``."""
@@ -229,3 +215,25 @@ def _is_file(said: Any) -> bool:
     """``[bytes, digest]``."""
     is_list = type(said) is list and len(said) == 2
     return is_list and _is_count(said[0], MOST_BYTES) and type(said[1]) is str and len(said[1]) == N_DIGITS
+
+
+def _is_error(error: Any) -> bool:
+    """Three texts: type, message and traceback."""
+    return type(error) is tuple and len(error) == 3 and all(map(_is_text, error))
+
+
+def _are_names(reads: Any) -> bool:
+    is_tuple = type(reads) is tuple and len(reads) <= MOST_READS
+    return reads is None or (is_tuple and all(map(_is_text, reads)))
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "error": _is_error,
+    **dict.fromkeys(("start_s", "stop_s", "told_s"), _is_number),
+    "peak_bytes": lambda n_bytes: n_bytes is None or _is_count(n_bytes, MOST_BYTES),
+    "n_lanes": lambda n_lanes: _is_count(n_lanes, MOST_LANES),
+    **dict.fromkeys(("must_replace", "can_batch", "gives_keys"), lambda flag: type(flag) is bool),
+    "how": _is_text,
+    **dict.fromkeys(("outputs", "files", "parked"), lambda some: type(some) is dict),
+    "reads": _are_names,
+}

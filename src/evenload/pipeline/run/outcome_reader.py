@@ -13,10 +13,9 @@ from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Gone
 from evenload.pipeline.artifacts import UNWRITABLE, is_unwritable, staged_path
-from evenload.pipeline.dispatch.course.given_up import STOPPED
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.outcome_check import bound_times
@@ -142,9 +141,7 @@ class OutcomeReader:
     def given_up(self, tasks: Sequence[StageTask]) -> None:
         """Note tasks that no worker has, and that are not run, as somebody asked."""
         for task in tasks:
-            self.ended.append(
-                EndedTask(task, OrderOutcome("failed", task.stage, task, error=(*STOPPED, "")), "")
-            )
+            self._fail(task, "", (*STOPPED, ""))
 
     def ended_slow(self, worker: Worker, order: EndWorker, stack: str) -> None:
         """``worker`` was ended as ``order`` says; ``stack``: where its threads were."""
@@ -259,11 +256,7 @@ class OutcomeReader:
         except OSError as error:
             said = UNWRITABLE if is_unwritable(error) else "its file cannot be taken"
             text = f"{said}: {reason_of(error, with_path=True)}"
-            failed = OrderOutcome(
-                "failed", outcome.stage, outcome.task, error=(type(error).__name__, text, "")
-            )
-            failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
-            return failed
+            return outcome.failed((type(error).__name__, text, ""))
         return outcome
 
     def _tell_blocking(self, worker: Worker, task: StageTask, seconds: float) -> None:

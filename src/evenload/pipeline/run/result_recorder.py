@@ -16,15 +16,14 @@ from typing import Any
 
 from evenload.errors import EvenloadError, reason_of
 from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
-from evenload.pipeline.dispatch.course.strand import Refusal
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
+from evenload.pipeline.dispatch.strand import Refusal
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.run.outcome_reader import EndedTask
 from evenload.pipeline.store.full_disk import HINT, says_full
-from evenload.pipeline.store.group_commit import StageResult
 from evenload.pipeline.store.kept_results import KeptResults
-from evenload.pipeline.store.ledger import LedgerEntry
+from evenload.pipeline.store.ledger import LedgerEntry, StageResult
 from evenload.pipeline.store.run_folder import RunFolder
 
 

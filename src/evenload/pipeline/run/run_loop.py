@@ -1,22 +1,74 @@
 """The loop of a run: attend to requests, let devices work, keep what came of it, go on from there.
 
 flow (who needs what) ──► driver (who runs it) ──► ledger (on disk) ──► flow, events
+
+Its parts are built from the job and its plan: dispatcher, workers, replanner, the ledger's thread.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from evenload.errors import EvenloadError
+from evenload.events import EventLog
+from evenload.executor.backends import Backend
+from evenload.executor.decide.record import Record
 from evenload.executor.loop.control import Control
+from evenload.pipeline.dispatch.dispatcher import GroupScheduler
+from evenload.pipeline.dispatch.hang_watch import HangWatch
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.dispatch.waiting import BatchRule
+from evenload.pipeline.job.checks.priorities import priorities_of
+from evenload.pipeline.job.checks.stage_devices import barred_stages
+from evenload.pipeline.job.spec import JobSpec
+from evenload.pipeline.planning.estimates.run_history import mean_load_s
+from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
+from evenload.pipeline.planning.job_problem import build_job_problem
+from evenload.pipeline.problem import PlanDevice
+from evenload.pipeline.run.device_changes import DeviceChanges, MachineWatch
+from evenload.pipeline.run.machines.fleet import RunFleet
+from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
+from evenload.pipeline.run.replanner import Replanner, described
 from evenload.pipeline.run.result_recorder import ResultRecorder
-from evenload.pipeline.run.run_parts import RunContext, RunParts
-from evenload.pipeline.store.group_commit import StageResult
+from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
+from evenload.pipeline.run.stage_driver import StageDriver
+from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
+from evenload.pipeline.store.kept_results import ReuseSettings
+from evenload.pipeline.store.ledger import GroupCommit, LedgerEntry, StageResult
+from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.store.uploads import Uploads
+from evenload.pipeline.worker.parking import parking_budget
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The parts of a run before there are devices."""
+
+    spec: JobSpec
+    folder: Path
+    run_folder: RunFolder
+    flow: ItemFlow
+    log: EventLog
+    may_use_cpu: bool
+    reuse: ReuseSettings
+    uploads: Uploads | None = None
+
+    def share(self, kept: LedgerEntry) -> None:
+        """Hand on a result that is on disk: to a store, and to the cache that run folders share, if any."""
+        if self.uploads is not None:
+            for name in kept.files:
+                self.uploads.offer(str(kept.outputs[name]))
+        if self.reuse.cache is not None:
+            run_folder = self.run_folder.path
+            self.reuse.cache.keep(kept, run_folder, (str(run_folder), str(self.folder)))
 
 
 class RunLoop:
-    """The loop of one run.
+    """The loop of one run over the devices of ``fleet``; making one starts nothing.
 
+    tasks       what may run at first
     is_time_up  says whether the run may go on no longer
     check       raises what is to end it now, if anything
     has_failed  it was stopped because of failures, and deals nothing more
@@ -26,14 +78,35 @@ class RunLoop:
     def __init__(
         self,
         context: RunContext,
-        parts: RunParts,
         recorder: ResultRecorder,
-        is_time_up: Callable[[], bool] = lambda: False,
-        check: Callable[[], None] = lambda: None,
+        tasks: Sequence[StageTask],
+        fleet: RunFleet,
+        planned: PlannedJob,
+        policy: str,
+        *,
+        is_time_up: Callable[[], bool],
+        check: Callable[[], None],
     ):
         self.has_failed = self.is_late = False
         self._is_time_up, self._check = is_time_up, check
-        self._context, self._parts, self._recorder = context, parts, recorder
+        self._context, self._recorder = context, recorder
+        spec, flow, log = context.spec, context.flow, context.log
+        self._inputs = StageInputs(spec, flow, context.run_folder.path, log)
+        self._dispatcher = dispatcher = _dispatcher(context, planned, fleet, self._inputs, policy)
+        dispatcher.add(tasks, {task.strand: self._inputs.size_of(task) for task in tasks})
+        backend = fleet.take_backend()
+        self._driver = _driver(context, dispatcher, self._inputs, fleet, backend, planned.plan.streamed_bytes)
+        self._commit = GroupCommit(context.run_folder.ledger, backend.wake, context.share)
+        self._changes = DeviceChanges(
+            self._driver, flow, lambda devices: _numbered(spec, barred_stages(spec, devices)), fleet.find
+        )
+        follows = fleet.use if fleet.follows else None
+        self._machines = MachineWatch(fleet.machines, follows, self._changes, log)
+        self._queues = QueueLengths(log, dispatcher, dispatcher.stages)
+        self._counts = ItemCounts(log, flow)
+        self._replanner = (
+            _replanner(context, planned, dispatcher, self._driver, fleet) if dispatcher.is_measured else None
+        )
 
     def go(self) -> None:
         """Until nothing is left, or what is left need not be done. Raises what ends the run for all items.
@@ -41,10 +114,9 @@ class RunLoop:
         KeyboardInterrupt if another program has asked to stop.
         """
         try:
-            self._parts.machines.begin()
-            changes = self._parts.changes
-            with Control(self._context.run_folder.path, changes), contextlib.closing(changes):
-                while self._is_going_on() or self._parts.commit.pending:
+            self._machines.begin()
+            with Control(self._context.run_folder.path, self._changes), contextlib.closing(self._changes):
+                while self._is_going_on() or self._commit.pending:
                     self._round()
                     self.is_late = self._is_time_up() and self._is_going_on()
                     if self.is_late:
@@ -53,31 +125,31 @@ class RunLoop:
             self._close()
 
     def _round(self) -> None:
-        parts, recorder = self._parts, self._recorder
+        recorder = self._recorder
         self._check()
-        parts.changes.attend()
-        if parts.changes.is_stopped:
+        self._changes.attend()
+        if self._changes.is_stopped:
             raise KeyboardInterrupt
-        ended = parts.driver.step(
-            deals=not (self.has_failed or parts.changes.is_paused),
-            seeks_plan=lambda why: parts.replanner is not None and parts.replanner.seeks(why),
+        ended = self._driver.step(
+            deals=not (self.has_failed or self._changes.is_paused),
+            seeks_plan=lambda why: self._replanner is not None and self._replanner.seeks(why),
         )
-        parts.queues.look()
-        parts.counts.look()
+        self._queues.look()
+        self._counts.look()
         results, fault = recorder.results_of(ended)
-        parts.commit.put(results)
-        parts.dispatcher.go_on(recorder.advance(results))
-        parts.commit.put(recorder.take_adopted())
+        self._commit.put(results)
+        self._dispatcher.go_on(recorder.advance(results))
+        self._commit.put(recorder.take_adopted())
         self.has_failed = self.has_failed or self._must_stop(results)
-        recorder.tell(parts.commit.taken())
+        recorder.tell(self._commit.taken())
         if fault is not None:
             raise fault
-        if parts.replanner is not None and not self.has_failed:
-            parts.replanner.look()
+        if self._replanner is not None and not self.has_failed:
+            self._replanner.look()
 
     def _is_going_on(self) -> bool:
         """Is anything to be done, or being done?"""
-        return bool(self._context.flow.n_open) and (not self.has_failed or self._parts.driver.is_busy)
+        return bool(self._context.flow.n_open) and (not self.has_failed or self._driver.is_busy)
 
     def _must_stop(self, results: Sequence[StageResult]) -> bool:
         rule, flow = self._context.spec.errors, self._context.flow
@@ -90,17 +162,17 @@ class RunLoop:
 
     def _close(self) -> None:
         try:
-            self._parts.driver.close()
+            self._driver.close()
         finally:  # whatever ends the waiting: nothing is claimed that is not in the journal
             self._settle()
-        self._parts.queues.tell()
-        self._parts.inputs.close()
+        self._queues.tell()
+        self._inputs.close()
         with contextlib.suppress(OSError):
             (self._context.run_folder.path / "control").rmdir()
 
     def _settle(self) -> None:
         """The journal has what it can have; the rest was not done."""
-        commit, recorder = self._parts.commit, self._recorder
+        commit, recorder = self._commit, self._recorder
         commit.close()
         try:
             with contextlib.suppress(EvenloadError):  # there is an error already
@@ -110,7 +182,130 @@ class RunLoop:
 
     def measured(self) -> dict[str, Any]:
         """What the plan can be compared with."""
-        found: dict[str, Any] = self._parts.driver.outcomes.measured()
-        if self._parts.replanner is not None:
-            found["replans"] = self._parts.replanner.made
+        found: dict[str, Any] = self._driver.outcomes.measured()
+        if self._replanner is not None:
+            found["replans"] = self._replanner.made
         return found
+
+
+def _dispatcher(
+    context: RunContext, planned: PlannedJob, fleet: RunFleet, inputs: StageInputs, policy: str
+) -> GroupScheduler:
+    spec, stages = context.spec, dict(enumerate(context.spec.stages))
+    is_alone = len(fleet.pool) < 2  # the run need not rename each file then, which takes 0.1 ms
+    memory = [one for one in planned.plan.memory if one.free_bytes is not None]
+    return GroupScheduler(
+        planned.plan.phases,
+        [stage.name for stage in spec.stages],
+        queue=spec.schedule.queue,
+        policy=policy,
+        speeds={one.id: one.speed for one in planned.job_problem.problem.devices},
+        copyable=() if is_alone or fleet.machines is not None else _copyable(spec),
+        fits={stage.name: stage.fit for stage in spec.stages},
+        oom=spec.errors.oom,
+        free={one.device: one.free_bytes for one in memory if one.free_bytes is not None},
+        item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
+        load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
+        batch={
+            at: BatchRule(stage.batch, stage.max_wait_s, inputs.key_of)
+            for at, stage in stages.items()
+            if stage.repeatable and stage.n_in_flight == 1
+        },
+        once=[at for at, stage in stages.items() if not stage.repeatable],
+        barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
+        graph=spec.graph,
+        priority_of=_priority_of(spec, context.flow),
+    )
+
+
+def _driver(
+    context: RunContext,
+    dispatcher: GroupScheduler,
+    inputs: StageInputs,
+    fleet: RunFleet,
+    backend: Backend,
+    streamed_bytes: int,
+) -> StageDriver:
+    spec, flow, run_folder, record = context.spec, context.flow, context.run_folder.path, Record(context.log)
+    sources = [identity.sources for identity in context.reuse.identities]
+    setups = stage_setups(spec, context.folder, run_folder, sources, may_use_cpu=context.may_use_cpu)
+    remote = None
+    if fleet.machines is not None:
+        limit = spec.backend.file_limit
+        remote = RemoteWorkers(setups, run_folder, record, inputs.place_of, backend.wake, limit)
+    return StageDriver(
+        backend,
+        fleet.pool,
+        dispatcher,
+        setups,
+        record,
+        inputs.of,
+        parking_budget(fleet.host_bytes(), streamed_bytes, len(dispatcher.groups)),
+        _watch(spec, flow),
+        lambda task: f"{spec.stages[task.stage].name} of {flow.name_of(flow.strands[task.strand])}",
+        remote,
+        place_of=inputs.place_of,
+        kept=fleet.kept,
+    )
+
+
+def _copyable(spec: JobSpec) -> list[int]:
+    """Stages of which two workers may run one item: none unless the job's schedule asks for copies.
+
+    Not those that ask a server, which would do the item twice, nor those in another interpreter, which gives
+    its files their last names itself.
+    """
+    if not spec.schedule.copies:
+        return []
+    alone = ((at, one) for at, one in enumerate(spec.stages) if one.repeatable and one.n_in_flight == 1)
+    return [at for at, one in alone if one.python is None and one.kind != "openai"]
+
+
+def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:
+    """The priority of a strand by its number; None if all are alike."""
+    if spec.schedule.priority is None:
+        return None
+    priorities = priorities_of(spec.schedule.priority, zip(flow.items, flow.inputs, strict=True))
+    return lambda strand: priorities[flow.strands[strand].at]
+
+
+def _numbered(spec: JobSpec, barred: Mapping[str, frozenset[str]]) -> dict[str, frozenset[int]]:
+    """``barred`` with numbers for the names of stages."""
+    number = {stage.name: at for at, stage in enumerate(spec.stages)}
+    return {device: frozenset(number[name] for name in names) for device, names in barred.items()}
+
+
+def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:
+    stages = dict(enumerate(spec.stages))
+    loads = {at: stage.load_timeout_s or spec.errors.load_timeout_s for at, stage in stages.items()}
+    return HangWatch(
+        flow.limit_of,
+        {at: limit_s for at, limit_s in loads.items() if limit_s is not None},
+        {at: stage.estimate.item_s for at, stage in stages.items() if stage.estimate.item_s},
+        [at for at, stage in stages.items() if not stage.repeatable],
+    )
+
+
+def _replanner(
+    context: RunContext, planned: PlannedJob, dispatcher: GroupScheduler, driver: StageDriver, fleet: RunFleet
+) -> Replanner:
+    asked = planned.job_problem
+
+    def describe(device: str) -> PlanDevice | None:
+        """What the planner needs to know of a device that joins the run."""
+        devices = pool_devices(driver.pool, fleet.free_bytes(driver.pool))
+        again = build_job_problem(context.spec, len(context.flow.items), context.folder, devices).problem
+        return described(asked.problem, again, device)
+
+    return Replanner(
+        asked.problem,
+        planned.plan,
+        context.spec.schedule.mode,
+        dispatcher,
+        context.flow,
+        context.log,
+        sources={stage.name: stage.item_from for stage in asked.stages},
+        devices=driver.devices_there,
+        describe=describe,
+        load_s=lambda: mean_load_s(driver.outcomes.load_s),
+    )

@@ -4,6 +4,7 @@ restore ──► plan ──► parts ──► loop ──► rows, headline, 
 """
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,25 +14,24 @@ from typing import Any
 from evenload._version import __version__
 from evenload.devices import DevicePool
 from evenload.devices.telemetry import Telemetry
-from evenload.events import Event, EventFile, EventLog, Note, RunFinished, RunStarted
+from evenload.events import Event, EventFile, EventLog, Note, RunFinished, RunStarted, json_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
-from evenload.pipeline.dispatch.results import ItemResult
+from evenload.pipeline.dispatch.results import ItemResult, row_of
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.reuse.decision import StageReuse, reuse_text
-from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, declared_work, planned_event
-from evenload.pipeline.run.run_loop import RunLoop
-from evenload.pipeline.run.run_parts import RunContext, build_parts
+from evenload.pipeline.run.run_loop import RunContext, RunLoop
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.store.uploads import Uploads
+from evenload.pipeline.target import load_target, locate_target
 
 
 class JobSession:
@@ -180,12 +180,9 @@ class JobSession:
     ) -> None:
         began = self._log.now()
         loop = RunLoop(
-            self._context,
-            build_parts(self._context, tasks, fleet, planned, policy),
-            self._recorder,
-            self._is_time_up,
-            self._interrupts.check,
-        )
+            self._context, self._recorder, tasks, fleet, planned, policy, is_time_up=self._is_time_up,
+            check=self._interrupts.check,
+        )  # fmt: skip
         try:
             loop.go()
         finally:
@@ -215,8 +212,18 @@ class JobSession:
     # --- what came of it --------------------------------------------------------------------------
 
     def rows(self) -> list[ItemResult]:
-        """One row for each item, in input order."""
-        return item_rows(self._flow, self._context.spec.job.seed, self._context.folder)
+        """One row for each item, in input order. Paths below the job's folder are given relative to it."""
+        flow, context = self._flow, self._context
+        return [
+            row_of(
+                item,
+                {name: _portable(value, context.folder) for name, value in flow.inputs[at].items()},
+                [flow.strands[number] for number in flow.strands_of[at]],
+                context.spec.job.seed,
+                flow.parts_of,
+            )
+            for at, item in enumerate(flow.items)
+        ]
 
     def finish(self) -> None:
         """Make the headline figures and emit the run's last event."""
@@ -224,9 +231,20 @@ class JobSession:
             self.status = "failures"
         target = self._context.spec.report.headline
         if target is not None:
-            self.headline = headline_of(target, self.rows(), self._context.folder, self._log)
+            self.headline = self._headline_of(target)
         ItemCounts(self._log, self._flow).tell()
         self._log.emit(RunFinished(self._log.now(), self.status, self.headline))
+
+    def _headline_of(self, target: str) -> dict[str, Any]:
+        """The figures that the function ``target`` makes of the rows; {} and a warning if it raises."""
+        try:
+            function = load_target(locate_target(target, self._context.folder))
+            figures = function([row.to_json() for row in self.rows()])
+            return json.loads(json_text({str(name): figure for name, figure in figures.items()}))
+        except Exception as error:  # a mistake in a summary must not cost the results
+            text = f"no headline: {target} raised {type(error).__name__}: {error}"
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+            return {}
 
     def lost_events(self, file: EventFile) -> list[str]:
         """What the record of the run lacks, one sentence each; complete once ``file`` is closed."""
@@ -240,3 +258,8 @@ class JobSession:
             if error is not file.error
         ]
         return said
+
+
+def _portable(value: Any, job_folder: Path) -> Any:
+    folder = f"{job_folder}/"
+    return value[len(folder) :] if isinstance(value, str) and value.startswith(folder) else value

@@ -27,11 +27,10 @@ from evenload.executor.task.messages import Answered, Gone, Spoilt
 from evenload.executor.task.prepare import Tasks
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN
-from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
-from evenload.pipeline.dispatch.course.given_up import STOPPED
+from evenload.pipeline.dispatch.device_group import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     ADOPT,
     KEYS,
@@ -45,7 +44,6 @@ from evenload.pipeline.dispatch.worker_protocol import (
 )
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
-from evenload.pipeline.run.machines.site_visits import SiteVisits
 from evenload.pipeline.run.outcome_check import OutcomeCheck
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
@@ -230,7 +228,7 @@ class StageDriver:
     def leave(self, devices: Collection[str], why: str) -> None:
         """Run elsewhere what devices ran that are gone. ``why``: said after "the worker" and "it"."""
         for group, worker in tuple(self._supervisor.workers.items()):
-            if not set(devices).isdisjoint(self._dispatcher.devices_of(group)):
+            if not set(devices).isdisjoint(self._dispatcher.groups[group].devices):
                 self._lose(worker, why, is_cut_off=True)
         for device in devices:
             self._dispatcher.leave(device, f"it {why}")
@@ -281,7 +279,7 @@ class StageDriver:
         if action.tasks[0].stage in self._dispatcher.copies.stages:
             inputs = tuple(one._replace(staged=worker.number) for one in inputs)
         if self._remote is not None:
-            inputs = tuple(self._remote.visits.inputs_for(worker, one) for one in inputs)
+            inputs = tuple(self._remote.inputs_for(worker, one) for one in inputs)
         stage, kind = action.tasks[0].stage, KEYS if action.asks else RUN
         if action.most > 1 and not action.asks:
             name = self._stages[stage].stage
@@ -296,7 +294,7 @@ class StageDriver:
     # --- send -------------------------------------------------------------------------------------
 
     def _start(self, group: str) -> None:
-        devices = self._dispatcher.devices_of(group)
+        devices = self._dispatcher.groups[group].devices
         environment = group_environment(self.pool, devices)
         worker = self._supervisor.start(group, self.pool.device(devices[0]), self.pool, environment)
         if worker is None:
@@ -331,7 +329,7 @@ class StageDriver:
         if self._remote is None:
             self._dispatcher.up(worker.slot)
         else:
-            self._send(worker, self._remote.visits.greeting(worker))
+            self._send(worker, self._remote.greeting(worker))
 
     def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
         self._lose(worker, failure.summary)
@@ -365,30 +363,26 @@ class StageDriver:
         if self._remote is None:
             return self.outcomes.take(worker, outcome, fit)
         if outcome.site is not None:
-            self._meet(worker, self._remote.visits, outcome.site)
+            self._meet(worker, self._remote, outcome.site)
             return False
         if outcome.kind == "lacks":
-            self._give_inputs(worker, self._remote.visits, outcome)
+            outcome.kind = "again"  # it gets its files when it is dealt again
+            if not self._remote.must_give(worker):
+                self._refuse(worker, {outcome.stage: "its machine does not see files of the items"})
         here = self._remote.take(worker, outcome, answered_s, self._dispatcher.groups[worker.slot].has)
         return here is not None and self.outcomes.take(worker, here, fit)
 
-    def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
+    def _meet(self, worker: Worker, remote: RemoteWorkers, report: SiteReport) -> None:
         """A worker says what its machine has: give it what it lacks, or let it begin."""
         try:
-            more = visits.take(worker, report)
+            more = remote.meet(worker, report)
         except (ConfigError, OSError) as error:
             self._refuse(worker, {at: reason_of(error, with_path=True) for at in range(len(self._stages))})
         else:
             if more is not None:
                 return self._send(worker, more)
-            self._refuse(worker, visits.lacks(worker))
+            self._refuse(worker, remote.lacks(worker))
         return self._dispatcher.up(worker.slot)
-
-    def _give_inputs(self, worker: Worker, visits: SiteVisits, outcome: OrderOutcome) -> None:
-        """A worker does not find files of an item: it gets them when the item is dealt again."""
-        outcome.kind = "again"
-        if not visits.must_give(worker):
-            self._refuse(worker, {outcome.stage: "its machine does not see files of the items"})
 
     def _refuse(self, worker: Worker, stages: Mapping[int, str]) -> None:
         for stage, why in stages.items():

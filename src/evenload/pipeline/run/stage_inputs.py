@@ -10,7 +10,7 @@ from evenload.events import EventLog, Note, StageFinished, StageStarted
 from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
-from evenload.pipeline.job.spec import JobSpec, StageSpec
+from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.stage import ModelFolder, StageSetup
 from evenload.pipeline.target import locate_target
@@ -98,34 +98,22 @@ def stage_setups(
 ) -> list[StageSetup]:
     """What a worker builds each stage from. ``sources``: of each, files of its code and their digests."""
     return [
-        _setup(spec, stage, job_folder, run_folder, files, may_use_cpu)
+        StageSetup(
+            stage=stage.name,
+            target=locate_target(stage.target, job_folder),
+            folder=job_folder,
+            run_folder=run_folder,
+            params=stage.params,
+            call=stage.call,
+            outputs=stage.outputs,
+            seed=spec.job.seed,
+            retries=spec.errors.retries,
+            model=ModelFolder(model.path, model.dtype, model.components) if (model := stage.model) else None,
+            may_use_cpu=may_use_cpu,
+            python=stage.python,
+            may_change_bits=stage.batch_changes_bits == "allow",
+            sources=files,
+            expand=stage.expand or "",
+        )
         for stage, files in zip(spec.stages, sources, strict=True)
     ]
-
-
-def _setup(
-    spec: JobSpec,
-    stage: StageSpec,
-    job_folder: Path,
-    run_folder: Path,
-    sources: tuple[tuple[str, str], ...],
-    may_use_cpu: bool,
-) -> StageSetup:
-    model = stage.model
-    return StageSetup(
-        stage=stage.name,
-        target=locate_target(stage.target, job_folder),
-        folder=job_folder,
-        run_folder=run_folder,
-        params=stage.params,
-        call=stage.call,
-        outputs=stage.outputs,
-        seed=spec.job.seed,
-        retries=spec.errors.retries,
-        model=ModelFolder(model.path, model.dtype, model.components) if model else None,
-        may_use_cpu=may_use_cpu,
-        python=stage.python,
-        may_change_bits=stage.batch_changes_bits == "allow",
-        sources=sources,
-        expand=stage.expand or "",
-    )

@@ -1,21 +1,35 @@
-"""Look up what is there already of a job: in its run folder, and in the cache that folders share."""
+"""Look up what is there already of a job: in its run folder, and in the cache that folders share.
 
-from collections.abc import Mapping, Sequence
+reuse_settings ──► KeptResults.find(task) ──► a result that is what would be computed now, or None
+               └─► preview_reuse ──► how much there is of each stage, beforehand
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
+from evenload._user_folders import user_cache
+from evenload.errors import ConfigError, UnknownName
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask, Strand
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
 from evenload.pipeline.reuse.read_digests import ALL_READS, JobFacts, TaskValues, digest_reads
-from evenload.pipeline.reuse.stage_identity import StageIdentity
-from evenload.pipeline.store.ledger import LedgerEntry
-from evenload.pipeline.store.result_cache import ResultCache, SharedResult, link_file
+from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stages
+from evenload.pipeline.stage import Item
+from evenload.pipeline.store.ledger import FOLDER, LedgerEntry
+from evenload.pipeline.store.result_cache import DEFAULT_LIMIT_BYTES, ResultCache, link_file
 from evenload.pipeline.store.run_folder import RunFolder
+from evenload.settings import resolve
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
+
+_WORTH_SAYING_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +169,10 @@ class KeptResults:
         cache, found = self._cached(task)
         if cache is None or found is None or self._clash(found.outputs, task):
             return None
-        places = self._places(task, LedgerEntry("", None, {}, found.files))
+        places = self._places(task, found)
         if self.is_dry or self.folder is None:
-            entry: LedgerEntry | None = LedgerEntry("", None, {**found.outputs, **places}, found.files)
-        else:
-            entry = cache.take(found, places, self.folder.path)
-        if entry is None:
+            entry = replace(found, outputs={**found.outputs, **places})
+        elif (entry := cache.take(found, places, self.folder.path)) is None:
             return None
         self.reuse[task.stage].n_cached += 1
         self.reuse[task.stage].timed(found.seconds)
@@ -169,10 +181,127 @@ class KeptResults:
     def _drop_from_cache(self, task: StageTask) -> None:
         cache, found = self._cached(task)
         if cache is not None and found is not None and not self.is_dry:
-            cache.drop(found.key)
+            cache.drop(found)
 
-    def _cached(self, task: StageTask) -> tuple[ResultCache | None, SharedResult | None]:
+    def _cached(self, task: StageTask) -> tuple[ResultCache | None, LedgerEntry | None]:
         cache, identity = self.settings.cache, self.settings.identities[task.stage]
         if cache is None:
             return None, None
         return cache, cache.find(identity.digest, lambda names: self.reads_of(task, names))
+
+
+@contextlib.contextmanager
+def reuse_settings(
+    spec: "JobSpec",
+    folder: Path,
+    *,
+    cache: str | Path | None = None,
+    fresh: Collection[str] = (),
+    retries_failed: bool = False,
+) -> Iterator[ReuseSettings]:
+    """Gather what a run of ``spec`` may take over; ``folder`` is that of the job file.
+
+    cache  wins over the job's; "" for none
+    """
+    check_stages(spec, fresh)
+    memory = user_cache() / "digests.sqlite" if resolve().warm_start else None
+    with contextlib.closing(ContentDigests(memory)) as digests:
+        began_ns = time.time_ns()
+        identities = identify_stages(spec, folder, digests)
+        notes = []
+        if digests.n_read_bytes > _WORTH_SAYING_BYTES:
+            size, seconds = digests.n_read_bytes / 2**30, (time.time_ns() - began_ns) / 1e9
+            notes.append(f"read {size:.1f} GiB of weights in {seconds:.0f} s, to know them again")
+        digests.save()
+        job = JobFacts(spec.job.seed, folder, began_ns)
+        with contextlib.ExitStack() as stack:
+            shared = _cache(spec, folder, cache)
+            if shared is not None:
+                stack.callback(shared.close)
+            yield ReuseSettings(
+                job, identities, digests, shared, frozenset(fresh), retries_failed, tuple(notes)
+            )
+
+
+def no_reuse(spec: "JobSpec", folder: Path) -> contextlib.AbstractContextManager[ReuseSettings]:
+    """For a run whose results nobody takes over: its stages are not looked into."""
+    unknown = [StageIdentity("", {}) for _ in spec.stages]
+    job = JobFacts(spec.job.seed, folder, 0)  # no file is older, so that none is read
+    return contextlib.nullcontext(ReuseSettings(job, unknown, ContentDigests()))
+
+
+def check_stages(spec: "JobSpec", names: Collection[str]) -> None:
+    """Raise UnknownName for a name that is no stage of the job."""
+    known = [stage.name for stage in spec.stages]
+    for name in names:
+        if name not in known:
+            raise UnknownName("stage", name, known)
+
+
+def _cache(spec: "JobSpec", folder: Path, given: str | Path | None) -> ResultCache | None:
+    section = spec.cache
+    where = str(given) if given is not None else section.folder if section is not None else ""
+    if not where:
+        return None
+    path = Path(where).expanduser()
+    if given is None:
+        path = folder / path
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is no folder, so it is no cache", hint="name a folder with --cache")
+    return ResultCache.open(path, section.limit if section is not None else DEFAULT_LIMIT_BYTES)
+
+
+def preview_reuse(
+    spec: "JobSpec",
+    items: Iterable[tuple[Item, Mapping[str, Any]]],
+    settings: ReuseSettings,
+    run_folder: Path,
+) -> list[StageReuse]:
+    """Return how much of each stage is in the run folder or the cache.
+
+    [] if there is nothing to look through, or another process works in the folder.
+    """
+    rules = [StageRule.of(stage) for stage in spec.stages]
+    flow = ItemFlow(rules, list(items), spec.job.seed, graph=spec.graph)
+    with contextlib.ExitStack() as stack:
+        folder = None
+        if any((run_folder / FOLDER).glob("segment-*")):
+            try:
+                folder = stack.enter_context(RunFolder.of_run(run_folder))
+            except ConfigError:
+                return []
+        kept = KeptResults(spec, flow, settings, folder, is_dry=True)
+        if not kept.has_any:
+            return []
+        todo, left = flow.begin(), []
+        while todo:
+            task = todo.pop()
+            found = kept.find(task)
+            if found is None:
+                left.append(task)
+            elif found.entry.error is not None:
+                todo += flow.failed(task, found.entry.error)
+            else:
+                todo += flow.done(task, found.entry.outputs, files=found.entry.files)
+    _count_after(spec, flow, left, kept.reuse)
+    return kept.reuse
+
+
+def _count_after(spec: "JobSpec", flow: ItemFlow, left: Iterable[StageTask], reuse: list[StageReuse]) -> None:
+    """Add to each stage the most tasks that may come to it from those that are to be done before."""
+    sampled, graph = sampled_stages(spec.stages), spec.graph
+    stuck = Counter((task.stage, flow.strands[task.strand].at) for task in left)
+    reached: dict[int, dict[int, int]] = {}  # stage -> item -> tasks
+    for (stage, at), n_strands in stuck.items():
+        n_here = n_strands
+        for later in sorted(graph.after[stage]):
+            if len(graph.scopes[later]) > len(graph.scopes[stage]):
+                reuse[later].is_open = True  # nobody knows how many parts there will be
+            if graph.scopes[later] and graph.scopes[later] == graph.scopes[stage]:
+                n_here = n_strands
+            else:
+                n_here = max(n_here, spec.stages[later].samples) if later in sampled else 1
+            most = reached.setdefault(later, {})
+            most[at] = max(most.get(at, 0), n_here)
+    for stage, most in reached.items():
+        reuse[stage].n_after = sum(most.values())

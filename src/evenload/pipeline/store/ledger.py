@@ -5,6 +5,10 @@
     ledger.fault_of(entry)                                 "" if its files are there, whole and unchanged
     ledger.keep([...])                                     returns when the disk has them
 
+    commits = GroupCommit(ledger, wake)                    while the run goes on: one wait for the disk serves
+    commits.put(results)                                   all that came since; returns at once
+    commits.taken()                                        those that the disk has by now, in their order
+
 An entry says what made it: the stage's identity, and a digest of each thing that it read. Whether that is
 still what would be computed is not decided here.
 """
@@ -12,10 +16,13 @@ still what would be computed is not decided here.
 import errno
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError
@@ -23,9 +30,7 @@ from evenload.events import json_text
 from evenload.executor.journal.journal import KEEP_HINT, OTHER_HINT, Journal
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_failure import ItemFailure
-
-if TYPE_CHECKING:
-    from evenload.pipeline.dispatch.item_flow import Strand
+from evenload.pipeline.dispatch.strand import StageTask, Strand
 
 FOLDER = "journal"
 _FINGERPRINT = {"results": "2"}  # each entry says what made it
@@ -102,7 +107,7 @@ class Ledger:
         """Whether it had nothing when it was opened."""
         return not self._known
 
-    def find(self, stage: str, strand: "Strand") -> LedgerEntry | None:
+    def find(self, stage: str, strand: Strand) -> LedgerEntry | None:
         """Return the result that an earlier run has kept last for this stage and item. Errors count too.
 
         Only entries from before the ledger was opened are looked up, so that nobody waits for a writer.
@@ -140,7 +145,7 @@ class Ledger:
                 return f"{relative} is not what was written"
         return ""
 
-    def keep(self, results: Iterable[tuple[str, "Strand", LedgerEntry]]) -> None:
+    def keep(self, results: Iterable[tuple[str, Strand, LedgerEntry]]) -> None:
         """Write results; returns when they are on disk. Raises EvenloadError if the disk is full."""
         self._journal.record_many(
             [(key_of(stage, strand), self._timed(entry).to_bytes()) for stage, strand, entry in results]
@@ -176,7 +181,77 @@ class Ledger:
         return replace(entry, files=files) if files else entry
 
 
-def key_of(stage: str, strand: "Strand") -> str:
+def key_of(stage: str, strand: Strand) -> str:
     """Return the key of a result: short, and valid whatever the item's id holds."""
     name = hashlib.blake2b(strand.item.id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{stage}/{strand.sample}/{name}"
+
+
+class StageResult(NamedTuple):
+    """A result of one stage for one item, on its way to disk."""
+
+    task: StageTask
+    stage: str
+    strand: Strand
+    kept: LedgerEntry
+
+
+class GroupCommit:
+    """A thread that writes results to disk together. ``pending``: results that are on their way, in the
+    order in which they were put.
+
+    ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says.
+    ``share`` is called there with each result that the disk has.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        wake: Callable[[], None],
+        share: Callable[[LedgerEntry], None] | None = None,
+    ):
+        self._ledger, self._wake, self._share = ledger, wake, share
+        self._todo: queue.SimpleQueue[StageResult] = queue.SimpleQueue()
+        self._there: queue.SimpleQueue[Sequence[StageResult]] = queue.SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, "evenload-commit")
+        self._fault: Exception | None = None
+        self.pending: deque[StageResult] = deque()
+
+    def put(self, results: Sequence[StageResult]) -> None:
+        self.pending += results
+        for result in results:
+            self._todo.put(result)
+        if results:
+            self._thread.submit(self._commit)
+
+    def taken(self) -> list[StageResult]:
+        """What is committed and was not taken yet."""
+        results: list[StageResult] = []
+        while not self._there.empty():
+            results += self._there.get()
+        for _ in results:
+            self.pending.popleft()
+        if self._fault is not None and not results:
+            raise self._fault
+        return results
+
+    def close(self) -> None:
+        """Returns when all that was put is committed, or cannot be."""
+        self._thread.shutdown()
+
+    def _commit(self) -> None:
+        """Write all that waits by now, of later calls, too."""
+        results = []
+        while not self._todo.empty():
+            results.append(self._todo.get())
+        if self._fault is not None or not results:
+            return
+        try:
+            self._ledger.keep((result.stage, result.strand, result.kept) for result in results)
+            self._there.put(results)
+        except Exception as error:
+            self._fault = error
+        self._wake()
+        if self._share is not None and self._fault is None:
+            for result in results:
+                self._share(result.kept)

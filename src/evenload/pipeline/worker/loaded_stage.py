@@ -24,8 +24,7 @@ from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, StageTask, 
 from evenload.pipeline.event_loop import LoopShare
 from evenload.pipeline.stage import StageOutput, StageSetup
 from evenload.pipeline.stage_runner import StageRunner
-from evenload.pipeline.worker.file_saver import FileSaver
-from evenload.pipeline.worker.piece_sender import PieceSender
+from evenload.pipeline.worker.file_saver import FileSaver, PieceSender
 
 
 class LoadedStage:
@@ -191,7 +190,7 @@ class LoadedStage:
             self._over.put(interim)  # before the outcome itself can be there
 
         def then(fault: Exception | None) -> None:
-            self._over.put(_after_saving(outcome, fault))
+            self._over.put(outcome if fault is None else outcome.failed(described_error(fault)))
 
         if isinstance(self._saver, PieceSender):
             assert outcome.task is not None
@@ -291,15 +290,6 @@ def _model_setup(setup: StageSetup) -> StageSetup:
     """Keep of a setup what the stage's constructor depends on; built-in stages take no seed from the job."""
     seed = 0 if setup.target.module.startswith("evenload.pipeline.stages.") else setup.seed
     return replace(setup, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
-
-
-def _after_saving(outcome: OrderOutcome, fault: Exception | None) -> OrderOutcome:
-    if fault is None:
-        return outcome
-    failed = OrderOutcome("failed", outcome.stage, outcome.task, error=described_error(fault))
-    failed.start_s, failed.stop_s, failed.peak_bytes = outcome.start_s, outcome.stop_s, outcome.peak_bytes
-    failed.waited_s, failed.cpu_s = outcome.waited_s, outcome.cpu_s
-    return failed
 
 
 def timed(

@@ -1,11 +1,12 @@
-"""Choose which models are parked in host memory while another one is on the device: pure arithmetic.
+"""Choose which models are parked in host memory while another one is on the device, and move their weights.
 
 A model that will be needed again is worth parking if bringing it back takes less time than loading it, and if
 it fits into the budget of host memory. The model that is needed next comes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 UPLOAD_BYTES_S = 10e9  # from pinned host memory to a device, at the least
 SHARE = 0.5  # of free host memory, for parked models
@@ -68,3 +69,63 @@ def stages_to_park(
             budget_bytes -= model.n_bytes
             free_bytes -= more_bytes
     return tuple(parked)
+
+
+class HostCopy:
+    """A copy of a stage's weights in pinned host memory, made when it is first needed and kept from then on.
+
+    The weights are those of the modules among the stage's attributes and in its pipelines' components. They
+    do not change: later only the device's copy is freed. On the CPU they stay where they are.
+    """
+
+    def __init__(self, stage: Any):
+        self._modules = list(modules_of(stage))
+        self._homes: list[tuple[Any, Any, Any]] = []  # tensor, where it belongs, its copy in host memory
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all weights, wherever they are."""
+        return sum(tensor.nbytes for tensor in self._tensors())
+
+    def park(self) -> bool:
+        """Move the weights off the device; returns False if there is nothing to move."""
+        import torch
+
+        if not self._homes:
+            for tensor in self._tensors():
+                if tensor.device.type != "cpu":
+                    copy = torch.empty_like(tensor, device="cpu", pin_memory=torch.cuda.is_available())
+                    self._homes.append((tensor, tensor.device, copy.copy_(tensor)))
+        for tensor, _, copy in self._homes:
+            tensor.data = copy
+        return bool(self._homes)
+
+    def unpark(self) -> None:
+        """Bring the weights back to where they were."""
+        for tensor, device, copy in self._homes:
+            tensor.data = copy.to(device, non_blocking=True)
+
+    def _tensors(self) -> Iterator[Any]:
+        seen: set[int] = set()
+        for module in self._modules:
+            for tensor in (*module.parameters(), *module.buffers()):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield tensor
+
+
+def modules_of(stage: Any) -> Iterator[Any]:
+    """Yield the torch modules among the attributes of ``stage`` and in the components of its pipelines."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    seen: set[int] = set()
+    for value in list(vars(stage).values()) if hasattr(stage, "__dict__") else []:
+        components = getattr(value, "components", None)
+        found = components.values() if isinstance(components, dict) else [value]
+        for one in found:
+            if isinstance(one, torch.nn.Module) and id(one) not in seen:
+                seen.add(id(one))
+                yield one

@@ -31,11 +31,9 @@ from evenload.pipeline.dispatch.worker_protocol import (
 )
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage_runner import StageRunner, is_final, pause_s
-from evenload.pipeline.worker.file_saver import FileSaver
-from evenload.pipeline.worker.host_memory import HostCopy
+from evenload.pipeline.worker.file_saver import FileSaver, PieceSender
 from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed
-from evenload.pipeline.worker.parking import ParkableModel, stages_to_park, unpark_s
-from evenload.pipeline.worker.piece_sender import PieceSender
+from evenload.pipeline.worker.parking import HostCopy, ParkableModel, stages_to_park, unpark_s
 from evenload.pipeline.worker.site import Site
 
 WORTH_COLLECTING_BYTES = 2 << 30  # if stages took less, a collection costs more than what it frees

@@ -13,7 +13,7 @@ from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, estimate_speeds, find_drift
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.run.snapshot import described, state_of_run, tasks_left, timings_of
+from evenload.pipeline.run.replanner import described, state_of_run, tasks_left, timings_of
 from evenload.pipeline.stage import Item
 
 NAMES = ("edit", "score")

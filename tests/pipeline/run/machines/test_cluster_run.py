@@ -15,7 +15,7 @@ from evenload.events import Note, Span
 from evenload.executor import Ray
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.worker_protocol import Order
-from evenload.pipeline.run.machines.site_visits import SiteVisits
+from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.worker.site import ScratchFolder
 
 STAGES = """
@@ -91,9 +91,9 @@ def no_scratch() -> Iterator[None]:
 @pytest.fixture
 def far_west(monkeypatch: pytest.MonkeyPatch, no_scratch: None) -> None:
     """Workers of other nodes are asked for folders that are there by name only, as another machine's are."""
-    greeting = SiteVisits.greeting
+    greeting = RemoteWorkers.greeting
 
-    def of_elsewhere(visits: SiteVisits, worker: Any) -> Order:
+    def of_elsewhere(visits: RemoteWorkers, worker: Any) -> Order:
         order = greeting(visits, worker)
         if not worker.device.node:
             return order
@@ -101,7 +101,7 @@ def far_west(monkeypatch: pytest.MonkeyPatch, no_scratch: None) -> None:
         files = tuple(given._replace(mark="another") for given in order.check.job_files)
         return order._replace(check=replace(order.check, token="another", job_files=files))
 
-    monkeypatch.setattr(SiteVisits, "greeting", of_elsewhere)
+    monkeypatch.setattr(RemoteWorkers, "greeting", of_elsewhere)
 
 
 class Watch:
@@ -273,15 +273,15 @@ def test_what_a_machine_lacks_is_named_and_others_do_it(
     ray_head: Any, machines: Any, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gate").touch()
-    greeting = SiteVisits.greeting
+    greeting = RemoteWorkers.greeting
 
-    def asks_for_more(visits: SiteVisits, worker: Any) -> Order:
+    def asks_for_more(visits: RemoteWorkers, worker: Any) -> Order:
         order = greeting(visits, worker)
         assert order.check is not None
         paths = {0: ("/nowhere/weights.pt",)} if worker.device.node else {}
         return order._replace(check=replace(order.check, paths=paths))
 
-    monkeypatch.setattr(SiteVisits, "greeting", asks_for_more)
+    monkeypatch.setattr(RemoteWorkers, "greeting", asks_for_more)
     machines.join("west")
     watch = Watch("", lambda: None)
     result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])

@@ -15,8 +15,8 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.run.machines.fetched_files import FetchedFiles
 from evenload.pipeline.store.full_disk import says_full
-from evenload.pipeline.worker import piece_sender
-from evenload.pipeline.worker.piece_sender import PieceSender
+from evenload.pipeline.worker import file_saver
+from evenload.pipeline.worker.file_saver import PieceSender
 
 TASK = StageTask(0, 3)
 CONTENTS = {"drawn": b"a picture" * 7, "text": b""}
@@ -45,8 +45,8 @@ def pieces_of(task: StageTask, contents: dict[str, bytes]) -> list[FilePiece]:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piece_sender, "PIECE_BYTES", 10)
-    monkeypatch.setattr(piece_sender, "ANSWER_BYTES", 25)
+    monkeypatch.setattr(file_saver, "PIECE_BYTES", 10)
+    monkeypatch.setattr(file_saver, "ANSWER_BYTES", 25)
 
 
 def ended(fetched: FetchedFiles, until: Callable[..., None]) -> OrderOutcome:
@@ -145,8 +145,8 @@ def test_what_a_lost_worker_had_sent_is_dropped(tmp_path: Path, small_pieces: No
 @given(st.lists(st.binary(max_size=60), max_size=5), st.integers(1, 70), st.integers(1, 100))
 def test_a_sender_sends_each_byte_once(contents: list[bytes], piece_bytes: int, answer_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(piece_sender, "PIECE_BYTES", piece_bytes)
-        patch.setattr(piece_sender, "ANSWER_BYTES", answer_bytes)
+        patch.setattr(file_saver, "PIECE_BYTES", piece_bytes)
+        patch.setattr(file_saver, "ANSWER_BYTES", answer_bytes)
         named = {str(at): content for at, content in enumerate(contents)}
         came: dict[str, bytes] = {}
         for piece in pieces_of(TASK, named):

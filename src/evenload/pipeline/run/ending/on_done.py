@@ -4,7 +4,6 @@ What goes wrong here is said, and changes neither the results nor the exit code:
 """
 
 import http.client
-import json
 import os
 import random
 import signal
@@ -23,7 +22,7 @@ from evenload.events import json_text
 from evenload.pipeline.dispatch.results import PipelineResult
 from evenload.pipeline.job.spec_settings import OnDoneSection, fault_of_address
 from evenload.pipeline.stages.model_servers import BUSY
-from evenload.pipeline.stages.server_pace import pause_s
+from evenload.pipeline.stages.server_pace import pause_s, seconds_of
 
 MOST_SENT_BYTES = 256 << 10
 MOST_SAID_BYTES = 2000
@@ -125,7 +124,7 @@ def _post(section: OnDoneSection, body: bytes, sleep: Callable[[float], None]) -
         except urllib.error.HTTPError as error:
             with error:
                 why, is_busy = f"answered {error.code}", error.code in BUSY or error.code >= 500
-            wanted_s = _seconds(error.headers.get("Retry-After"))
+            wanted_s = seconds_of(error.headers.get("Retry-After"))
             if not is_busy:
                 break
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -133,13 +132,6 @@ def _post(section: OnDoneSection, body: bytes, sleep: Callable[[float], None]) -
         if attempt < section.retries:
             sleep(pause_s(attempt, wanted_s, random.random()))
     return [f"on_done: {urlsplit(url).hostname} {why}, and was not told"]
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return max(0.0, float(json.loads(text))) if text else None
-    except (ValueError, TypeError):  # a date
-        return None
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -16,8 +16,7 @@ from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import HINT
 from evenload.pipeline.store.run_folder import RunFolder
-from evenload.pipeline.store.upload_record import Destination, last_destination
-from evenload.pipeline.store.uploads import SendLimits, UploadOutcome, Uploads
+from evenload.pipeline.store.uploads import Destination, SendLimits, UploadOutcome, Uploads, last_destination
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec_settings import UploadSection

@@ -168,11 +168,9 @@ class FetchedFiles:
             for arrived in files.values():
                 with contextlib.suppress(OSError):  # then the end of the run removes it, or the next one
                     arrived.partial.unlink(missing_ok=True)
-            failed = OrderOutcome("failed", outcome.stage, outcome.task)
             said = UNWRITABLE if is_unwritable(error) else "the result could not be fetched"
-            failed.error = (type(error).__name__, f"{said}: {reason_of(error, with_path=True)}", "")
-            failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
-            outcome = failed
+            text = f"{said}: {reason_of(error, with_path=True)}"
+            outcome = outcome.failed((type(error).__name__, text, ""))
         self._done.put((worker, mark, outcome))
         self._wake()
 

@@ -1,12 +1,12 @@
 """The devices of a run, on this machine or on those of a cluster, and the memory that is free there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload.devices import DevicePool
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, NoUsableDevice, quoted
 from evenload.executor.backends import Backend, BackendSettings, Machines, WorkerOptions, make_backend
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
@@ -31,6 +31,7 @@ class RunFleet:
     follows  take in what ``use`` means of machines that join while the run is under way
     imports  what its stages will import that takes long; done once for all workers, where they are forked
     pool     the devices, from ``__enter__`` on
+    machines  the backend, if its workers may be on other machines than this program
     """
 
     pool: DevicePool
@@ -47,8 +48,7 @@ class RunFleet:
         self._settings = backend
         self._options = WorkerOptions(imports=(STAGE_HOST, *imports))
         self._backend: Backend | None = None
-        self._machines: Machines | None = None
-        self._reached: Backend | None = None  # while it is another's to close
+        self.machines: Machines | None = None
 
     def __enter__(self) -> Self:
         """Ask for the devices. Raises what making the backend and selecting devices raise."""
@@ -57,7 +57,7 @@ class RunFleet:
             if self.follows:
                 check_follow(self.use, self._backend)
             if isinstance(self._backend, Machines):
-                self._machines = self._reached = self._backend
+                self.machines = self._backend
             self.pool = self._backend.devices(self.use)
         except BaseException:
             self._close()
@@ -67,6 +67,22 @@ class RunFleet:
     def __exit__(self, *_: object) -> None:
         self._close()
         self.pool.close()
+
+    @property
+    def may_use_cpu(self) -> bool:
+        """Whether somebody named the CPU, or gave the devices one by one."""
+        return not isinstance(self.use, str | int) or "cpu" in str(self.use)
+
+    def refuse_cpu(self, stages: "Iterable[StageSpec]") -> None:
+        """Raise NoUsableDevice if stages that ship with a model would run on the CPU, for hours."""
+        kinds = ((stage.name, BUILTIN_STAGES.get(stage.kind or "")) for stage in stages)
+        slow = [name for name, known in kinds if known is not None and known.needs_model]
+        if slow and not self.may_use_cpu and all(device.kind == "cpu" for device in self.pool):
+            said = f"{', '.join(slow)} landed on the CPU (devices {quoted(self.use)})"
+            raise NoUsableDevice(
+                f"{said}, where their models take hours",
+                hint="say so if it is meant: --devices cpu; `evenload doctor` says why no GPU was found",
+            )
 
     def expect_workers(self) -> None:
         """Begin what takes long before the first worker can start: it goes on beside what is done here."""
@@ -90,24 +106,19 @@ class RunFleet:
         assert backend is not None
         return backend
 
-    @property
-    def machines(self) -> Machines | None:
-        """The backend, if its workers may be on other machines than this program."""
-        return self._machines
-
     def find(self, spec: str) -> DevicePool:
         """Select devices that may take part, too, also while the run is under way; from any thread."""
-        return DevicePool.find(spec) if self._reached is None else self._reached.devices(spec)
+        return DevicePool.find(spec) if self.machines is None else self.machines.devices(spec)
 
     def free_bytes(self, pool: DevicePool | None = None) -> dict[str, int]:
         """Return the free memory of devices by id, as their own machines say it; {} if all are here.
 
         CPU slots have equal parts of their machine's memory.
         """
-        if self._machines is None:
+        if self.machines is None:
             return {}
         devices = tuple(self.pool if pool is None else pool)
-        free = self._machines.free_memory()
+        free = self.machines.free_memory()
         n_slots = Counter(device.node for device in devices if device.family == "cpu")
         found = {}
         for device in devices:
@@ -122,10 +133,11 @@ class RunFleet:
 
         Of several machines as much as leaves each device the share that those of the scarcest one have.
         """
-        if self._machines is None:
+        if self.machines is None:
             return free_host_bytes()
-        n_devices = Counter(device.node for device in self.pool)
-        return _even_bytes(self._machines.free_memory().machines, n_devices)
+        n_devices, free = Counter(device.node for device in self.pool), self.machines.free_memory().machines
+        shares = [free[machine] / n for machine, n in n_devices.items() if machine in free]
+        return int(min(shares) * sum(n_devices.values())) if shares else None
 
     def _close(self) -> None:
         backend, self._backend = self._backend, None
@@ -133,11 +145,6 @@ class RunFleet:
             self.kept.give_back()
         elif backend is not None:
             backend.close(0.0)
-
-
-def _even_bytes(free: Mapping[str, int], n_devices: Mapping[str, int]) -> int | None:
-    shares = [free[machine] / n for machine, n in n_devices.items() if machine in free]
-    return int(min(shares) * sum(n_devices.values())) if shares else None
 
 
 def backend_of(
