@@ -120,7 +120,7 @@ def peak_bytes(bench: Bench, runs: Any, stage: Any, work: Callable[[], Any]) -> 
     """Bytes of weights and of what lives at once in ``work``: by torch's allocator, on a CPU by counting."""
     import torch
 
-    from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
+    from evenload.pipeline.planning.estimates.trace_activation import peak_tensor_bytes
 
     if not bench.part.pretend:
         torch.cuda.reset_peak_memory_stats()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.job.inputs import Items
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
-    from evenload.pipeline.planning.search.plan_search import Watch
+    from evenload.pipeline.planning.planner import Watch
     from evenload.pipeline.reuse.decision import StageReuse
     from evenload.pipeline.run.ending.read_run import RunCounter
     from evenload.pipeline.run.machines.fleet import RunFleet

@@ -13,7 +13,7 @@ from evenload.pipeline.pipeline import Pipeline
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import ItemFlow
     from evenload.pipeline.job.spec import JobSpec
-    from evenload.pipeline.planning.search.plan_search import Watch
+    from evenload.pipeline.planning.planner import Watch
     from evenload.pipeline.reuse.decision import StageReuse
     from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.stage import Item

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from evenload.cli import cli
 from evenload.cli.pipeline.planning_progress import PlanningProgress
-from evenload.pipeline.planning.planner import make_plan
-from evenload.pipeline.planning.search.plan_search import SearchState
+from evenload.pipeline.planning.planner import SearchState, make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 REAL = Path(__file__).parents[3] / "examples/edit-and-score/real.yaml"

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.planning.itemwise_simulation import simulate_items
 
+from evenload.pipeline.planning import planner
 from evenload.pipeline.planning.candidates import generate_candidates
-from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.planning.least_time import least_time
-from evenload.pipeline.planning.planner import make_plan
-from evenload.pipeline.planning.search import plan_search
-from evenload.pipeline.planning.search.plan_search import coarsen, refine
+from evenload.pipeline.planning.placement_options import best_layouts
+from evenload.pipeline.planning.planner import coarsen, make_plan, refine
 from evenload.pipeline.planning.simulate_plan import simulate_phases
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
@@ -89,7 +88,7 @@ def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
     if not all(best_layouts(stage, problem) for stage in problem.stages):
         return
     # As coarse a problem of fewer tasks, which takes a fifth of the time.
-    with patch.multiple(plan_search, FEWEST_TASKS=300, ROUNDS=8):
+    with patch.multiple(planner, FEWEST_TASKS=300, ROUNDS=8):
         check_a_coarse_plan(replace(problem, n_items=problem.n_items * 200))
 
 

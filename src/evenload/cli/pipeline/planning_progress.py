@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from evenload._plain_text import seconds_text
 
 if TYPE_CHECKING:
-    from evenload.pipeline.planning.search.plan_search import SearchState
+    from evenload.pipeline.planning.planner import SearchState
 
 QUIET_S = 2.0  # before anything is shown
 

@@ -15,8 +15,7 @@ from evenload.errors import ConfigError
 from evenload.pipeline.plan import CandidateResult, Plan
 from evenload.pipeline.planning.job_problem import JobProblem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
-from evenload.pipeline.planning.planner import MODES, make_plan
-from evenload.pipeline.planning.search.plan_search import Watch
+from evenload.pipeline.planning.planner import MODES, Watch, make_plan
 from evenload.report.costs import cost_of
 
 if TYPE_CHECKING:

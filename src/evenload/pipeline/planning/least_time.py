@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from evenload.pipeline.planning.placement_options import ALIKE, device_options
-from evenload.pipeline.planning.shares.work_shares import Way, share_work
+from evenload.pipeline.planning.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 _ROUNDING = 1e-9

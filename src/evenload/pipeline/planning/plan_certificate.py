@@ -17,8 +17,7 @@ from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan, TimelineSlice, Unit
 from evenload.pipeline.planning.least_time import task_prices, task_rates
 from evenload.pipeline.planning.placement_options import PlacementOption, option_named
-from evenload.pipeline.planning.simulate_plan import SimulatedPlan, simulate_phases
-from evenload.pipeline.planning.simulation.workers import CandidateUnit
+from evenload.pipeline.planning.simulate_plan import CandidateUnit, SimulatedPlan, simulate_phases
 from evenload.pipeline.problem import Problem
 
 MOST_TASKS = 150_000

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
-from evenload.pipeline.planning.estimates.trace_activation import trace_activation_bytes
+from evenload.pipeline.planning.estimates.trace_activation import peak_tensor_bytes, trace_activation_bytes
 from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 from evenload.pipeline.stages import tiny
 

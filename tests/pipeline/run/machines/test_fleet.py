@@ -19,7 +19,7 @@ from evenload.executor.backends.ray.cluster import _signals_kept
 from evenload.pipeline.job.job_file import parse_spec
 from evenload.pipeline.job.spec import BackendSection
 from evenload.pipeline.planning.job_plan import pool_devices
-from evenload.pipeline.planning.layouts import best_layouts
+from evenload.pipeline.planning.placement_options import best_layouts
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 from evenload.pipeline.run.machines.fleet import RunFleet, backend_of
 

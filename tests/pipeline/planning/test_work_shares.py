@@ -5,7 +5,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.pipeline.planning.shares.work_shares import Way, share_work
+from evenload.pipeline.planning.work_shares import Way, share_work
 
 
 @st.composite

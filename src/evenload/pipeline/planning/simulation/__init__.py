@@ -1,1 +1,0 @@
-"""A simulated run of a plan: what it takes, in which workers that are alike go in step."""
