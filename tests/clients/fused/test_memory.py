@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from evenload.clients import SGD, Recipe
-from evenload.clients.fused.memory import bytes_per_client, most_clients
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.tune.step_work import bytes_per_client, most_clients
 
 
 def test_memory_is_counted_per_client_and_limits_the_chunk():

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from evenload.clients import SGD, Recipe, train
+from evenload.clients.spread.dispatch_clients import gpu_of, why_no_streams
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.spread.streams import gpu_of, why_no_streams
 from evenload.clients.values.strategy import Strategy, n_workers
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, epochs=2, metrics=("accuracy",))

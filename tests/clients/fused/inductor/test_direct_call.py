@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from evenload.clients.fused.inductor import direct_call
-from evenload.clients.fused.inductor.direct_call import compile_directly
+from evenload.clients.fused.inductor.compiling import compile_directly
 
 
 def doubled(t):

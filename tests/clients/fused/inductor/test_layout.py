@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.clients.fused.inductor.layout import ALIGNMENT, laid_out
+from evenload.clients.fused.inductor.replay import ALIGNMENT, laid_out
 
 BUFFERS = st.integers(0, 7)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from evenload.clients.fused.inductor.narrow_products import turn_narrow
+from evenload.clients.fused.inductor.rewrite import turn_narrow
 
 
 def flattened(a, b):

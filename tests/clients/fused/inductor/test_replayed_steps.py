@@ -13,11 +13,10 @@ from evenload.clients import SGD, Recipe
 from evenload.clients.fused import compiled
 from evenload.clients.fused.compiled import run_steps
 from evenload.clients.fused.inductor import replay
-from evenload.clients.fused.inductor import replayed_steps as made
-from evenload.clients.fused.inductor.direct_call import DirectCall
+from evenload.clients.fused.inductor import replay as made
+from evenload.clients.fused.inductor.compiling import DirectCall
 from evenload.clients.fused.inductor.recording import Product, record
-from evenload.clients.fused.inductor.replay import make_replay
-from evenload.clients.fused.inductor.replayed_steps import replayed_steps
+from evenload.clients.fused.inductor.replay import make_replay, replayed_steps
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm, StepInputs
 
 pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
@@ -65,8 +64,7 @@ def stacked():
 
 @pytest.fixture(scope="module")
 def step(compiler, stacked):
-    draws, x, y, w, scalars = inputs()
-    return compiled.compile_step(stacked.traced, made_clients(), draws[0], x[0], y[0], w[0], scalars[0])
+    return compiled.compile_step(stacked.traced, made_clients(), StepInputs(*inputs()).first())
 
 
 def test_this_torch_has_an_inner_function(step):

@@ -17,9 +17,9 @@ MOST_TURNS = (
 
 def unlocked_kernels():
     """Torch's compiler with it is two seconds, in each process of the runner that reads this file."""
-    from evenload.clients.fused.inductor import unlocked_kernels
+    from evenload.clients.fused.inductor import compiling
 
-    return unlocked_kernels.unlocked_kernels()
+    return compiling.unlocked_kernels()
 
 
 def compiled(fn, *example):

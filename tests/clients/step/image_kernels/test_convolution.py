@@ -10,7 +10,7 @@ from evenload.clients.fused.rules import with_rules
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.convolution import is_plain
 from evenload.clients.step.image_kernels import layout
-from evenload.clients.step.image_kernels.convolution import KernelConvolution
+from evenload.clients.step.image_kernels.operations import KernelConvolution
 
 pytest.importorskip("llvmlite")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 from evenload.clients.step.dropout import kept_of, uniform_of
-from evenload.clients.step.image_kernels.keyed_dropout import kept
+from evenload.clients.step.image_kernels.operations import kept
 
 pytest.importorskip("llvmlite")
 
