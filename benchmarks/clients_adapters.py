@@ -19,9 +19,8 @@ from record import record
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from evenload.clients import SGD, LoRA, Recipe, Trainer
-from evenload.clients.lora.form import with_adapters
-from evenload.clients.lora.training import _start
-from evenload.clients.values.options import TrainOptions
+from evenload.clients.lora import _start, with_adapters
+from evenload.clients.values.task import TrainOptions
 
 STEPS, BATCH, WORDS = 2, 4, 256
 

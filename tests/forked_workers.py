@@ -69,7 +69,7 @@ def start_servers_anew() -> None:
 @pytest.fixture(scope="module")
 def forked_servers() -> Iterator[None]:
     """Fork servers of executors are forked from that process, too: for workers that import torch and more."""
-    if ADDRESS in os.environ:
+    if fork_server is not None and ADDRESS in os.environ:
         vars(fork_server)["subprocess"] = Starter(os.environ[ADDRESS])
     yield
     start_servers_anew()

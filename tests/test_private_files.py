@@ -310,7 +310,7 @@ def test_the_caches(plant, thing, tmp_path, monkeypatch):
     plant(store.cache_directory() / "k-key.o")
     with suppress(ConfigError, OSError):
         assert store.kept("k", "key", lambda: b"code") == (b"code", False)
-    from evenload.clients.tune.tuning_cache import TuningCache
+    from evenload.clients.tune.strategy_selector import TuningCache
 
     tuning = TuningCache.__new__(TuningCache)
     tuning._path = plant(tmp_path / "tuning.json")

@@ -55,7 +55,7 @@ class Adapters:
     def __init__(self, part: Part, model: Any, n: int) -> None:
         import torch
 
-        from evenload.clients.lora.training import _start
+        from evenload.clients.lora import _start
 
         self.part, self.model, self.n = part, model, n
         self.own = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -102,7 +102,7 @@ class FusedAdapters:
     def __init__(self, adapters: Adapters, objective: Callable[..., Any]) -> None:
         import torch
 
-        from evenload.clients.step.fuse import StackedClients, StackedStep
+        from evenload.clients.step.fuse import StackedClients, StackedStep, StepArguments
 
         model, n, place = adapters.model, adapters.n, adapters.part.device
         self._starts = {name: torch.stack([s[name] for s in adapters.starts]) for name in adapters.own}
@@ -113,7 +113,7 @@ class FusedAdapters:
         params = {name: t.clone() for name, t in self._starts.items()}
         self._clients = StackedClients(params, {}, {}, frozen, {}, {}, alive)
         dtype = next(iter(params.values())).dtype
-        self._inputs = (
+        self._inputs = StepArguments(
             torch.zeros(n, dtype=torch.int64, device=place), {"ids": adapters.ids},
             torch.zeros(n, ROWS, 0, device=place),
             torch.full((n, ROWS), 1 / ROWS, dtype=dtype, device=place),
@@ -127,11 +127,11 @@ class FusedAdapters:
     def train(self) -> None:
         self.restart()
         for _ in range(STEPS):
-            self._step(self._clients, *self._inputs)
+            self._step(self._clients, self._inputs)
 
     def traced(self) -> None:
         """One step without branches on numbers, as a graph holds it."""
-        self._step.traced(self._clients, *self._inputs)
+        self._step.traced(self._clients, self._inputs)
 
     def ended(self) -> list[dict[str, Any]]:
         params = self._clients.params
@@ -162,7 +162,7 @@ def step_of(
 
     from evenload.clients import SGD, Recipe
     from evenload.clients.load.datasets import as_rows
-    from evenload.clients.lora.form import with_adapters
+    from evenload.clients.lora import with_adapters
     from evenload.clients.step.fuse import StepForm
     from evenload.clients.step.model_traits import find_traits
     from evenload.clients.values.batches import plan_batches
@@ -280,7 +280,7 @@ def measure(part: Part) -> None:
 
     if not part.pretend and not torch.cuda.is_available():
         raise NotHere("torch finds no CUDA GPU")
-    from evenload.clients.lora.form import with_adapters
+    from evenload.clients.lora import with_adapters
 
     torch.set_num_threads(1)
     sizes, dtype = (TINY, torch.float32) if part.pretend else (BILLION, torch.bfloat16)

@@ -24,25 +24,25 @@ class GraphedSteps:
         self._part, self._inner = part, inner
         self.why_not: Callable[[], str | None] = why_not_compiled if inner else lambda: None
 
-    def __call__(self, traced: Any, clients: Any, draw: Any, x: Any, y: Any, w: Any, s: Any) -> Any:
+    def __call__(self, traced: Any, clients: Any, given: Any) -> Any:
         import torch
         from torch.utils._pytree import tree_map
 
-        from evenload.clients.step.fuse import StackedClients, StepOutput
+        from evenload.clients.step.fuse import StackedClients, StepArguments, StepOutput
 
-        step = traced if self._inner is None else self._inner(traced, clients, draw, x, y, w, s)
+        step = traced if self._inner is None else self._inner(traced, clients, given)
         held = StackedClients(*tree_map(torch.clone, clients.tables()))
-        inputs, scalars = [t.clone() for t in (draw, x, y, w)], {name: t.clone() for name, t in s.items()}
+        inputs, scalars = [t.clone() for t in given.batch], {n: t.clone() for n, t in given.s.items()}
         made: dict[str, Any] = {}
 
         def call() -> None:
-            made["out"] = step(held, *inputs, scalars)
+            made["out"] = step(held, StepArguments(*inputs, scalars))
 
         replay = graph_of(self._part, call)
         into = [*held.flat(), *inputs, *scalars.values()]
 
-        def run(clients: Any, draw: Any, x: Any, y: Any, w: Any, s: Any) -> Any:
-            torch._foreach_copy_(into, [*clients.flat(), draw, x, y, w, *s.values()])
+        def run(clients: Any, given: Any) -> Any:
+            torch._foreach_copy_(into, [*clients.flat(), *given.batch, *given.s.values()])
             replay()
             torch._foreach_copy_([*clients.changing(), clients.alive], [*held.changing(), held.alive])
             out = made["out"]

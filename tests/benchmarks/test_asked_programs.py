@@ -88,7 +88,7 @@ json.dump(found, sys.stdout)
 
 
 def test_a_level_reaches_the_libraries_that_choose_kernels_themselves(levels):
-    """The oracle is what each library says that it chose; oneDNN's LSTM tells in test_forward.py."""
+    """The oracle is what each library says that it chose; oneDNN's LSTM tells in test_objective.py."""
     if "x86-64-v3" not in BASELINES_HERE:
         pytest.skip("this processor has no AVX2, or is no x86-64")
     own = levels.environment_of("x86-64-v3")

@@ -20,6 +20,11 @@ def compiler():
         pytest.skip(missing)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_have_torch(forked_servers):
+    """Workers of executors do not import it anew, for seconds; how they start is tested elsewhere."""
+
+
 @pytest.fixture(autouse=True)
 def one_intra_op_thread():
     """The machine that runs the tests shares its cores; small steps are faster on one thread."""

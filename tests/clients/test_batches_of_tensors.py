@@ -122,7 +122,7 @@ def test_batches_travel_to_processes():
         )
         ((there,), _) = worker(pickle.loads(pickle.dumps([sent_task(task, sent_recipe(recipe))])))
         here = ClientWorker(net).train_one(task)
-        assert difference(here.state, received(*there).state) == 0
+        assert difference(here.state, received(there).state) == 0
 
 
 def test_one_number_for_a_batch_is_fused_where_batches_are_full():

@@ -25,7 +25,7 @@ OPTIMIZERS = {
     "adam": Adam(lr=1e-3, eps=1e-4, weight_decay=1e-2),
     "adamw": AdamW(lr=1e-3, eps=1e-4),
 }
-STEPS = {"batch_size": 8, "steps": 10}
+STEPS = {"batch_size": 8, "steps": 6}
 COVERED = (
     [(m, "nesterov") for m in models.MODELS]
     + [("mlp", o) for o in OPTIMIZERS if o != "nesterov"]

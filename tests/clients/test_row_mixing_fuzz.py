@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from examples_count import ALL
 from torch import nn
 
 from evenload.clients import SGD, ParameterGroups, RAdam, Recipe, RMSprop, train
@@ -98,6 +99,7 @@ LAYERS = {
     "heads over rows": lambda m, h: h + m.heads(h[:, :1], h[:, :1], h[:, :1])[0],
     "squeezed": lambda m, h: h + m.line(h)[:, :1].squeeze().reshape(-1, 1),
 }
+LONG = 10_000 if ALL else 300  # rounds: fewer repay measuring, and no compilation, which takes seconds
 OPTIMIZERS = (
     *[SGD(0.05), SGD(0.05, momentum=0.9)] * 2,
     RMSprop(0.01, momentum=0.5, eps=1e-3),
@@ -143,7 +145,7 @@ def a_program(seed):
         batch_size=batch,
         epochs=epochs,
     )
-    strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", 10_000)])
+    strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", LONG)])
     serial = train(net, data, recipe, strategy="serial", on_error="return", seed=seed)
     ours = train(net, data, recipe, strategy=strategy, rounds=rounds, on_error="return", seed=seed)
     what = f"seed {seed}: {layers}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
@@ -178,7 +180,7 @@ def a_branching_program(seed):
     loss = draw.choice(["plain", "plain", "of five and more", "of three"])
     recipe = Recipe(optimizer=SGD(0.05), loss=LOSSES[loss], batch_size=batch)
     serial = train(net, data, recipe, strategy="serial", seed=seed)
-    strategy, rounds = draw.choice([("fused:4", 1), ("auto", 1), ("auto", 10_000)])
+    strategy, rounds = draw.choice([("fused:4", 1), ("auto", 1), ("auto", LONG)])
     ours = train(net, data, recipe, strategy=strategy, rounds=rounds, seed=seed)
     what = f"seed {seed}: asked {asked}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
     return max(difference(a.state, b.state) for a, b in zip(serial, ours, strict=True)), what

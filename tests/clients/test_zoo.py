@@ -20,14 +20,14 @@ from evenload.clients.algorithms import FedBuff
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the old weight_norm
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1200)
 def test_each_idiom_is_the_plain_loops_or_refused_and_the_page_says_which():
     page, unequal = zoo.page()
     assert not unequal
     assert page == zoo.PAGE.read_text(), "PYTHONPATH=tests python tests/clients/zoo.py makes the page anew"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_combinations_of_idioms_are_the_plain_loops_or_refused(data):

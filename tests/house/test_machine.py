@@ -14,7 +14,7 @@ import pytest
 from parsed_sources import TESTS, text_of, tree_of
 
 ANYWHERE: dict[str, dict[str, str]] = {
-    "clients/step/test_forward.py": {
+    "clients/step/test_objective.py": {
         "test_bfloat16_is_bfloat16_and_close_to_serial": "linear layers: torch has them for every CPU",
         "test_what_a_custom_step_would_ignore_is_refused": "refused before anything is computed",
         "test_looped_convolutions_are_bfloat16_where_torchs_are": "torch falls back to plain convolutions",

@@ -49,7 +49,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "kill_the_server": "a task, until its thread has looked",
     },
     # tasks that wait in a worker for a file, or in a thread for what the test does next
-    "clients/fused/inductor/test_unlocked_kernels.py": {"count": "a thread that takes turns"},
+    "clients/fused/inductor/test_compiling.py": {"count": "a thread that takes turns"},
     "executor/journal/test_journal.py": {"slow": "a slow disk"},
     "executor/loop/test_results.py": {
         "wait_for": "a task that waits for a file",

@@ -13,8 +13,8 @@ from training_world import BATCH, SEED, N, Net
 
 import evenload
 from evenload.errors import ConfigError
-from evenload.training.hidden_waits import HiddenWaits
 from evenload.training.passes.model_checks import watch
+from evenload.training.passes.step_clock import HiddenWaits
 
 RIGHT, EQUAL = (3, 9), (6, 6)
 SEEN = [

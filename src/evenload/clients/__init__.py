@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from evenload.clients.algorithms.cohort import Cohort
     from evenload.clients.evaluation import evaluate, evaluate_each
     from evenload.clients.federation import FederatedResult, federate
-    from evenload.clients.lora.files import save_adapter
-    from evenload.clients.lora.form import LoRA
-    from evenload.clients.lora.training import Adapter, AdaptersResult, adapters
+    from evenload.clients.lora import Adapter, AdaptersResult, LoRA, adapters, save_adapter
     from evenload.clients.sweeps.cross_validation import CrossValidation, cross_validate
     from evenload.clients.sweeps.ensemble import Ensemble, ensemble
     from evenload.clients.sweeps.sweep import SweepResult, TrialResult, sweep
@@ -36,18 +34,24 @@ if TYPE_CHECKING:
     from evenload.clients.values.optimizer import SGD, Adam, AdamW
     from evenload.clients.values.own_optimizer import OwnOptimizer, TorchOptimizer
     from evenload.clients.values.parameter_groups import ParameterGroups
-    from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
+    from evenload.clients.values.recipe import (
+        Constant,
+        Cosine,
+        CrossEntropy,
+        EarlyStop,
+        Exponential,
+        Recipe,
+        StepDecay,
+        TorchSchedule,
+    )
     from evenload.clients.values.result import ClientResult, TrainResult
-    from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay, TorchSchedule
     from evenload.clients.values.strategy import Strategy
 
 _HOMES = {
     "algorithms.cohort": "Cohort",
     "evaluation": "evaluate evaluate_each",
     "federation": "federate FederatedResult",
-    "lora.files": "save_adapter",
-    "lora.form": "LoRA",
-    "lora.training": "Adapter adapters AdaptersResult",
+    "lora": "Adapter adapters AdaptersResult LoRA save_adapter",
     "sweeps.cross_validation": "cross_validate CrossValidation",
     "sweeps.ensemble": "Ensemble ensemble",
     "sweeps.sweep": "sweep SweepResult TrialResult",
@@ -59,9 +63,8 @@ _HOMES = {
     "values.optimizer": "Adam AdamW SGD",
     "values.own_optimizer": "OwnOptimizer TorchOptimizer",
     "values.parameter_groups": "ParameterGroups",
-    "values.recipe": "CrossEntropy EarlyStop Recipe",
+    "values.recipe": "Constant Cosine CrossEntropy EarlyStop Exponential Recipe StepDecay TorchSchedule",
     "values.result": "ClientResult TrainResult",
-    "values.schedule": "Constant Cosine Exponential StepDecay TorchSchedule",
     "values.strategy": "Strategy",
 }
 _PLAIN = (
@@ -69,7 +72,6 @@ _PLAIN = (
     "values.optimizer",
     "values.parameter_groups",
     "values.recipe",
-    "values.schedule",
 )
 _WITHOUT_TORCH = " ".join(_HOMES[module] for module in (*_PLAIN, "values.strategy")).split()
 

@@ -1,13 +1,11 @@
 """Every way of training clients beside the others: times, accuracy, distance from serial, and advice."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
+from evenload.clients.algorithms.base import mean_of
 from evenload.clients.evaluation import evaluate
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.trainer import Trainer
@@ -153,17 +151,6 @@ def _measured(
 
 def _accuracy(trainer: Trainer, run: TrainResult, test: Any, recipe: Recipe) -> float | None:
     """Accuracy of the mean of the clients' models, weighted by their rows."""
-    usable = [result for result in run if result.is_usable]
-    if test is None or not usable:
+    if test is None or not any(result.is_usable for result in run):
         return None
-    share = np.array([result.n_rows for result in usable], dtype=float)
-    mean = _mean([result.state for result in usable], share / share.sum())
-    return evaluate(trainer.model, mean, test, recipe).get("accuracy")
-
-
-def _mean(states: Sequence[Mapping[str, Tensor]], shares: np.ndarray) -> dict[str, Tensor]:
-    mean = {}
-    for name, t in states[0].items():
-        total = sum(float(share) * state[name].double() for share, state in zip(shares, states, strict=True))
-        mean[name] = total.to(t.dtype) if isinstance(total, Tensor) else t
-    return mean
+    return evaluate(trainer.model, mean_of(run), test, recipe).get("accuracy")

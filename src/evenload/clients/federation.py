@@ -25,10 +25,10 @@ from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.evaluation import evaluate
 from evenload.clients.load.datasets import size_of
 from evenload.clients.trainer import Trainer
-from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import ClientPlan, Strategy
+from evenload.clients.values.task import TrainOptions
 from evenload.errors import ConfigError, FormatError, quoted, reason_of
 
 FORMAT = 1

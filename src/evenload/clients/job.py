@@ -22,8 +22,15 @@ from evenload.clients.values.adaptive_optimizers import (
     Rprop,
 )
 from evenload.clients.values.optimizer import SGD, Adam, AdamW
-from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
-from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
+from evenload.clients.values.recipe import (
+    Constant,
+    Cosine,
+    CrossEntropy,
+    EarlyStop,
+    Exponential,
+    Recipe,
+    StepDecay,
+)
 from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
 OPTIMIZERS = {

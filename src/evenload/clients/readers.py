@@ -126,7 +126,7 @@ def standard_library(*, length: int = 64, most_bytes: int = 1 << 16) -> Clients:
     return read_text(sorted(folder.glob("*.py")), length=length, most_bytes=most_bytes)
 
 
-# --- inside ----------------------------------------------------------------------------------------
+# --- inside -------------------------------------------------------------------------------------
 
 
 def _opened(file: Path) -> BinaryIO:

@@ -26,16 +26,15 @@ from evenload.clients.load.load import (
 from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.step.forward import has_bfloat16_lstm
 from evenload.clients.step.function_state import SharedByClients
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.module_state import copy_model, refuse_unreadable
+from evenload.clients.step.objective import has_bfloat16_lstm
 from evenload.clients.tune.strategy_selector import StrategySelector
-from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
 from evenload.clients.values.strategy import ClientPlan, Strategy, n_workers
-from evenload.clients.values.task import ClientTask
+from evenload.clients.values.task import ClientTask, State, TrainOptions
 from evenload.errors import ConfigError
 
 WINDOW = 256  # clients that are loaded at a time, if loading is left to functions

@@ -11,10 +11,10 @@ from evenload._arguments import suggests_arguments
 from evenload.clients.algorithms.reduce import Reducer
 from evenload.clients.plain_check import check_plainly
 from evenload.clients.trainer import Trainer
-from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
+from evenload.clients.values.task import State, TrainOptions
 from evenload.errors import TaskError
 
 

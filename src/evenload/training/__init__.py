@@ -14,9 +14,8 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.training.chain import Repeated, TrainingChain
     from evenload.training.even_batches import EvenBatches
-    from evenload.training.record import TrainingRecord
+    from evenload.training.record import Step, TrainingRecord
     from evenload.training.shares import Cost, Shares, share
-    from evenload.training.step_record import Step
     from evenload.training.trainer_mixin import EvenTrainerMixin
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -24,9 +23,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "chain": "Repeated TrainingChain",
         "even_batches": "EvenBatches",
-        "record": "TrainingRecord",
+        "record": "Step TrainingRecord",
         "shares": "Cost share Shares",
-        "step_record": "Step",
         "trainer_mixin": "EvenTrainerMixin",
     },
 )

@@ -2,16 +2,123 @@
 
     counts, seconds of a step ──► RankSpeed of each rank ──► share(...) ──► other counts, or the same
 
-Shares change only if that saves more of a step than is noise: so they do not go to and fro with it.
+One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row that agree, or one more on the
+same side, are a change of speed: what was known before them no longer counts. Only +, -, x and / are used, no
+library of the machine: ranks on unlike processors have to come to the same numbers. Shares change only if
+that saves more of a step than is noise: so they do not go to and fro with it.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from statistics import median
 
 from evenload.errors import ConfigError
-from evenload.training.rank_speed import RankSpeed
-from evenload.training.shares import Cost, Shares, share
+from evenload.training.shares import LEAST_S, MOST_S, Cost, Shares, share
 
-__all__ = ["Drift", "counts_of"]
+WINDOW = 7  # steps that are remembered
+N_ODD = 2
+ALIKE = 0.2  # odd steps differ by no more than this share, if they agree
+ODD = 0.10  # a step is odd if it is off by this share of what was expected,
+ODD_SPREADS = 4.0  # and by so many of the deviations that are usual
+MOST_FIXED = 0.8  # of a step's seconds can be taken for fixed
+LEAST_CHANGE = 0.1  # of the samples, to tell fixed seconds from those of samples
+
+
+class RankSpeed:
+    """A running estimate of one rank's cost.
+
+    cost        None before the first measurement
+    n_changes   how often the speed was found to have changed
+    """
+
+    def __init__(self, cost: Cost | None = None):
+        self.cost = cost
+        self.n_changes = 0
+        self._seen: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._odd: list[tuple[int, float]] = []
+
+    def observe(self, n_samples: int, seconds: float) -> None:
+        """Take in a step in which the rank had ``n_samples``; seconds that make no sense are left out."""
+        if n_samples < 1 or not isfinite(seconds) or not LEAST_S <= seconds / n_samples <= MOST_S:
+            return
+        if self.cost is None or not self._seen:
+            self._seen.append((n_samples, seconds))
+            self.cost = _cost(
+                self._seen, 0.0 if self.cost is None else self.cost.launch_s / self.cost.seconds(n_samples)
+            )
+            return
+        off = seconds / self.cost.seconds(n_samples) - 1
+        if abs(off) <= max(ODD, ODD_SPREADS * self.spread):
+            self._odd.clear()
+            self._seen.append((n_samples, seconds))
+            self._estimate()
+            return
+        if self._odd and (self._off(*self._odd[-1]) > 0) != (off > 0):
+            self._odd.clear()
+        self._odd.append((n_samples, seconds))
+        if len(self._odd) > N_ODD or (len(self._odd) == N_ODD and self._is_agreed()):
+            self._change()
+
+    def _off(self, n_samples: int, seconds: float) -> float:
+        """By which share a step differs from what was expected."""
+        return seconds / self.cost.seconds(n_samples) - 1 if self.cost else 0.0
+
+    def _is_agreed(self) -> bool:
+        """Whether the odd steps are off alike: pauses by chance are not."""
+        ratios = [1 + self._off(*one) for one in self._odd]
+        return max(ratios) <= (1 + ALIKE) * min(ratios)
+
+    @property
+    def spread(self) -> float:
+        """The usual deviation of a step, as a share of its seconds."""
+        return 1.4826 * median(abs(self._off(*one)) for one in self._seen) if self._seen else 0.0
+
+    def _change(self) -> None:
+        """Believe the odd steps: another share explains them by a fixed cost, or the speed is another."""
+        before, odd = _middle(self._seen), list(self._odd)
+        self._odd.clear()
+        fixed = _fixed(before, _middle(odd))
+        if fixed is None:
+            self.n_changes += 1
+            n_samples, _ = _middle(odd)
+            fixed = self.cost.launch_s / self.cost.seconds(n_samples) if self.cost else 0.0
+            self._seen.clear()
+        self._seen.extend(odd)
+        self.cost = _cost(odd, fixed)
+
+    def _estimate(self) -> None:
+        """Fit the cost to the steps that are remembered."""
+        last = self._seen[-1][0]
+        near = [one for one in self._seen if abs(one[0] - last) <= LEAST_CHANGE * last]
+        far = [one for one in self._seen if abs(one[0] - last) > LEAST_CHANGE * last]
+        fixed = _fixed(_middle(far), _middle(near)) if far else None
+        if fixed is None:
+            fixed = self.cost.launch_s / self.cost.seconds(last) if self.cost else 0.0
+        self.cost = _cost(near, fixed)
+
+
+def _middle(steps: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """Samples and seconds in the middle of some steps."""
+    steps = list(steps)
+    return median(n for n, _ in steps), median(seconds for _, seconds in steps)
+
+
+def _fixed(one: tuple[float, float], other: tuple[float, float]) -> float | None:
+    """The share of ``other`` that is fixed, if both have the same cost; None if they cannot."""
+    if abs(one[0] - other[0]) <= LEAST_CHANGE * other[0]:
+        return None
+    per_sample = (other[1] - one[1]) / (other[0] - one[0])
+    share = 1 - per_sample * other[0] / other[1]
+    return max(0.0, share) if -ODD <= share <= MOST_FIXED else None
+
+
+def _cost(steps: Iterable[tuple[int, float]], fixed: float) -> Cost:
+    """The cost that explains the middle of some steps, ``fixed`` of it whatever the samples."""
+    n_samples, seconds = _middle(steps)
+    fixed_s = min(fixed, MOST_FIXED) * seconds
+    return Cost(fixed_s, max(LEAST_S, (seconds - fixed_s) / n_samples))
+
 
 LEAST_GAIN = 0.02  # of a step's seconds,
 N_SPREADS = 0.75  # and so many of the deviations that are usual,

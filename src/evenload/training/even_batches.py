@@ -22,19 +22,20 @@ from typing import Any, Literal
 from evenload._arguments import flag, instance_of, number, seconds, suggests_arguments, whole
 from evenload.errors import ConfigError, quoted
 from evenload.training.drift import Drift, counts_of
-from evenload.training.epoch_order import EpochOrder, digest
-from evenload.training.hidden_waits import HiddenWaits
-from evenload.training.passes.backward_marks import BackwardMarks
-from evenload.training.passes.collective_waits import leave_out_waits
+from evenload.training.epoch_order import EpochOrder, Position, digest
 from evenload.training.passes.grain_gradient import GrainGradient
 from evenload.training.passes.micro_batch import MicroBatch, as_exact, micro_batches, steps, synchroniser
 from evenload.training.passes.model_checks import check_graph, watch
-from evenload.training.passes.step_clock import MeasuredStep, StepClock
-from evenload.training.position import Position
+from evenload.training.passes.step_clock import (
+    BackwardMarks,
+    HiddenWaits,
+    MeasuredStep,
+    StepClock,
+    leave_out_waits,
+)
 from evenload.training.rank_group import RankGroup, agree, same_order
-from evenload.training.record import TrainingRecord
+from evenload.training.record import Step, TrainingRecord
 from evenload.training.shares import Cost, Shares, cost_of
-from evenload.training.step_record import Step
 
 LOG = logging.getLogger("evenload.training")
 IN_STEPS = "loop over even.steps(loader, model), and over the micro-batches of each step"

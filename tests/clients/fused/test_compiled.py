@@ -10,7 +10,7 @@ from torch import nn
 from evenload.clients.fused import compiled
 from evenload.clients.fused.compiled import compile_step
 from evenload.clients.fused.speedups import PLAIN
-from evenload.clients.step.fuse import StackedClients, StepOutput
+from evenload.clients.step.fuse import StackedClients, StepArguments, StepOutput
 
 
 def test_one_thread_traces_at_a_time(monkeypatch):
@@ -19,18 +19,19 @@ def test_one_thread_traces_at_a_time(monkeypatch):
     inside, most, steps = [], [], []
     start, net = threading.Barrier(3), nn.Linear(2, 2)
 
-    def traced(clients, draw, x, y, w, s):
+    def traced(clients, given):
         inside.append(1)
         most.append(len(inside))
         time.sleep(0.02)  # for the others to come in, if they can
-        out = net(x)
+        out = net(given.x)
         inside.pop()
         return StepOutput(out.sum(1), {})
 
     def work():
         alive, x = torch.ones(2, dtype=torch.bool), torch.ones(2, 2)
         start.wait(timeout=500)
-        steps.append(compile_step(traced, StackedClients({}, {}, {}, {}, {}, {}, alive), x, x, x, x, {}))
+        clients = StackedClients({}, {}, {}, {}, {}, {}, alive)
+        steps.append(compile_step(traced, clients, StepArguments(x, x, x, x, {})))
 
     before = nn.Module.__call__, nn.Module.__getattr__
     threads = [threading.Thread(target=work) for _ in range(3)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenload.clients import SGD, Adam, Recipe, train
+from evenload.clients import SGD, Recipe, train
 from evenload.clients.fused import slots
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
@@ -22,7 +22,6 @@ from evenload.clients.step.fuse import StackedStep
 from evenload.clients.step.model_traits import find_traits
 from evenload.clients.step.serial import train_one
 from evenload.clients.values.data import Rows
-from evenload.clients.values.result import FlatStates
 from evenload.clients.values.strategy import Strategy, halves
 
 with torch.random.fork_rng():  # the same in every run: what diverges must
@@ -96,27 +95,8 @@ def test_states_of_a_chunk_outlive_the_slots():
     assert all(difference(results[c].state, kept[c]) == 0 for c in kept)
 
 
-@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), Adam(0.01)])
-def test_states_side_by_side_are_the_states(optimizer, monkeypatch):
-    """Small states leave as columns of one tensor, large ones as tensors of their own: the same bits."""
-    recipe = Recipe(optimizer=optimizer, batch_size=4, metrics=("accuracy",))
-    tasks = tasks_of([4, 12, 9, 16, 4, 7], recipe=recipe)
-    _, small = run(tasks, 3)
-    monkeypatch.setattr(slots, "SIDE_BY_SIDE_BYTES", 0)
-    _, large = run(tasks, 3)
-    assert {type(r.state.stack) for r in small.values()} == {FlatStates}
-    assert {type(r.state.stack) for r in large.values()} == {dict}
-    for client, result in small.items():
-        assert list(result.state) == list(START)
-        assert difference(result.state, large[client].state) == 0.0
-        assert all(t.is_contiguous() and t.shape == START[n].shape for n, t in result.state.items())
-        assert result.metrics == large[client].metrics
-
-
-@pytest.mark.parametrize("limit", [0, slots.SIDE_BY_SIDE_BYTES])
-def test_weights_that_the_last_step_spoils_are_told_of(limit, monkeypatch):
+def test_weights_that_the_last_step_spoils_are_told_of():
     """A learning rate beyond all numbers: each loss was finite, and the weights after it are not."""
-    monkeypatch.setattr(slots, "SIDE_BY_SIDE_BYTES", limit)
     good, bad = (Recipe(optimizer=SGD(lr), batch_size=4) for lr in (0.1, 3e38))
     tasks = tasks_of([4, 4, 4])
     tasks = [dataclasses.replace(t, recipe=r) for t, r in zip(tasks, (good, bad, good), strict=True)]

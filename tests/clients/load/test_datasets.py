@@ -153,7 +153,7 @@ def test_a_fixed_dataset_is_read_twice_for_all_epochs_and_clients():
     assert dataset.n_calls == 2 * len(X)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["torch", "rarely"])
 def test_the_workers_of_a_data_loader_read_if_it_has_some(name):
     dataset = RANDOM[name]()
@@ -230,7 +230,7 @@ class Rows(Dataset):
         return self.change(self.x[i], i, self.n_reads), i % 3
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1200)
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(2, 90), st.integers(1, 100), st.integers(0, 199), st.sampled_from(["serial", "fused:2"]))
 def test_whatever_example_changes_in_two_epochs_is_seen(n, batch_size, hundredths, strategy):

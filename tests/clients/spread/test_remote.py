@@ -53,7 +53,7 @@ def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
         threads=1,
     )
     ended, trouble = worker([sent_task(task, sent_recipe(task.recipe)) for task in tasks])
-    assert [received(*one).client for one in ended] == [0]
+    assert [received(one).client for one in ended] == [0]
     assert "out of bounds" in str(trouble)
     with pytest.raises(RuntimeError, match="out of bounds"):  # nobody ended: it is the executor's to tell
         worker([sent_task(tasks[1], sent_recipe(tasks[1].recipe))])
@@ -87,7 +87,7 @@ def test_groups_in_another_process_share_an_engine_for_a_loss_that_cannot_be_imp
         CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, traits=traits, threads=1
     )
     groups = [[sent_task(task, sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
-    found = [received(*r) for group in groups for r in worker(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
+    found = [received(r) for group in groups for r in worker(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
     truth = train(net, data, recipes, strategy="serial")
     assert [r.client for r in found] == [0, 1, 2, 3]
     assert max(difference(a.state, b.state) for a, b in zip(found, truth, strict=True)) <= 1e-6

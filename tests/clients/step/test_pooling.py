@@ -8,9 +8,9 @@ from torch.func import grad, vmap
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step.convolution import MaxPoolByViews, PoolingRule
 from evenload.clients.step.image_kernels import layout
-from evenload.clients.step.image_kernels.pooling import KernelMaxPool
-from evenload.clients.step.pooling import MaxPoolByViews, PoolingRule
+from evenload.clients.step.image_kernels.operations import KernelMaxPool
 
 
 @pytest.fixture(params=["kernels", "views"])

@@ -9,7 +9,7 @@ from torch import nn
 
 from evenload.clients import SGD, Adam, Recipe, evaluate, sweep, train
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.sweeps.trials import groups_of, make_trials
+from evenload.clients.sweeps.sweep import groups_of, make_trials
 from evenload.errors import ConfigError, TaskError
 
 G = torch.Generator().manual_seed(0)

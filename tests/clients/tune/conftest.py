@@ -2,8 +2,8 @@
 
 import pytest
 
+from evenload.clients.spread.dispatch_clients import Streams
 from evenload.clients.spread.equivalence_check import CheckResult
-from evenload.clients.spread.streams import Streams
 from evenload.clients.step.model_traits import find_traits
 from evenload.clients.tune.expected_cost import Expectation
 from evenload.clients.tune.tuner import Tuner

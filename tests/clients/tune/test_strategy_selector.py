@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import pytest
 import torch
 from torch import nn
 
@@ -109,3 +110,29 @@ def test_the_tuner_says_that_there_is_no_compiler(monkeypatch, linear_clients):
         plan = trainer.train(linear_clients(8), RECIPE).plan
     assert "not fused-compiled: torch.compile needs a C++ compiler" in plan.explain()
     assert not any("compiled" in str(row["strategy"]) for row in plan.probes)
+
+
+@pytest.mark.parametrize("entry", [5, {}, {"strategy": "fused-by-hand:3", "why": "", "probes": []}])
+def test_a_damaged_entry_is_measured_anew(tmp_path, entry, linear_clients):
+    cache = tmp_path / "tuning.json"
+    train(nn.Linear(3, 2), linear_clients(4), RECIPE, strategy="measured", cache=cache)
+    page = json.loads(cache.read_text())
+    cache.write_text(json.dumps(dict.fromkeys(page, entry)))
+    assert (
+        "before"
+        not in train(nn.Linear(3, 2), linear_clients(4), RECIPE, strategy="measured", cache=cache).plan.why
+    )
+    assert json.loads(cache.read_text()).keys() == page.keys()
+    assert (
+        "before"
+        in train(nn.Linear(3, 2), linear_clients(4), RECIPE, strategy="measured", cache=cache).plan.why
+    )
+
+
+def test_training_goes_on_where_the_cache_cannot_be_written(tmp_path, caplog, linear_clients):
+    cache = tmp_path / "tuning.json"
+    cache.mkdir()
+    run = train(nn.Linear(3, 2), linear_clients(4), RECIPE, strategy="measured", cache=cache)
+    assert [r.status for r in run] == ["ok"] * 4
+    assert "measured anew next time" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["tuning.json"]

@@ -43,45 +43,6 @@ def test_what_gains_most_from_cores_need_not_be_the_fastest_in_one_thread(two_co
     assert str(made.decide().strategy) == "threads*2/eager"
 
 
-def test_what_is_compiled_serves_all_threads(two_cores, tuner):
-    """A step that is more than dispatch: the first chunk that is compiled is one that both cores can use."""
-
-    def cost(strategy):
-        if strategy.inner == "eager":
-            return 0.0, 1e-2
-        return 5e-3, 8e-3 - 5e-3 * strategy.is_compiled
-
-    made, spread = tuner(cost, n=20, rounds=1000, compile_s=50.0, n_ops=1500)
-    verdict = made.decide()
-    assert spread.compiled == {("fused-compiled", 10)}
-    assert str(verdict.strategy) == "threads*2/fused-compiled:10"
-    assert made.race.best().first_s == pytest.approx(50, rel=0.01)
-    assert made.race.left_s() < 0.05 * made.race.job_s()  # it is not given back twice
-
-
-def test_a_shape_that_threads_would_have_to_compile_must_be_repaid(two_cores, tuner):
-    """Starting operations is most of the step, so all clients at once are compiled first."""
-
-    def cost(strategy):
-        return (1e-2 if strategy.inner == "eager" else 2e-2 / (1 + 9 * strategy.is_compiled)), 1e-4
-
-    made, spread = tuner(cost, n=20, rounds=1000, compile_s=5.0, n_ops=100)
-    verdict = made.decide()
-    assert spread.compiled == {("fused-compiled", 20)}
-    assert "would take 5" in verdict.reasons["threads*2/fused-compiled:10"]
-
-
-def test_threads_go_on_to_smaller_chunks_while_these_are_about_as_fast(two_cores, tuner):
-    """Two threads share a cache that holds five clients each; halves on the way gain little."""
-
-    def cost(strategy):
-        is_small = strategy.outer == "threads" and strategy.chunk <= 5
-        return 1e-6, (5e-4 if is_small else 1e-3) / (2 if strategy.outer == "threads" else 1)
-
-    made, _ = tuner(cost, n=100, rounds=20_000, refuse=("fused-compiled",))
-    assert str(made.decide().strategy) in ("threads*2/fused:5", "threads*2/fused:2", "threads*2/fused:1")
-
-
 @pytest.mark.parametrize(
     ("share", "refused", "picked"),
     [

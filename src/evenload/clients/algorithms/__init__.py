@@ -1,21 +1,23 @@
-"""Federated algorithms: immutable values, one small file each, with the paper they come from."""
+"""Federated algorithms: immutable values, each with the paper that it comes from."""
 
 from evenload._optional import require
 
 require("torch", extra="clients", why="training clients")
 
+from evenload.clients.algorithms.averaging import (  # noqa: E402
+    Ditto,
+    FedAvg,
+    FedDyn,
+    FedNova,
+    FedPer,
+    FedProx,
+    Scaffold,
+)
 from evenload.clients.algorithms.base import Algorithm, Orders, Server  # noqa: E402
-from evenload.clients.algorithms.ditto import Ditto  # noqa: E402
-from evenload.clients.algorithms.fedavg import FedAvg  # noqa: E402
 from evenload.clients.algorithms.fedbuff import FedBuff  # noqa: E402
-from evenload.clients.algorithms.feddyn import FedDyn  # noqa: E402
-from evenload.clients.algorithms.fednova import FedNova  # noqa: E402
 from evenload.clients.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi  # noqa: E402
-from evenload.clients.algorithms.fedper import FedPer  # noqa: E402
-from evenload.clients.algorithms.fedprox import FedProx  # noqa: E402
 from evenload.clients.algorithms.privacy import PrivateFedAvg  # noqa: E402
 from evenload.clients.algorithms.robust import Krum, Median, TrimmedMean  # noqa: E402
-from evenload.clients.algorithms.scaffold import Scaffold  # noqa: E402
 
 __all__ = [
     "Algorithm",

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from evenload.clients.algorithms.reduce import Mean, Reducer
-from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
-
-__all__ = ["Algorithm", "Orders", "Server", "State", "mean_of", "minus", "usable"]
+from evenload.clients.values.task import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,11 @@ class Server:
 
     def after(self, state: Mapping[str, Tensor], **memory: Any) -> "Server":
         """The server of the next round."""
-        return replace(self, state=dict(state), round=self.round + 1, memory={**self.memory, **memory})
+        return replace(self.remembering(**memory), state=dict(state), round=self.round + 1)
+
+    def remembering(self, **memory: Any) -> "Server":
+        """The server with more in its memory."""
+        return replace(self, memory={**self.memory, **memory})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,20 @@ class Orders:
 
 
 class Algorithm(Protocol):
-    """A federated algorithm: three pure functions over the server's state."""
+    """A federated algorithm: three pure functions over the server's state.
+
+    Those that are not written remember nothing, and train each client from the global model.
+    """
+
+    __slots__ = ()
 
     def init(self, server: Server) -> Server:
         """The server with the algorithm's memory."""
-        ...
+        return server
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
         """The passes over the cohort; ``step`` gets their results in turn."""
-        ...
+        return [Orders(recipe, server.state)]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         """The next round's server; ``passes``: of each its reducer's value, or the usable results."""
@@ -75,6 +83,11 @@ def mean_of(results: Sequence[ClientResult], *, by_rows: bool = True) -> dict[st
 
 def minus(a: State, b: State, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: a[name] - b[name] for name in names}
+
+
+def zeros(server: Server) -> dict[str, Tensor]:
+    """A zero for each of the global model's parameters."""
+    return {name: torch.zeros_like(server.state[name]) for name in server.params}
 
 
 def usable(results: Sequence[ClientResult]) -> list[ClientResult]:

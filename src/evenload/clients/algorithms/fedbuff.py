@@ -6,12 +6,12 @@ back, the server takes their changes, the staler the less, and the freed places 
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
-from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.algorithms.base import Algorithm, Orders, Server, minus, zeros
 from evenload.clients.algorithms.reduce import as_dtype
 from evenload.clients.values.keys import SAMPLE, key
 from evenload.clients.values.recipe import Recipe
@@ -20,7 +20,7 @@ from evenload.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class FedBuff:
+class FedBuff(Algorithm):
     """Asynchronous aggregation of buffered changes.
 
     buffer       changes per server step
@@ -41,15 +41,12 @@ class FedBuff:
                 f"buffer={self.buffer}, concurrency={self.concurrency}: the buffer would never fill"
             )
 
-    @property
-    def acts_alone(self) -> bool:
-        """Clients that came back leave the buffer, even if none of them has a usable result."""
-        return True
+    acts_alone: ClassVar[bool] = True  # who came back leaves the buffer, even if nobody's result is usable
 
     def init(self, server: Server) -> Server:
         if self.concurrency > server.n_clients:
             raise ConfigError(f"{self.concurrency} clients at a time, of {server.n_clients}")
-        return replace(server, memory={"flying": [], "turn": 0, "now_s": 0.0})
+        return server.remembering(flying=[], turn=0, now_s=0.0)
 
     def fill(self, server: Server, seconds: dict[int, float]) -> Server:
         """Let idle clients begin, drawn by key, until ``concurrency`` are under way."""
@@ -62,9 +59,7 @@ class FedBuff:
             flying.append((end_s, turn, client, server.round, server.state))
             busy.add(client)
             turn += 1
-        return replace(
-            server, memory={**server.memory, "flying": sorted(flying, key=lambda e: e[:2]), "turn": turn}
-        )
+        return server.remembering(flying=sorted(flying, key=lambda e: e[:2]), turn=turn)
 
     def next_to_return(self, server: Server) -> list[tuple]:
         """The next ``buffer`` clients to come back, in the order of their clock."""
@@ -79,7 +74,7 @@ class FedBuff:
         results: list[ClientResult] = passes[0] if passes else []
         returned = self.next_to_return(server)
         began = {client: (version, start) for _, _, client, version, start in returned}
-        total = {n: torch.zeros_like(server.state[n]) for n in server.params}
+        total = zeros(server)
         weights = [(1 + server.round - began[r.client][0]) ** -0.5 for r in results]
         for r, weight in zip(results, weights, strict=True):
             for n, d in minus(r.state, began[r.client][1], server.params).items():

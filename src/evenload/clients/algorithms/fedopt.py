@@ -11,23 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.algorithms.base import Algorithm, Orders, Server, minus, zeros
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.values.recipe import Recipe
 
 
+class _ByMean(Algorithm):
+    """An algorithm whose server needs the clients' mean alone."""
+
+    __slots__ = ()
+
+    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
+        return [Orders(recipe, server.state, reduce=Mean())]
+
+
 @dataclass(frozen=True, slots=True)
-class FedAvgM:
+class FedAvgM(_ByMean):
     """Momentum of the server: v <- beta v + change; w <- w + lr v."""
 
     lr: float = 1.0
     momentum: float = 0.9
 
     def init(self, server: Server) -> Server:
-        return _with_zeros(server, "velocity")
-
-    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        return [Orders(recipe, server.state, reduce=Mean())]
+        return server.remembering(velocity=zeros(server))
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         change = minus(passes[0], server.state, server.params)
@@ -37,19 +43,15 @@ class FedAvgM:
 
 
 @dataclass(frozen=True, slots=True)
-class _Adaptive:
+class _Adaptive(_ByMean):
     lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
 
     def init(self, server: Server) -> Server:
-        first = _with_zeros(server, "mean")
         square = {n: torch.full_like(server.state[n], self.tau**2) for n in server.params}
-        return _remember(first, square=square)
-
-    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        return [Orders(recipe, server.state, reduce=Mean())]
+        return server.remembering(mean=zeros(server), square=square)
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         change = minus(passes[0], server.state, server.params)
@@ -86,18 +88,3 @@ class FedAdagrad(_Adaptive):
 
     def _square(self, v: Tensor, d2: Tensor) -> Tensor:
         return v + d2
-
-
-def _with_zeros(server: Server, name: str) -> Server:
-    return _remember(server, **{name: {n: torch.zeros_like(server.state[n]) for n in server.params}})
-
-
-def _remember(server: Server, **memory: Any) -> Server:
-    return Server(
-        server.state,
-        server.params,
-        server.n_clients,
-        server.round,
-        server.seed,
-        {**server.memory, **memory},
-    )

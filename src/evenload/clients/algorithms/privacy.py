@@ -4,12 +4,12 @@ models", ICLR 2018: each client's change is clipped, all count equally, and the 
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.algorithms.base import Algorithm, Server, minus
 from evenload.clients.values.keys import NOISE, key
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -17,7 +17,7 @@ from evenload.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateFedAvg:
+class PrivateFedAvg(Algorithm):
     """FedAvg of clipped changes with noise, private for each client.
 
     clip   largest norm of a client's change
@@ -59,10 +59,7 @@ class PrivateFedAvg:
                 hint="use a model without buffers (GroupNorm for BatchNorm), frozen or tied parameters",
             )
         own = secrets.randbits(62) if self.noise_seed is None else self.noise_seed
-        return replace(server, memory={**server.memory, "noise_seed": own})
-
-    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        return [Orders(recipe, server.state)]
+        return server.remembering(noise_seed=own)
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0] if passes else []

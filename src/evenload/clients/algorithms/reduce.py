@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evenload._exact_sums import MOST_TERMS, ExactSums
-from evenload.clients.values.result import ClientResult, FlatStates, StateRow
+from evenload.clients.values.result import ClientResult, StateRow
 from evenload.errors import ConfigError, quoted
 
 MOST_EXACT = 4 * MOST_TERMS  # clients of an exact mean
@@ -76,7 +76,7 @@ class Mean:
 
     def _add(self, states: list[Mapping[str, Tensor]], weights: list[float]) -> None:
         if self._sums is None:
-            self._like = _like(states[0])
+            self._like = [(name, t.shape, t.dtype) for name, t in states[0].items()]
             self._sums = torch.zeros(sum(shape.numel() for _, shape, _ in self._like), dtype=torch.float64)
         if self._is_exact:
             self._add_exactly(states, weights, self._sums)
@@ -108,24 +108,12 @@ class Mean:
                 exact.carry()
 
 
-def _like(state: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
-    """Name, shape and dtype of each tensor."""
-    if isinstance(state, StateRow) and isinstance(state.stack, FlatStates):  # without slicing them out of it
-        stack = state.stack
-        return [(name, stack.shapes[own], stack.flat.dtype) for name, own in state.names.items()]
-    return [(name, t.shape, t.dtype) for name, t in state.items()]
-
-
 def _stacked_sums(first: StateRow, rows: list[int], weights: list[float]) -> list[Tensor]:
-    if isinstance(first.stack, FlatStates):
-        tensors = [first.stack.flat]  # its columns are in the order of a state's names
-    else:
-        tensors = [first.stack[own] for own in first.names.values()]
     n = len(rows)
     is_prefix = rows == list(range(n))
     sums = []
     alongs: dict[torch.dtype, Tensor] = {}
-    for t in tensors:
+    for t in (first.stack[own] for own in first.names.values()):
         if len(t) > n or not is_prefix:
             t = t[:n] if is_prefix else t[rows]
         if t.dtype not in (torch.float32, torch.float64):  # in bfloat16 257 rows would count as 256

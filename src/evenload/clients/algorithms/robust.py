@@ -11,25 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenload.clients.algorithms.base import Orders, Server, mean_of
+from evenload.clients.algorithms.base import Algorithm, Server, mean_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
 
 
-class _KeptStates:
-    """Mixed into algorithms without memory that need every client's state at once."""
-
-    __slots__ = ()
-
-    def init(self, server: Server) -> Server:
-        return server
-
-    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        return [Orders(recipe, server.state)]
-
-
-class _PerNumber(_KeptStates):
+class _PerNumber(Algorithm):
     """Aggregates every number by itself, from the clients' tensors stacked along axis 0, as float64."""
 
     __slots__ = ()
@@ -71,7 +59,7 @@ class TrimmedMean(_PerNumber):
 
 
 @dataclass(frozen=True, slots=True)
-class Krum(_KeptStates):
+class Krum(Algorithm):
     """The mean of the ``keep`` clients nearest to their neighbours; up to ``n_bad`` may be arbitrary.
 
     Raises ConfigError in a round of fewer than n_bad + 3 clients.

@@ -17,8 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from evenload.clients.fused.speedups import CompilerOptions, Finish, Speedups, StepReplay, find_speedups
-from evenload.clients.step.fuse import StackedClients, StepFn, StepInputs, StepOutput, Tensors
-from evenload.clients.values.data import Batch, leaves_of
+from evenload.clients.step.fuse import StackedClients, StepArguments, StepFn, StepInputs, StepOutput
+from evenload.clients.values.data import leaves_of
 
 # The compiler of torch 2.13 fails on some graphs when it fuses loops widely (a KeyError of its own about a
 # buffer); narrower fusion compiles them.
@@ -29,21 +29,19 @@ COMPILER_OPTIONS: tuple[CompilerOptions, ...] = (None, {"max_fusion_size": 4})
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def compile_step(
-    traced: StepFn, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-) -> StepFn:
+def compile_step(traced: StepFn, clients: StackedClients, given: StepArguments) -> StepFn:
     """Compile ``traced`` for arguments of these shapes. Raises whatever tracing or compiling raises."""
-    layout = tree_flatten((clients.tables(), draw, x, y, w, dict(s)))[1]
+    layout = tree_flatten((clients.tables(), given.batch, dict(given.s)))[1]
     names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        tables, *rest = tree_unflatten(list(tensors), layout)
-        out = traced(StackedClients(*tables), *rest)
+        tables, batch, s = tree_unflatten(list(tensors), layout)
+        out = traced(StackedClients(*tables), StepArguments(*batch, s))
         names[:] = out.metrics
         return [out.losses, *out.metrics.values()]
 
     # The trace runs once, on copies: its in-place operations must not change the clients.
-    example = [t.clone() for t in _arguments(clients, draw, x, y, w, s)]
+    example = [t.clone() for t in _arguments(clients, given)]
     speedups = find_speedups()
     with _ONE_AT_A_TIME, speedups.inside():
         graph, finish = speedups.rewrite(make_fx(flat)(*example), example)
@@ -64,19 +62,17 @@ class CompiledStep:
     ):
         self._run, self._finish, self._names, self._replay = run, finish, names, replay
 
-    def __call__(
-        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-    ) -> StepOutput:
-        given = _arguments(clients, draw, x, y, w, s)
+    def __call__(self, clients: StackedClients, given: StepArguments) -> StepOutput:
+        arguments = _arguments(clients, given)
         with torch.no_grad():
-            out = self._run(*given)
+            out = self._run(*arguments)
         if self._finish is not None:
-            self._finish(given, out[1 + len(self._names) :])
+            self._finish(arguments, out[1 + len(self._names) :])
         return self._output(out)
 
     def steps(self, clients: StackedClients, inputs: StepInputs) -> StepOutput | None:
         """Several steps in one call, as ``run_steps`` takes them; None if there is no way to do it."""
-        if self._replay is None or not self._replay.fits(_arguments(clients, *inputs.first())):
+        if self._replay is None or not self._replay.fits(_arguments(clients, inputs.first())):
             return None
         draws, x, y, w, scalars = inputs
         rows = [[line[name] for line in scalars] for name in scalars[0]]
@@ -94,15 +90,13 @@ def run_steps(step: StepFn, clients: StackedClients, inputs: StepInputs) -> Step
     """
     if isinstance(step, CompiledStep) and (out := step.steps(clients, inputs)) is not None:
         return out
-    outs = [step(clients, *given) for given in inputs.each()]
+    outs = [step(clients, given) for given in inputs.each()]
     losses = torch.stack([out.losses for out in outs])
     return StepOutput(losses, {n: torch.stack([o.metrics[n] for o in outs]) for n in outs[0].metrics})
 
 
-def _arguments(
-    clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-) -> list[Tensor]:
-    return [*clients.flat(), draw, *leaves_of(x), y, w, *s.values()]
+def _arguments(clients: StackedClients, given: StepArguments) -> list[Tensor]:
+    return [*clients.flat(), given.draw, *leaves_of(given.x), given.y, given.w, *given.s.values()]
 
 
 def _compile(graph: GraphModule, example: list[Tensor], speedups: Speedups) -> Callable[..., Any]:

@@ -107,7 +107,7 @@ class FusedEngine:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                return compile_step(traced, clients, *inputs.first())
+                return compile_step(traced, clients, inputs.first())
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
         return self._steps[shape]

@@ -4,7 +4,6 @@ Places are positions in these tensors, so that one gather serves all slots of a 
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,34 +13,7 @@ from evenload.clients.values.data import Batch, leaves_of, unflattened
 from evenload.clients.values.task import ClientTask
 
 
-class RowPool(Protocol):
-    """Tensors that hold the examples of all clients in the slots."""
-
-    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
-        """Positions of all tasks' batches, one task after the other: int64 [steps, batch].
-
-        Relative to where a client is loaded, if the pool ``is_loaded``.
-        """
-        ...
-
-    @property
-    def is_loaded(self) -> bool:
-        """Must a client be loaded when it takes a slot?"""
-        ...
-
-    def load(self, slot: int, task: ClientTask) -> int:
-        """Copy the client's rows in, for as long as it holds ``slot``; returns where they begin."""
-        ...
-
-    def gather(self, places: Tensor) -> tuple[Batch, Tensor]:
-        """places int64 [...] -> x and y, of that shape and a row's"""
-        ...
-
-    @property
-    def row_bytes(self) -> int: ...
-
-
-def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool:
+def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> "RowPool":
     """The pool for these tasks: without copies if all clients' examples are rows of the same tensors."""
     whole = _whole(tasks)
     if whole is not None:
@@ -49,10 +21,27 @@ def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool
     return _CopiedRows(tasks, n_slots, device)
 
 
-class _TensorPool:
+class RowPool:
+    """Tensors that hold the examples of all clients in the slots.
+
+    leaves     the tensors of x, then y; ``like``: what a batch is
+    is_loaded  must a client be loaded when it takes a slot?
+    """
+
     is_loaded = False
-    leaves: list[Tensor]  # those of x, then y
+    leaves: list[Tensor]
     like: Batch
+
+    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
+        """Positions of all tasks' batches, one task after the other: int64 [steps, batch].
+
+        Relative to where a client is loaded, if the pool ``is_loaded``.
+        """
+        return np.concatenate([task.batches.rows for task in tasks])
+
+    def load(self, slot: int, task: ClientTask) -> int:
+        """Copy the client's rows in, for as long as it holds ``slot``; returns where they begin."""
+        raise NotImplementedError
 
     @property
     def row_bytes(self) -> int:
@@ -60,19 +49,20 @@ class _TensorPool:
         return sum(t[0].numel() * t.element_size() for t in x) if len(self.leaves[-1]) else 1
 
     def gather(self, places: Tensor) -> tuple[Batch, Tensor]:
+        """places int64 [...] -> x and y, of that shape and a row's"""
         flat = places.flatten()
         *x, y = (t.index_select(0, flat).view(*places.shape, *t.shape[1:]) for t in self.leaves)
         return unflattened(self.like, x), y
 
 
-class _SharedRows(_TensorPool):
+class _SharedRows(RowPool):
     """The tensors that all clients' examples are rows of: nothing is copied."""
 
     def __init__(self, leaves: list[Tensor], like: Batch, offsets: dict[int, int], device: str):
         self.leaves, self.like, self._offsets = [t.to(device) for t in leaves], like, offsets
 
     def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
-        rows, n_steps = _rows(tasks), [task.batches.n_steps for task in tasks]
+        rows, n_steps = super().places(tasks), [task.batches.n_steps for task in tasks]
         chosen = [task.rows.rows for task in tasks]
         if all(own is None for own in chosen):
             return rows + np.repeat([self._offsets.get(id(task), 0) for task in tasks], n_steps)[:, None]
@@ -80,11 +70,8 @@ class _SharedRows(_TensorPool):
         begin = np.cumsum([0, *(len(own) for own in chosen[:-1])])
         return np.concatenate(chosen)[rows + np.repeat(begin, n_steps)[:, None]]
 
-    def load(self, slot: int, task: ClientTask) -> int:
-        return 0
 
-
-class _CopiedRows(_TensorPool):
+class _CopiedRows(RowPool):
     """Tensors with room for the largest client in every slot; examples are copied in when it takes the slot.
 
     Room that no client fills is never touched, so it costs address space, not memory.
@@ -100,19 +87,12 @@ class _CopiedRows(_TensorPool):
             for t in _leaves(tasks[0])
         ]
 
-    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
-        return _rows(tasks)
-
     def load(self, slot: int, task: ClientTask) -> int:
         offset, own = slot * self._room, task.rows
         x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
         for into, t in zip(self.leaves, (*leaves_of(x), y), strict=True):
             into[offset : offset + len(t)] = t
         return offset
-
-
-def _rows(tasks: Sequence[ClientTask]) -> np.ndarray:
-    return np.concatenate([task.batches.rows for task in tasks])
 
 
 def _leaves(task: ClientTask) -> list[Tensor]:

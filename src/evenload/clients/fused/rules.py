@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenload.clients.step.convolution import CONVOLUTIONS, autocast, is_plain
-from evenload.clients.step.pooling import PoolingRule
+from evenload.clients.step.convolution import CONVOLUTIONS, PoolingRule, autocast, is_plain
 from evenload.clients.step.replace_modules import replace_modules
 
 

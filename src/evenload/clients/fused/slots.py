@@ -20,12 +20,11 @@ from torch import Tensor
 
 from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.step.fuse import StackedClients, StepForm, StepInputs, StepOutput
-from evenload.clients.values.result import ClientResult, FlatStates, StateRow
-from evenload.clients.values.schedule import Constant
+from evenload.clients.values.recipe import Constant
+from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
 GATHER_BYTES = 2 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
-SIDE_BY_SIDE_BYTES = 1 << 20  # states up to this size are copied faster as one tensor than one by one
 FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list
 
 
@@ -81,12 +80,11 @@ class SlotRun:
         self._sizes = list(sizes)
         self.n_slots = self._sizes[-1]
         dtype = next(tasks[0].start[n] for n in names if names[n] == form.trained[0]).dtype
-        self._pool: RowPool = make_pool(tasks, self.n_slots, device)
+        self._pool = make_pool(tasks, self.n_slots, device)
         self._table = StepTable(tasks, self._pool, dtype, device)
         self._scalars = Scalars(tasks, form, dtype, device)
         self._clients = self._make_clients(tasks)
         self._windows: dict[int, StackedClients] = {}
-        self._columns = self._side_by_side()
         self._slots: list[_Occupant] = []  # slots that hold a client, without gaps
         self.client_steps = 0  # rows stepped that belonged to a client
         self.row_steps = 0  # rows stepped
@@ -262,29 +260,15 @@ class SlotRun:
             results.append(ClientResult(o.task.client, state, losses, metrics, seen, o.task.n_rows, status))
         return results
 
-    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | FlatStates, list[bool]]:
+    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor], list[bool]]:
         """The states in slots ``at`` (None: all, maybe not copied), and which of them are finite."""
         clients = self._clients
-        if self._columns is not None:
-            flat = torch.cat(self._columns, 1)
-            flat = flat if at is None else flat.index_select(0, at)
-            return FlatStates(flat.cpu(), self._shapes), _finite_rows([flat])
         changing = {**clients.params, **clients.buffers}
         tables = changing if self._form.shares_frozen else changing | clients.frozen
         stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
         usable = _finite_rows([_flattened(stack[n]) for n in changing])
         shared = {n: t.expand(len(usable), *t.shape) for n, t in self._shared.items()}
         return {n: t.cpu() for n, t in stack.items()} | shared, usable
-
-    def _side_by_side(self) -> list[Tensor] | None:
-        """A state's tensors as [slots, numbers] each; None unless all are of one dtype and small."""
-        tables = {**self._clients.params, **self._clients.buffers}
-        size = sum(t.numel() * t.element_size() for t in tables.values())
-        is_mixed = len({t.dtype for t in tables.values()}) > 1 or len(tables) < len(self._names)
-        if is_mixed or self._form.frozen or size > SIDE_BY_SIDE_BYTES:
-            return None
-        self._shapes = {own: tables[own].shape[1:] for own in self._names.values()}
-        return [_flattened(tables[own]) for own in self._names.values()]
 
     def _metrics(self, o: _Occupant, seen: int) -> dict[str, float]:
         names = o.task.recipe.metrics

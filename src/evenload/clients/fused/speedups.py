@@ -4,10 +4,10 @@ Without that room, or where this torch's compiler has other insides than it know
 was traced: the results are the same, and it takes longer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule
@@ -16,22 +16,7 @@ CompilerOptions = dict[str, Any] | None
 Finish = Callable[[list[Tensor], list[Tensor]], None]
 
 
-class StepReplay(Protocol):
-    """Many steps of a compiled graph in one call."""
-
-    def fits(self, arguments: Sequence[Tensor]) -> bool:
-        """Can it take steps with arguments like these?"""
-        ...
-
-    def replay_steps(
-        self, kept: Sequence[Tensor], stacked: Sequence[Tensor | Sequence[Tensor]], n_steps: int
-    ) -> Sequence[Tensor]:
-        """Take the steps; returns the outputs that the step wants, [n_steps, K] each.
-
-        kept     the first arguments, the same in all steps
-        stacked  the others, with a row for each step
-        """
-        ...
+StepReplay = Any  # ``inductor.replay.KernelReplay``, which needs that room
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +51,9 @@ PLAIN = Speedups(lambda graph, example: (graph, None), _compile_plainly, nullcon
 def find_speedups() -> Speedups:
     """Speed-ups of the room ``inductor`` if it can be imported; else ``PLAIN``."""
     try:
-        from evenload.clients.fused.inductor.direct_call import compile_directly
-        from evenload.clients.fused.inductor.replayed_steps import replayed_steps
+        from evenload.clients.fused.inductor.compiling import compile_directly, unlocked_kernels
+        from evenload.clients.fused.inductor.replay import replayed_steps
         from evenload.clients.fused.inductor.rewrite import rewrite
-        from evenload.clients.fused.inductor.unlocked_kernels import unlocked_kernels
     except ImportError:
         return PLAIN
     return Speedups(rewrite, compile_directly, unlocked_kernels, replayed_steps)

@@ -169,7 +169,7 @@ def refuse_loader(dataset: Any, recipe: Recipe) -> None:
         raise ConfigError(f"a client's DataLoader makes other batches than the recipe: {typed}", hint=typed)
 
 
-# --- tensors --------------------------------------------------------------------------------------
+# --- tensors -----------------------------------------------------------------------------------
 
 
 def _of_tensors(dataset: Any) -> Rows | None:
@@ -234,7 +234,7 @@ def _tensor(value: Any) -> Tensor:
         raise ConfigError(f"{quoted(value)} of a client, a {kind}, is no tensor", hint=hint) from error
 
 
-# --- examples -------------------------------------------------------------------------------------
+# --- examples ----------------------------------------------------------------------------------
 
 
 class _Reader:

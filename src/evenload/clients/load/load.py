@@ -18,10 +18,9 @@ from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, dtype_of, leaves_of
 from evenload.clients.values.keys import client_seeds
 from evenload.clients.values.losses import ignored_by, refuse_labels
-from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.task import ClientTask
+from evenload.clients.values.task import ClientTask, State
 from evenload.errors import ConfigError, quoted
 
 ReadDataset = tuple[Any, ReadRows, Exception | None]

@@ -3,7 +3,8 @@
 inline      this thread
 threads     a worker per thread, all taking from one queue: torch's kernels release the interpreter's lock;
             compiled steps are shared
-streams     the same, each thread in a CUDA stream of its own with its worker on the GPU
+streams     the same, each thread in a CUDA stream of its own with its worker on the GPU: nothing has to be
+            handed from one stream to another, as a worker's memory comes from its stream's own pool
 processes   the executor over CPU slots
 devices     the executor over the devices asked for
 ray         the executor over a Ray cluster's devices, or so many CPU slots of it
@@ -11,19 +12,20 @@ ray         the executor over a Ray cluster's devices, or so many CPU slots of i
 
 import functools
 import queue
+import re
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from evenload.balance.pack import pack_lpt
 from evenload.clients.fused.engine import CompiledSteps, longest_first
 from evenload.clients.spread.client_worker import ClientWorker, intra_op
-from evenload.clients.spread.streams import Streams, gpu_of
 from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.serial import failed
 from evenload.clients.values.result import ClientResult
@@ -34,7 +36,63 @@ from evenload.errors import TaskError, WorkerLost
 if TYPE_CHECKING:  # processes alone need it, and it takes half as long to load as all the rest
     from evenload.executor import Executor
 
+
 GROUPS_PER_WORKER = 2  # how finely clients are dealt to processes: more balance, fewer rows per step
+
+
+def why_no_streams() -> str | None:
+    """Why there are no CUDA streams here, or None."""
+    if torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this torch is built without CUDA, so it has no streams"
+    return "torch finds no CUDA GPU, so there are no streams"
+
+
+def gpu_of(devices: Any) -> str:
+    """The GPU whose streams are meant by ``devices``: the first one named, else torch's current one."""
+    named = re.search(r"cuda:(\d+)", str(devices))
+    return f"cuda:{named[1] if named else torch.cuda.current_device()}"
+
+
+def n_gpus() -> int:
+    return torch.cuda.device_count()
+
+
+def free_bytes(device: str) -> int:
+    """Free bytes of the GPU's memory."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+class Streams:
+    """The streams of the GPU ``device``, one per worker, made when first needed."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self._streams: dict[int, torch.cuda.Stream] = {}
+
+    def make(self, n: int) -> None:
+        """Make the streams of workers 0 to n-1, before threads ask for them."""
+        for worker in range(n):
+            self._of(worker)
+
+    @contextmanager
+    def inside(self, worker: int) -> Iterator[None]:
+        """What this thread starts on the GPU inside the block runs in the worker's stream.
+
+        It begins after what the GPU's current stream holds (the model was copied there), and has ended when
+        the block ends.
+        """
+        stream = self._of(worker)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
+
+    def _of(self, worker: int) -> torch.cuda.Stream:
+        if worker not in self._streams:
+            self._streams[worker] = torch.cuda.Stream(self.device)
+        return self._streams[worker]
 
 
 @dataclass
@@ -166,7 +224,7 @@ class ClientDispatcher:
                 else:
                     ended, error = answer
                     trouble = trouble or error
-                    yield [remote.received(*sent) for sent in ended]
+                    yield list(map(remote.received, ended))
             groups = alone
         if trouble is not None:
             raise trouble

@@ -25,6 +25,7 @@ from evenload.devices import CurrentDevice
 from evenload.executor.task.prepare import pickle_callable
 
 HOOKS = "_hooks_on_gradients"  # an attribute of a model on its way
+STATES = ("start", "anchor", "correction")  # fields of a task that hold tensors by name
 
 
 class RemoteClientWorker:
@@ -44,10 +45,10 @@ class RemoteClientWorker:
         self._functions: dict[tuple[bytes, ...], Any] = {}
         self._worker = ClientWorker(model.model, device.torch)
 
-    def __call__(self, sent: Sequence[tuple]) -> tuple[list[tuple], Exception | None]:
+    def __call__(self, sent: Sequence[tuple]) -> tuple[list[ClientResult], Exception | None]:
         """The clients that ended, and the exception that kept the others from it, if any."""
         tasks = [_task(self._recipe(*recipe), *fields) for recipe, *fields in sent]
-        ended: list[tuple] = []
+        ended: list[ClientResult] = []
         try:
             for batch in self._worker.train_queue(self._strategy, self._traits, tasks, longest_first(tasks)):
                 ended += map(_sent_back, batch)
@@ -143,52 +144,29 @@ def sent_recipe(recipe: Recipe) -> "SentRecipe":
 
 def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
     rows = task.rows.own()
-    return (
-        recipe,
-        task.client,
-        task.n_rows,
-        tuple(rows.x) if isinstance(rows.x, dict) else isinstance(rows.x, tuple),
-        [_array(t) for t in (*leaves_of(rows.x), rows.y)],
-        task.batches,
-        _arrays(task.start),
-        _arrays(task.anchor),
-        _arrays(task.correction),
-        task.seed,
-        task.draws,
-        task.is_keyed,
-    )
+    names = tuple(rows.x) if isinstance(rows.x, dict) else isinstance(rows.x, tuple)
+    arrays = [_array(t) for t in (*leaves_of(rows.x), rows.y)]
+    states: Any = {name: _arrays(getattr(task, name)) for name in STATES}
+    left_out: Any = {"recipe": None, "rows": None}
+    return recipe, names, arrays, rows.has_ignored, dataclasses.replace(task, **left_out, **states)
 
 
-def _task(
-    recipe, client, n_rows, names, arrays, batches, start, anchor, correction, seed, draws, is_keyed
-) -> ClientTask:
+def _task(recipe: Recipe, names: Any, arrays: list[Any], has_ignored: bool, sent: ClientTask) -> ClientTask:
     *x, y = map(_tensor, arrays)
     inputs: Batch = (
         dict(zip(names, x, strict=True)) if isinstance(names, tuple) else tuple(x) if names else x[0]
     )
-    state = _tensors(start)
-    assert state is not None
-    return ClientTask(
-        client,
-        recipe,
-        Rows(inputs, y),
-        n_rows,
-        batches,
-        state,
-        _tensors(anchor),
-        _tensors(correction),
-        seed,
-        draws,
-        is_keyed,
-    )
+    states: Any = {name: _tensors(getattr(sent, name)) for name in STATES}
+    rows = Rows(inputs, y, has_ignored=has_ignored)
+    return dataclasses.replace(sent, recipe=recipe, rows=rows, **states)
 
 
-def _sent_back(r: ClientResult) -> tuple:
-    metrics = dict(r.metrics)
-    return r.client, _arrays(r.state), r.losses, metrics, r.examples, r.n_rows, r.status, r.error
+def _sent_back(result: ClientResult) -> ClientResult:
+    state: Any = _arrays(result.state)
+    return dataclasses.replace(result, state=state, metrics=dict(result.metrics))
 
 
-def received(client, state, losses, metrics, examples, n_rows, status, error) -> ClientResult:
-    tensors = _tensors(state)
-    assert tensors is not None
-    return ClientResult(client, tensors, losses, metrics, examples, n_rows, status, error)
+def received(sent: ClientResult) -> ClientResult:
+    """The result that a worker sent back, with tensors for its arrays."""
+    state: Any = _tensors(sent.state)
+    return dataclasses.replace(sent, state=state)

@@ -76,7 +76,7 @@ def _with_globals(fn: Any, own: dict[str, Any]) -> Callable[..., Any]:
     return copied
 
 
-# --- drawing --------------------------------------------------------------------------------------
+# --- drawing -----------------------------------------------------------------------------------
 
 
 def _dropout(mode, func, input, p=0.5, training=True, inplace=False, *, by_channel=False):
@@ -166,7 +166,7 @@ def _recurrent(mode, func, input, hx, params, *options):
     return input, *(torch.cat(parts) for parts in zip(*last, strict=True))
 
 
-# --- as plain products ----------------------------------------------------------------------------
+# --- as plain products -------------------------------------------------------------------------
 
 
 def _heads(mode, func, *args, **kwargs):

@@ -119,25 +119,20 @@ class StackedStep:
             f"{name}.{ROW_WEIGHT}" for name, m in self._base.named_modules() if isinstance(m, MaskedBatchNorm)
         ]
         self._is_inside = is_inside
-        dims = (0, None if form.shares_frozen else 0, 0, 0, 0, 0, 0)
+        dims = (0, None if form.shares_frozen else 0, 0, 0)
         self._gradients = vmap(grad_and_value(self._objective, has_aux=True), in_dims=dims)
         self._losses = vmap(self._objective, in_dims=dims)
-        self._outputs = vmap(self._forward, in_dims=dims[:-1])
+        self._outputs = vmap(self._forward, in_dims=dims)
 
     def move(self, device: str) -> "StackedStep":
         """Move what is not stacked (buffers outside the state dict) to the device."""
         self._base.to(device)
         return self
 
-    def __call__(
-        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-    ) -> StepOutput:
-        """Step every client in place.
-
-        draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
-        0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
-        """
-        grads, losses, buffers, metrics = self._eager(clients, draw, x, y, w)
+    def __call__(self, clients: StackedClients, given: "StepArguments") -> StepOutput:
+        """Step every client in place."""
+        s = given.s
+        grads, losses, buffers, metrics = self._eager(clients, given.batch)
         clients.alive &= losses.isfinite()
         if bool(clients.alive.all()):
             self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
@@ -151,19 +146,17 @@ class StackedStep:
                 t[dead] = rows
         return StepOutput(losses, metrics)
 
-    def traced(
-        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
-    ) -> StepOutput:
+    def traced(self, clients: StackedClients, given: "StepArguments") -> StepOutput:
         """The step without branches on numbers, so that it is one graph: ``where`` keeps dead rows.
 
-        ``inductor.product_updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
+        ``inductor.rewrite`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
         where, copy.
         """
-        grads, losses, buffers, metrics = self._forward_backward(clients, draw, x, y, w)
+        grads, losses, buffers, metrics = self._forward_backward(clients, given.batch)
         alive = clients.alive & losses.isfinite()
         params = {name: t.clone() for name, t in clients.params.items()}
         state = {slot: {name: t.clone() for name, t in ts.items()} for slot, ts in clients.state.items()}
-        self._update(params, state, self._terms(clients, grads, s), s)
+        self._update(params, state, self._terms(clients, grads, given.s), given.s)
         _copy_where(alive, clients.params, params)
         for slot, tensors in clients.state.items():
             _copy_where(alive, tensors, state[slot])
@@ -171,17 +164,9 @@ class StackedStep:
         clients.alive.copy_(alive)
         return StepOutput(losses, metrics)
 
-    def _objective(
-        self,
-        params: Tensors,
-        frozen: Tensors,
-        buffers: Tensors,
-        draw: Tensor,
-        x: Batch,
-        y: Tensor,
-        w: Tensor,
-    ):
+    def _objective(self, params: Tensors, frozen: Tensors, buffers: Tensors, batch: "StepBatch"):
         """One client's loss, and its new buffers."""
+        draw, x, y, w = batch
         fresh, tensors = self._tensors(params, frozen, buffers, draw, w)
         if self._call is None:
             value, outputs = self._loss(self._bound(tensors), x, y, draw, w)
@@ -193,8 +178,9 @@ class StackedStep:
         metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
         return value, (fresh, metrics)
 
-    def _forward(self, params: Tensors, frozen: Tensors, buffers: Tensors, draw: Tensor, w: Tensor, x: Batch):
+    def _forward(self, params: Tensors, frozen: Tensors, buffers: Tensors, batch: "StepBatch"):
         """One client's outputs, and its new buffers."""
+        draw, x, _, w = batch
         fresh, tensors = self._tensors(params, frozen, buffers, draw, w)
         return self._loss.outputs(self._bound(tensors), x, draw), fresh
 
@@ -211,36 +197,37 @@ class StackedStep:
     def _bound(self, tensors: dict[str, Tensor]) -> Callable[..., Any]:
         return lambda *args, **kwargs: functional_call(self._base, tensors, args, kwargs)
 
-    def _eager(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+    def _eager(self, clients: StackedClients, batch: "StepBatch"):
         """Gradients, losses, new buffers and metrics, by the way that works for this model."""
         if not self._is_inside:
             try:
-                return self._forward_then_backward(clients, draw, x, y, w)
+                return self._forward_then_backward(clients, batch)
             except Exception:  # vmap knows some operations only while each client's gradient is taken
                 self._is_inside = True
-        return self._forward_backward(clients, draw, x, y, w)
+        return self._forward_backward(clients, batch)
 
-    def _forward_then_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+    def _forward_then_backward(self, clients: StackedClients, batch: "StepBatch"):
         """What ``_forward_backward`` returns, with all clients' gradients taken at once, outside of vmap.
 
         Half of functorch's work for each operation is left out, and torch's compiler is not loaded for it.
         """
         params = {name: t.detach().requires_grad_() for name, t in clients.params.items()}
         with torch.enable_grad():
-            losses, buffers, metrics = self._losses_of(params, clients, draw, x, y, w)
+            losses, buffers, metrics = self._losses_of(params, clients, batch)
             total = losses.sum()
         grads = torch.autograd.grad(total, list(params.values()), materialize_grads=True)
         grads = dict(zip(params, grads, strict=True))
         return grads, losses.detach(), _detached(buffers), _detached(metrics)
 
     def _losses_of(
-        self, params: Tensors, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor
+        self, params: Tensors, clients: StackedClients, batch: "StepBatch"
     ) -> tuple[Tensor, Tensors, Tensors]:
         """Losses [K], new buffers and metrics [K]. A named loss is that of all clients' rows in one call."""
         if not self._loss.is_named:
-            losses, (buffers, metrics) = self._losses(params, clients.frozen, clients.buffers, draw, x, y, w)
+            losses, (buffers, metrics) = self._losses(params, clients.frozen, clients.buffers, batch)
             return losses, buffers, metrics
-        outputs, buffers = self._outputs(params, clients.frozen, clients.buffers, draw, w, x)
+        outputs, buffers = self._outputs(params, clients.frozen, clients.buffers, batch)
+        _, _, y, w = batch
         if outputs.shape[:2] != y.shape[:2]:
             raise ConfigError(f"outputs of shape {tuple(outputs.shape[1:])} for {y.shape[1]} rows")
         outputs, targets = outputs.flatten(0, 1), y.flatten(0, 1)
@@ -249,10 +236,10 @@ class StackedStep:
         metrics = {n: (metric(outputs, targets).view_as(w) * w).sum(1) for n, metric in self._metrics.items()}
         return losses, buffers, metrics
 
-    def _forward_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
+    def _forward_backward(self, clients: StackedClients, batch: "StepBatch"):
         """Gradients, losses, new buffers and metrics of all clients, by gradients inside of vmap."""
         grads, (losses, (buffers, metrics)) = self._gradients(
-            clients.params, clients.frozen, clients.buffers, draw, x, y, w
+            clients.params, clients.frozen, clients.buffers, batch
         )
         return grads, losses, buffers, metrics
 
@@ -285,10 +272,29 @@ class _Call(nn.Module):
         return fn(self.model)
 
 
-StepFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Tensors], StepOutput]
+StepBatch = tuple[Tensor, Batch, Tensor, Tensor]
 
 
-StepArguments = tuple[Tensor, Batch, Tensor, Tensor, Tensors]
+class StepArguments(NamedTuple):
+    """What K clients get for one step.
+
+    draw  int64 [K] dropout keys;  x [K, rows, ...];  y [K, rows, ...]
+    w     [K, rows]: 1/n for the n real rows, 0 for padding
+    s     the optimiser's scalars, and "prox", "clip" if there are any, each [K]
+    """
+
+    draw: Tensor
+    x: Batch
+    y: Tensor
+    w: Tensor
+    s: Tensors
+
+    @property
+    def batch(self) -> StepBatch:
+        return self[:4]
+
+
+StepFn = Callable[[StackedClients, StepArguments], StepOutput]
 
 
 class StepInputs(NamedTuple):
@@ -301,14 +307,15 @@ class StepInputs(NamedTuple):
     scalars: Sequence[Tensors]
 
     def first(self) -> StepArguments:
-        return self.draws[0], map_batch(lambda t: t[0], self.x), self.y[0], self.w[0], self.scalars[0]
+        x = map_batch(lambda t: t[0], self.x)
+        return StepArguments(self.draws[0], x, self.y[0], self.w[0], self.scalars[0])
 
     def each(self) -> Iterator[StepArguments]:
-        """The inputs of each step, as a ``StepFn`` takes them after the clients."""
+        """The arguments of each step."""
         leaves = zip(*(t.unbind(0) for t in leaves_of(self.x)), strict=True)
         batches = [unflattened(self.x, line) for line in leaves]
         draws, ys, ws = (t.unbind(0) for t in (self.draws, self.y, self.w))
-        yield from zip(draws, batches, ys, ws, self.scalars, strict=True)
+        yield from map(StepArguments, draws, batches, ys, ws, self.scalars)
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:

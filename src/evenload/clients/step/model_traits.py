@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from evenload.clients.generators import Drawn, seeded
 from evenload.clients.step.dropout import KEY
-from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.fuse import StepForm
 from evenload.clients.step.module_state import ModuleState, copy_model, hooks_of
-from evenload.clients.step.objective import BatchLoss, outputs_of
+from evenload.clients.step.objective import BatchLoss, augmented, outputs_of, precision_of
 from evenload.clients.values.data import Batch
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.task import ClientTask

@@ -19,8 +19,8 @@ from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, dtype_of, leaves_of, map_batch
 from evenload.clients.values.losses import IGNORED
-from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.task import State
 from evenload.errors import ConfigError
 
 SCALES = (1.0, 1e3, 30.0, 3.0)  # of noise; two that give finite numbers are needed

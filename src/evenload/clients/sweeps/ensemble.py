@@ -15,10 +15,10 @@ from evenload.clients.step.objective import outputs_of
 from evenload.clients.trainer import Trainer, template_of
 from evenload.clients.values.data import Batch, dtype_of, leaves_of, map_batch
 from evenload.clients.values.keys import MODEL, key
-from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
+from evenload.clients.values.task import TrainOptions
 from evenload.errors import ConfigError, quoted
 
 BATCH = 1024

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from evenload._plain_text import seconds_text
-from evenload.clients.fused.memory import most_clients
 from evenload.clients.fused.rules import has_rules
-from evenload.clients.spread.dispatch_clients import ClientDispatcher
-from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
+from evenload.clients.spread.dispatch_clients import ClientDispatcher, free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.tune.expected_cost import Expectation, even_chunk
 from evenload.clients.tune.race import DOUBT, FAR, TIE, WORTH_S, Probe, Race
+from evenload.clients.tune.step_work import most_clients
 from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 

@@ -18,23 +18,25 @@ def _rows(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _rows(F.cross_entropy(outputs, targets, reduction="none"))
+def _of_torch(loss: str | CrossEntropy, reduction: str) -> PerRow:
+    """Torch's own loss of that name, or its cross entropy with the options of ``loss``."""
+    if isinstance(loss, str):
+        fn = _LOSSES[loss]
 
+        def named(outputs: Tensor, targets: Tensor) -> Tensor:
+            if loss in ("mse", "l1"):
+                _refuse_broadcast(loss, outputs, targets)
+            return fn(outputs, targets, reduction=reduction)
 
-def _cross_entropy_of(loss: CrossEntropy) -> Callable[[str], PerRow]:
-    """Torch's cross entropy with the options of ``loss``, by the name of a reduction."""
+        return named
     weight = None if loss.weight is None else torch.tensor(loss.weight, dtype=torch.float64)
     options = {"ignore_index": loss.ignore_index, "label_smoothing": loss.label_smoothing}
 
-    def reduced(reduction: str) -> PerRow:
-        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
-            own = None if weight is None else weight.to(outputs)
-            return F.cross_entropy(outputs, targets, own, reduction=reduction, **options)
+    def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+        own = None if weight is None else weight.to(outputs)
+        return F.cross_entropy(outputs, targets, own, reduction=reduction, **options)
 
-        return compute
-
-    return reduced
+    return cross_entropy
 
 
 def shares_of(loss: CrossEntropy) -> Callable[[Tensor], Tensor] | None:
@@ -52,16 +54,6 @@ def shares_of(loss: CrossEntropy) -> Callable[[Tensor], Tensor] | None:
     return shares
 
 
-def _mse(outputs: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
-    _refuse_broadcast("mse", outputs, targets)
-    return _rows(F.mse_loss(outputs, targets, reduction=reduction))
-
-
-def _l1(outputs: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
-    _refuse_broadcast("l1", outputs, targets)
-    return _rows(F.l1_loss(outputs, targets, reduction=reduction))
-
-
 def _refuse_broadcast(name: str, outputs: Tensor, targets: Tensor) -> None:
     """Raise ConfigError for shapes that torch would broadcast: each row against every other one."""
     if outputs.shape != targets.shape:
@@ -70,10 +62,6 @@ def _refuse_broadcast(name: str, outputs: Tensor, targets: Tensor) -> None:
             f"{tuple(targets.shape)}",
             hint="give targets of the outputs' shape (y.unsqueeze(1), say), or outputs of the targets'",
         )
-
-
-def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _rows(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
 
 
 def _accuracy(outputs: Tensor, targets: Tensor, ignored: int = IGNORED) -> Tensor:
@@ -85,26 +73,18 @@ def _accuracy(outputs: Tensor, targets: Tensor, ignored: int = IGNORED) -> Tenso
     return _rows(((found == targets) & (targets != ignored)).to(outputs.dtype))
 
 
-_LOSSES: dict[str, PerRow] = {
-    "cross_entropy": _cross_entropy,
-    "mse": _mse,
-    "l1": _l1,
-    "bce_with_logits": _bce,
-}
-_MEANS: dict[str, PerRow] = {
+_LOSSES: dict[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
-    "mse": functools.partial(_mse, reduction="mean"),
-    "l1": functools.partial(_l1, reduction="mean"),
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
     "bce_with_logits": F.binary_cross_entropy_with_logits,
 }
 METRICS_PER_ROW: dict[str, Callable[..., Tensor]] = {"accuracy": _accuracy}
 
 
 def loss_of(recipe: Recipe) -> PerRow:
-    if isinstance(recipe.loss, str):
-        return _LOSSES[recipe.loss]
-    if isinstance(recipe.loss, CrossEntropy):
-        each = _cross_entropy_of(recipe.loss)("none")
+    if isinstance(recipe.loss, str | CrossEntropy):
+        each = _of_torch(recipe.loss, "none")
         return lambda outputs, targets: _rows(each(outputs, targets))
     user = recipe.loss
 
@@ -125,10 +105,8 @@ def loss_of(recipe: Recipe) -> PerRow:
 
 def mean_loss_of(recipe: Recipe) -> PerRow:
     """The mean over rows as one number; torch's own reduction where the loss is one of torch's."""
-    if isinstance(recipe.loss, str):
-        return _MEANS[recipe.loss]
-    if isinstance(recipe.loss, CrossEntropy):
-        return _cross_entropy_of(recipe.loss)(recipe.loss.reduction)
+    if isinstance(recipe.loss, str | CrossEntropy):
+        return _of_torch(recipe.loss, getattr(recipe.loss, "reduction", "mean"))
     per_row = loss_of(recipe)
     return lambda outputs, targets: per_row(outputs, targets).mean()
 

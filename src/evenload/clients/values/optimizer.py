@@ -7,7 +7,7 @@ may differ, and a change of the rate compiles nothing anew. ``scalars`` makes th
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ class Elementwise:
     A subclass is a dataclass with torch's own names and defaults, ``lr`` and ``weight_decay`` among them.
     ``numbers`` gives what enters a step in float64, as torch's scalars are; ``rule`` is the step over stacked
     clients, whose tensors are [K, ...], and numbers broadcast along them.
+
+    What else a recipe takes for an optimiser (``OwnOptimizer``, ``ParameterGroups``) has the public methods
+    of this class; an attribute ``why_not_fused`` is the reason if it has no stacked rule.
     """
 
     __slots__ = ()
@@ -185,34 +188,6 @@ class AdamW(Adam):
 
     weight_decay: float = 1e-2
     decoupled_weight_decay: ClassVar[bool] = True
-
-
-class Optimizer(Protocol):
-    """An optimiser as a value: torch's for one client, and the same rule over stacked clients.
-
-    An attribute ``why_not_fused`` is the reason if it has no such rule.
-    """
-
-    @property
-    def lr(self) -> float: ...
-
-    def build(self, named: Mapping[str, Any]) -> Any:
-        """torch's optimiser of these parameters."""
-        ...
-
-    def code(self) -> tuple:
-        """The parts that clients of one fused step must share."""
-        ...
-
-    def state_names(self, form: Any) -> tuple[str, ...]:
-        """Names of the state kept per parameter."""
-        ...
-
-    def update(
-        self, form: Any, params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
-    ) -> None:
-        """One step in place; every tensor [K, ...], every number [K]."""
-        ...
 
 
 def build_groups(name: str, groups: Sequence[tuple[list[Any], Mapping[str, Any]]]) -> Any:

@@ -1,36 +1,14 @@
 """Results of training: each client's state, losses and counts, and the plan that made them."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from evenload.clients.values.strategy import ClientPlan
 from evenload.errors import TaskError
-
-
-class FlatStates:
-    """Stacked tensors of one dtype as columns of one tensor, so that one operation serves them all.
-
-    flat    [rows, numbers]
-    shapes  those of a row's tensors, by name, in the order of the columns
-    """
-
-    __slots__ = ("_known", "flat", "shapes")
-
-    def __init__(self, flat: Tensor, shapes: Mapping[str, torch.Size]):
-        self.flat, self.shapes = flat, shapes
-        self._known: dict[str, Tensor] = {}
-
-    def __getitem__(self, name: str) -> Tensor:
-        if not self._known:
-            parts = self.flat.split([shape.numel() for shape in self.shapes.values()], 1)
-            views = (part.view(-1, *s) for part, s in zip(parts, self.shapes.values(), strict=True))
-            self._known = dict(zip(self.shapes, views, strict=True))
-        return self._known[name]
 
 
 class StateRow(Mapping[str, Tensor]):
@@ -45,7 +23,7 @@ class StateRow(Mapping[str, Tensor]):
 
     def __init__(
         self,
-        stack: Mapping[str, Tensor] | FlatStates,
+        stack: Mapping[str, Tensor],
         row: int,
         names: Mapping[str, str],
         shared: Collection[str] = (),
@@ -163,6 +141,3 @@ class TrainResult(Sequence[ClientResult]):
         )
         error.result = self  # pyrefly: ignore
         raise error from failed[0].error
-
-
-Reduce = Callable[[Sequence[ClientResult]], Any]

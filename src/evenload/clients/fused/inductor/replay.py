@@ -7,16 +7,17 @@ differs from step to step is the addresses of their examples, keys, weights, num
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.fused.inductor.layout import ALIGNMENT, laid_out
-from evenload.clients.fused.inductor.product_updates import ProductFactor, ProductUpdates, Update
-from evenload.clients.fused.inductor.recording import CallRecording, KernelCall, MemorySpan, Product
+from evenload._terminal import log_of
+from evenload.clients.fused.inductor.compiling import DirectCall
+from evenload.clients.fused.inductor.recording import CallRecording, KernelCall, MemorySpan, Product, record
+from evenload.clients.fused.inductor.rewrite import ProductFactor, ProductUpdates, Update
 from evenload.clients.fused.inductor.small_products import program_for
 
 MESSAGE_BYTES = 1000
@@ -225,3 +226,87 @@ def _product_of(update: Update, example: Sequence[Tensor], factors: Sequence[Mem
 
 def _n_bytes(span: MemorySpan) -> int:
     return math.prod(span.shape) * span.dtype.itemsize
+
+
+ALIGNMENT = 64  # bytes, of a line of the cache
+
+
+def laid_out(sizes: Mapping[int, int], uses: Sequence[Sequence[int]]) -> tuple[dict[int, int], int]:
+    """Offsets of the buffers that are used, and the bytes that all take; a multiple of ALIGNMENT each.
+
+    sizes  bytes of each buffer
+    uses   the buffers that each call works on, in the order of calls; others than in ``sizes`` are left out
+    A buffer is in use from the first call that has it to the last. Each goes to the first gap that it fits.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, buffers in enumerate(uses):
+        for buffer in buffers:
+            if buffer in sizes:
+                first.setdefault(buffer, at)
+                last[buffer] = at
+    offsets: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for buffer in sorted(first, key=lambda b: first[b]):
+        size = -(-sizes[buffer] // ALIGNMENT) * ALIGNMENT
+        beside = sorted((offsets[b], ends[b]) for b in offsets if last[b] >= first[buffer])
+        place = 0
+        for begin, end in beside:
+            if place + size <= begin:
+                break
+            place = max(place, end)
+        offsets[buffer], ends[buffer] = place, place + size
+    return offsets, max(ends.values(), default=0)
+
+
+STEPS = 2  # taken both ways: the second with what the first has written
+CLOSE = 1e-4  # of a tensor's largest number: products are summed in another order
+
+log = log_of(__name__)
+
+
+def replayed_steps(run: Any, finish: Any, example: Sequence[Tensor], n_own: int) -> KernelReplay | None:
+    """The replay of ``run``, followed by ``finish``; None if it cannot be recorded, or gives other numbers.
+
+    run      what ``compile_directly`` gave; ``finish``: what ``rewrite`` gave
+    example  arguments of a step, not changed
+    n_own    outputs of the graph that the step wants
+    """
+    is_known = isinstance(run, DirectCall) and (finish is None or isinstance(finish, ProductUpdates))
+    is_on_cpu = all(t.device.type == "cpu" for t in example)
+    if not (is_known and is_on_cpu and torch.get_num_threads() == 1):
+        return None
+    try:
+        recording = record(run.function, _copies(example))
+        replay = make_replay(recording, finish, example, n_own) if recording is not None else None
+    except Exception as error:  # of torch's compiler, whose insides these are
+        log.warning(f"steps are taken one by one, which is slower: {type(error).__name__}: {error}")
+        return None
+    return replay if replay and is_same(replay, run, finish, example, n_own) else None
+
+
+def is_same(
+    replay: KernelReplay, run: Callable[..., Any], finish: Any, example: Sequence[Tensor], n_own: int
+) -> bool:
+    """Do both change copies of the arguments in the same way, and give the same outputs, but for rounding?"""
+    replayed, stepped = _copies(example), _copies(example)
+    outputs = replay.replay_steps(replayed, [], STEPS)
+    with torch.no_grad():
+        for step in range(STEPS):
+            out = run(*stepped)
+            if finish is not None:
+                finish(stepped, out[n_own:])
+            if not all(_are_close(own[step], o) for own, o in zip(outputs, out, strict=False)):
+                return False
+    return all(_are_close(a, b) for a, b in zip(replayed, stepped, strict=True))
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.clone() for t in tensors]
+
+
+def _are_close(a: Tensor, b: Tensor) -> bool:
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    largest = b.nan_to_num(0.0, 0.0, 0.0).abs().max() if b.numel() else 0.0
+    return torch.allclose(a, b, rtol=0.0, atol=CLOSE * float(largest), equal_nan=True)

@@ -1,13 +1,20 @@
-"""The compiled function itself, called without torch's wrapper for graphs with gradients and aliases.
+"""Compiling for clients: functions without torch's wrapper, and kernels that let other threads run.
 
-The wrapper takes a tenth of the time of a small step.
+torch wraps what it compiles for graphs with gradients and aliases, in a tenth of the time of a small step.
+
+torch's own kernels release Python's global lock, and so do products in a compiled step. The loops that the
+compiler fuses for a CPU are called through a few lines of C++ that keep it, so threads would take turns in
+most of a step. The compiler has those lines as a text, which is replaced while a step is compiled.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch.fx import GraphModule
 
 
@@ -65,3 +72,38 @@ def is_same(inner: Callable[..., Any], wrapped: Callable[..., Any], example: lis
         a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a.nan_to_num(), b.nan_to_num())
         for a, b in zip(*runs, strict=True)
     )
+
+
+# torch 2.13, torch/_inductor/codecache.py: what a kernel's binding does with its parsed arguments.
+KEEPS = "kernel({}); Py_RETURN_NONE;"
+# The arguments are parsed before the call, with the lock. A kernel may throw, and the handler needs the lock.
+LETS_GO = """
+[](auto... args) {{
+    struct Unlocked {{
+        PyThreadState* state = PyEval_SaveThread();
+        ~Unlocked() {{ PyEval_RestoreThread(state); }}
+    }} unlocked;
+    kernel(args...);
+}}({});
+Py_RETURN_NONE;
+"""
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def unlocked_kernels() -> Iterator[bool]:
+    """Let kernels that are compiled inside the block release the lock while they run.
+
+    Yields False, and changes nothing, if this torch's compiler calls kernels in a way that is not known here.
+    """
+    binding: Any = CppPythonBindingsCodeCache
+    with _ONE_AT_A_TIME:
+        is_known = getattr(binding, "call_entry_function", None) == KEEPS
+        if is_known:
+            binding.call_entry_function = LETS_GO
+        try:
+            yield is_known
+        finally:
+            if is_known:
+                binding.call_entry_function = KEEPS

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from evenload.clients import SGD, AdamW, LoRA, Recipe, adapters, save_adapter
-from evenload.clients.lora.form import adapted_layers, with_adapters
-from evenload.clients.lora.training import _start
+from evenload.clients.lora import _start, adapted_layers, with_adapters
 from evenload.clients.spread.equivalence_check import difference
 from evenload.errors import ConfigError, TaskError
 

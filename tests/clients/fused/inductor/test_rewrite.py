@@ -10,9 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from evenload.clients import SGD, Recipe
 from evenload.clients.fused import compiled
 from evenload.clients.fused.inductor import rewrite
-from evenload.clients.fused.inductor.product_updates import apply_updates, take_out_updates
+from evenload.clients.fused.inductor.rewrite import take_out_updates, turn_narrow
 from evenload.clients.fused.speedups import PLAIN
-from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepArguments, StepForm
 
 K, ROWS, CLASSES = 4, 6, 5
 
@@ -70,11 +70,8 @@ def stepped(model, optimizer=None, dtype=torch.float64):
     x, y = torch.randn(K, ROWS, 1, 4, 10, dtype=dtype), torch.randint(0, CLASSES, (K, ROWS))
     numbers = {"minus_lr": -torch.linspace(0.01, 0.1, K, dtype=dtype)}
     numbers |= {name: torch.full((K,), 0.5, dtype=dtype) for name in ("momentum", "gain", "decay")}
-    return (
-        stacked,
-        clients,
-        (torch.zeros(K, dtype=torch.int64), x, y, torch.full((K, ROWS), 1 / ROWS, dtype=dtype), numbers),
-    )
+    w = torch.full((K, ROWS), 1 / ROWS, dtype=dtype)
+    return stacked, clients, StepArguments(torch.zeros(K, dtype=torch.int64), x, y, w, numbers)
 
 
 def copied(clients):
@@ -98,7 +95,8 @@ def traced(monkeypatch):
     monkeypatch.setattr(compiled, "find_speedups", lambda: uncompiled)
 
     def trace(stacked, clients, arguments):
-        return compiled.compile_step(stacked.traced, clients, *arguments), len(taken.pop())
+        step, updates = compiled.compile_step(stacked.traced, clients, arguments), taken.pop()
+        return step, len(updates.updates) if updates else 0
 
     return trace
 
@@ -110,7 +108,7 @@ def test_a_step_with_updates_in_products_is_the_plain_step(model, traced):
     step, n_taken = traced(stacked, clients, arguments)
     assert n_taken == TAKEN[model]
     for _ in range(3):
-        out, expected = step(clients, *arguments), stacked(plain, *arguments)
+        out, expected = step(clients, arguments), stacked(plain, arguments)
         torch.testing.assert_close(out.losses, expected.losses, rtol=0, atol=1e-12)
     for name, t in clients.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
@@ -173,10 +171,10 @@ def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     runs = [[t.clone() for t in example] for _ in range(2)]
     graph = make_fx(step)(*[t.clone() for t in example])
     updates = take_out_updates(graph)
-    assert len(updates) == is_taken
+    assert (updates is not None) == is_taken
     out = graph(*runs[0])
     if updates:
-        apply_updates(updates, runs[0], out[1:])
+        updates(runs[0], out[1:])
     torch.testing.assert_close(out[:1], step(*runs[1]), rtol=0, atol=0)
     torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=1e-12)
     assert not torch.equal(runs[0][0], example[0])
@@ -190,19 +188,18 @@ def test_other_updates_stay_in_the_graph(optimizer, traced):
     plain = copied(clients)
     step, n_taken = traced(stacked, clients, arguments)
     assert n_taken == 0
-    step(clients, *arguments), stacked(plain, *arguments)
+    step(clients, arguments), stacked(plain, arguments)
     for name, t in clients.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
 
 
 def spoiled(clients, arguments):
     """Client 1 was dead before; client 2 has a NaN in its rows; client 3 an infinite weight."""
-    draw, x, y, w, s = arguments
     clients.alive[1] = False
-    x = x.clone()
+    x = arguments.x.clone()
     x[1], x[2, 0, 0, 0, 0] = torch.nan, torch.nan
     next(iter(clients.params.values()))[3].view(-1)[:2] = torch.inf
-    return draw, x, y, w, s
+    return arguments._replace(x=x)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -210,12 +207,33 @@ def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(model, trace
     stacked, clients, arguments = stepped(model)
     whole = copied(clients)
     step, _ = traced(stacked, clients, arguments)
-    step(whole, *arguments)
+    step(whole, arguments)
     bad = spoiled(clients, arguments)
     before = copied(clients)
-    losses = step(clients, *bad).losses
+    losses = step(clients, bad).losses
     assert clients.alive.tolist() == [True, False, False, False]
     assert losses[0].isfinite()
     for name, t in clients.params.items():
         torch.testing.assert_close(t[0], whole.params[name][0], rtol=0, atol=0)
         assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
+
+
+def flattened(a, b):
+    product = torch.bmm(a, b)
+    return torch.relu(product).view(len(a), -1)  # of a turned product there is no such view
+
+
+def summed(a, b):
+    return torch.bmm(a, b).sum(1)
+
+
+@pytest.mark.parametrize("step", [flattened, summed])
+@pytest.mark.parametrize("columns", [1, 5, 15, 16])
+def test_a_turned_product_may_be_used_as_before(step, columns):
+    generator = torch.Generator().manual_seed(0)
+    example = [torch.randn(3, 20, 6, generator=generator), torch.randn(3, 6, columns, generator=generator)]
+    graph = turn_narrow(make_fx(step)(*example), example)
+    names = [str(node.target) for node in graph.graph.nodes]
+    assert ("aten.transpose.int" in names) == (columns < 16)
+    assert ("aten.clone.default" in names) == (step is flattened and 1 < columns < 16)
+    torch.testing.assert_close(graph(*example), step(*example))

@@ -10,10 +10,10 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from evenload.clients import SGD, Recipe, Trainer, train
-from evenload.clients.fused.memory import bytes_per_client
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
-from evenload.clients.step.forward import Draws
+from evenload.clients.step.objective import Draws
+from evenload.clients.tune.step_work import bytes_per_client
 from evenload.errors import ConfigError
 
 COMPILED = pytest.param("fused-compiled:4", marks=pytest.mark.slow)
@@ -123,7 +123,7 @@ def test_an_augmentation_may_change_the_shape():
 def test_a_draw_is_never_one(monkeypatch):
     """The largest double below one is nearer to one than to any other float32."""
     monkeypatch.setattr(
-        "evenload.clients.step.forward.uniform_of",
+        "evenload.clients.step.objective.uniform_of",
         lambda *_: torch.tensor([1 - 2.0**-53, 0.0], dtype=torch.float64),
     )
     assert Draws(torch.tensor(1)).uniform(2).tolist() == [1 - 2.0**-24, 0.0]
@@ -174,7 +174,7 @@ LSTM_PROGRAM = """
 import torch
 from torch import nn
 from evenload.clients import SGD, Recipe, train
-from evenload.clients.step.forward import has_bfloat16_lstm
+from evenload.clients.step.objective import has_bfloat16_lstm
 
 class Reader(nn.Module):
     def __init__(self):

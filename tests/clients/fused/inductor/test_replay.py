@@ -7,17 +7,18 @@ import types
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from evenload.clients import SGD, Recipe
 from evenload.clients.fused import compiled
 from evenload.clients.fused.compiled import run_steps
 from evenload.clients.fused.inductor import replay
-from evenload.clients.fused.inductor import replayed_steps as made
-from evenload.clients.fused.inductor.direct_call import DirectCall
+from evenload.clients.fused.inductor import replay as made
+from evenload.clients.fused.inductor.compiling import DirectCall
 from evenload.clients.fused.inductor.recording import Product, record
-from evenload.clients.fused.inductor.replay import make_replay
-from evenload.clients.fused.inductor.replayed_steps import replayed_steps
+from evenload.clients.fused.inductor.replay import ALIGNMENT, laid_out, make_replay, replayed_steps
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm, StepInputs
 
 pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
@@ -65,8 +66,7 @@ def stacked():
 
 @pytest.fixture(scope="module")
 def step(compiler, stacked):
-    draws, x, y, w, scalars = inputs()
-    return compiled.compile_step(stacked.traced, made_clients(), draws[0], x[0], y[0], w[0], scalars[0])
+    return compiled.compile_step(stacked.traced, made_clients(), StepInputs(*inputs()).first())
 
 
 def test_this_torch_has_an_inner_function(step):
@@ -286,3 +286,27 @@ def test_no_steps_in_one_call_without_a_kernel_for_products(step, monkeypatch, c
     monkeypatch.setattr(made, "make_replay", fails)
     assert replayed_steps(step._run, step._finish, example, 2) is None
     assert "no compiler" in caplog.text
+
+
+BUFFERS = st.integers(0, 7)
+
+
+@given(st.dictionaries(BUFFERS, st.integers(1, 400)), st.lists(st.lists(BUFFERS, max_size=4), max_size=12))
+def test_buffers_in_use_together_lie_apart(sizes, uses):
+    offsets, n_bytes = laid_out(sizes, uses)
+    assert set(offsets) == {b for call in uses for b in call if b in sizes}
+    lives = {b: [i for i, call in enumerate(uses) if b in call] for b in offsets}
+    for a in offsets:
+        assert offsets[a] % ALIGNMENT == 0
+        assert 0 <= offsets[a] <= offsets[a] + sizes[a] <= n_bytes
+        for b in offsets:
+            meet = lives[a][0] <= lives[b][-1] and lives[b][0] <= lives[a][-1]
+            apart = offsets[a] + sizes[a] <= offsets[b] or offsets[b] + sizes[b] <= offsets[a]
+            assert a == b or apart or not meet
+
+
+def test_buffers_that_never_meet_share_a_place():
+    offsets, n_bytes = laid_out({1: 100, 2: 10, 3: 128}, [[1, 2], [2, 3]])
+    assert (offsets, n_bytes) == ({1: 0, 2: 128, 3: 0}, 192)
+    assert laid_out({1: 64, 2: 64, 3: 64}, [[1], [2], [3]])[1] == 64
+    assert laid_out({}, [[1]]) == ({}, 0)

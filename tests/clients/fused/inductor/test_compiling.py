@@ -17,9 +17,9 @@ MOST_TURNS = (
 
 def unlocked_kernels():
     """Torch's compiler with it is two seconds, in each process of the runner that reads this file."""
-    from evenload.clients.fused.inductor import unlocked_kernels
+    from evenload.clients.fused.inductor import compiling
 
-    return unlocked_kernels.unlocked_kernels()
+    return compiling.unlocked_kernels()
 
 
 def compiled(fn, *example):
@@ -92,3 +92,31 @@ def test_the_compiler_is_left_as_it_was(monkeypatch):
     with unlocked_kernels() as is_known:
         assert not is_known
         assert CppPythonBindingsCodeCache.call_entry_function == "something_new({});"
+
+
+def doubled(t):
+    t.add_(t)
+    return [t.sum()]
+
+
+@pytest.mark.parametrize(
+    ("inner", "is_taken"),
+    [
+        (lambda t: [t.add_(t).sum()], True),
+        (lambda t: [(2 * t).sum()], False),  # leaves its argument as it was
+        (lambda t: [t.add_(t).sum() + 1], False),
+        (lambda t: [t.add_(t).sum(), t], False),
+        (lambda t: 1 / 0, False),
+        (None, False),
+    ],
+)
+def test_the_inner_function_is_taken_only_where_it_does_the_same(inner, is_taken, monkeypatch):
+    from evenload.clients.fused.inductor import compiling
+
+    monkeypatch.setattr(compiling, "compile_both", lambda graph, example, options: (doubled, inner))
+    example = torch.ones(3)
+    run = compiling.compile_directly(None, [example], None)
+    assert run is (inner if is_taken else doubled)
+    assert example.tolist() == [1, 1, 1]
+    assert run(example)[0] == 6
+    assert example.tolist() == [2, 2, 2]
