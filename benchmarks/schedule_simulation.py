@@ -33,10 +33,9 @@ from dataclasses import dataclass
 
 from record import print_table, record
 
-from evenload.balance.fleet import ModelDevice, fluid_bound
+from evenload.balance.fleet import ModelDevice, draw_hints, fluid_bound
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Factoring, Guided, Measured, Policy, Pull, Static
-from evenload.balance.scenario import draw_hints
 from evenload.balance.simulate import simulate
 from evenload.balance.sizes.size_learner import SizeLearner
 

@@ -16,7 +16,7 @@ from evenload import certificate
 from evenload.balance.flow import route
 from evenload.certificate import Refused, check, load, main, parse
 from evenload.events import RunStarted, Span
-from evenload.moe.placement.placement_certificate import placement_certificate
+from evenload.moe.placement.bound import placement_certificate
 from evenload.pipeline.planning.plan_certificate import plan_certificate
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights

@@ -1,5 +1,6 @@
 """The bound of a run: below every makespan, exact where the optimum is known."""
 
+import itertools
 import math
 
 import hypothesis.strategies as st
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from evenload.balance import bound as bound_module
-from evenload.balance.bound import Lanes, StageWork, bound_of_spans, bound_together
+from evenload.balance.bound import Lanes, SharedItems, StageWork, bound_of_spans, bound_together
 
 names = st.sampled_from(["a", "b", "c", "d"])
 spans = st.lists(st.tuples(names, st.floats(0.001, 100.0), st.integers(1, 20)), min_size=1, max_size=40)
@@ -173,3 +174,36 @@ def test_like_stages_at_once_take_as_long_as_in_turn():
     rows = [("a", 4.0, 4), ("b", 4.0, 8)]
     together, _ = bound_together([stage(rows, is_told=True), stage(rows, is_told=True)])
     assert together == pytest.approx(2 * bound_of_spans(rows).bound_s)
+
+
+TRIES = [
+    ("a", 7, 2.0, 5.0, False),
+    ("b", 7, 0.0, 4.0, True),
+    ("a", 8, 0.0, 1.0, True),
+    ("b", 9, 0.0, 1.0, True),
+]  # in whatever order it is told
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_copy_that_was_given_up_took_at_least_as_long(order):
+    """By hand: "a" had item 7 for 3 s, of which it was busy with something else until 2.5."""
+    found = SharedItems()
+    for at in order:
+        device, items, start, stop, is_done = TRIES[at]
+        found.add(device, items, start, stop, is_done=is_done)
+    assert found.pairs(lambda device, time_s: 2.5) == [("a", "b", 2.5, 4.0)]
+    assert found.pairs(lambda device, time_s: 5.0) == []
+
+
+def test_who_both_did_them_are_compared_both_ways_and_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(bound_module, "MOST_KEPT", 4)
+    monkeypatch.setattr(bound_module, "MOST_PAIRS", 3)
+    found = SharedItems()
+    for item in range(9):
+        for name, seconds in (("a", 1.0), ("b", 2.0)):
+            found.add(name, item, 0.0, seconds, is_done=True)
+    pairs = found.pairs(lambda device, time_s: 0.0)
+    assert pairs[:2] == [("a", "b", 1.0, 2.0), ("b", "a", 2.0, 1.0)]
+    assert len(pairs) == 4
+    found.add("c", 0, 0.0, 1.0, is_done=True)
+    assert len(found.pairs(lambda device, time_s: 0.0)) == 4

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.balance.scenario import MOST_DEVICES, MOST_ITEMS, draw_costs, draw_hints, parse_fleet
+from evenload.balance.fleet import MOST_DEVICES, MOST_ITEMS, draw_costs, draw_hints, parse_fleet
 from evenload.errors import ConfigError
 
 

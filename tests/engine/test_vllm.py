@@ -60,7 +60,7 @@ def test_the_engine_asks_evenload_in_every_rank(moe: str, mode: str, n_ranks: in
     names = [" ".join(one["policy"]) for rank in run.plans for one in rank]
     assert all("evenload.moe.adapters" in name for name in names)
     routers = [Path(one["router"]).name for rank in run.plans for one in rank]
-    assert set(routers) == {"vllm_weighted.py" if moe == "weighted" else "vllm_on_cpu.py"}
+    assert set(routers) == {"vllm.py" if moe == "weighted" else "vllm_on_cpu.py"}
     for together in zip(*run.plans, strict=True):
         assert all(one["new"] == together[0]["new"] for one in together)
     assert not re.search(

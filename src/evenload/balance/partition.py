@@ -140,7 +140,9 @@ def water_level(
     while n_items > 0:  # who is full stays so as T rises
         left = n_items - sum(room[d] for d in full)
         free = [d for d in room if d not in full]
-        finish_s = max(finish_s, _common_finish(left, launch_s, per_item_s, free) if left > 0 else 0.0)
+        if left > 0:
+            rates = [1.0 / per_item_s[d] if per_item_s[d] else math.inf for d in free]
+            finish_s = max(finish_s, common_finish(left, [launch_s[d] for d in free], rates))
         over = {d for d in free if _wanted(finish_s - launch_s[d], per_item_s[d], left) > room[d]}
         if not over:
             break
@@ -178,20 +180,21 @@ def slices(counts: Sequence[int]) -> list[range]:
     return [range(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
 
 
-def _common_finish(
-    n_items: float, launch_s: Sequence[float], per_item_s: Sequence[float], usable: Sequence[int]
-) -> float:
-    """The T at which devices that start before T have finished ``n_items`` between them, in fractions."""
+def common_finish(work: float, starts_s: Sequence[float], rates: Sequence[float]) -> float:
+    """The T at which devices that start before T have done ``work`` between them, however it is cut.
+
+    rates  above 0, of work a second; infinite is a device that needs no time
+    """
     rate = filled = 0.0
     finish_s = math.inf
-    for d in sorted(usable, key=lambda d: launch_s[d]):
-        if launch_s[d] >= finish_s:
+    for start_s, its_rate in sorted(zip(starts_s, rates, strict=True)):
+        if start_s >= finish_s:
             break
-        if not per_item_s[d]:
-            return launch_s[d]
-        rate += 1.0 / per_item_s[d]
-        filled += launch_s[d] / per_item_s[d]
-        finish_s = (n_items + filled) / rate
+        if its_rate == math.inf:
+            return start_s
+        rate += its_rate
+        filled += start_s * its_rate
+        finish_s = (work + filled) / rate
     return finish_s
 
 

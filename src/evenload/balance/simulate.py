@@ -7,8 +7,7 @@ from itertools import accumulate, count
 from math import ceil, inf
 from typing import Any
 
-from evenload.balance.dealing.deal import Counters, Deal, Decision
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Counters, Deal, Dealer, Decision
 from evenload.balance.dealing.learned_sizes import LearnedSizes
 from evenload.balance.fleet import ModelDevice, fluid_bound
 from evenload.balance.migrate import LoadBalancer

@@ -14,20 +14,25 @@ from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
     from evenload.moe.cloning.clone_plan import ClonePlan
-    from evenload.moe.cloning.cloner import Cloner, clone_experts
-    from evenload.moe.cloning.device import DeviceCloner
-    from evenload.moe.cloning.fetch_costs import FetchCosts
+    from evenload.moe.cloning.cloner import Cloner, DeviceCloner, clone_experts
+    from evenload.moe.cloning.fetch_bound import FetchCosts
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
-    from evenload.moe.routing.agreement import agree_on
     from evenload.moe.routing.dispatch import Dispatcher
+    from evenload.moe.routing.exchange import agree_on
     from evenload.moe.routing.planner import BatchPlan, Planner
     from evenload.moe.routing.weighted_copies import WeightedCopies
-    from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches, renumber
-    from evenload.moe.search.move_costs import MoveCosts
-    from evenload.moe.search.move_rule import MoveRule, MoveState, Window
+    from evenload.moe.search.move_rule import MoveCosts, MoveRule, MoveState, Window
     from evenload.moe.search.plan import PlacementPlan, place
-    from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
+    from evenload.moe.search.transfers import (
+        MigrationFlow,
+        Schedule,
+        Transfer,
+        layer_chunks,
+        migration_batches,
+        renumber,
+        schedule_transfers,
+    )
     from evenload.moe.topology import create_redundant_mapping
     from evenload.moe.trace import Trace, read_trace
 
@@ -35,20 +40,19 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "cloning.clone_plan": "ClonePlan",
-        "cloning.cloner": "clone_experts Cloner",
-        "cloning.device": "DeviceCloner",
-        "cloning.fetch_costs": "FetchCosts",
+        "cloning.cloner": "clone_experts Cloner DeviceCloner",
+        "cloning.fetch_bound": "FetchCosts",
         "placement.fleet": "Fleet",
         "placement.rebalance": "Placement rebalance_experts",
-        "routing.agreement": "agree_on",
         "routing.dispatch": "Dispatcher",
+        "routing.exchange": "agree_on",
         "routing.planner": "BatchPlan Planner",
         "routing.weighted_copies": "WeightedCopies",
-        "search.engine_schedules": "layer_chunks migration_batches MigrationFlow renumber",
-        "search.move_costs": "MoveCosts",
-        "search.move_rule": "MoveRule MoveState Window",
-        "search.plan": "place Plan",
-        "search.transfers": "Schedule schedule_transfers Transfer",
+        "search.move_rule": "MoveCosts MoveRule MoveState Window",
+        "search.plan": "place PlacementPlan",
+        "search.transfers": (
+            "layer_chunks migration_batches MigrationFlow renumber Schedule schedule_transfers Transfer"
+        ),
         "topology": "create_redundant_mapping",
         "trace": "read_trace Trace",
     },

@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.errors import ConfigError, UnknownName
+from evenload._arguments import choice
+from evenload.errors import ConfigError
 from evenload.moe.trace import Trace
 
 
@@ -27,8 +28,7 @@ class Popularity:
     n_domains: int = 2
 
     def __post_init__(self) -> None:
-        if self.kind not in ("log-normal", "zipf"):
-            raise UnknownName("kind of popularity", self.kind, ("log-normal", "zipf"))
+        choice("kind of popularity", self.kind, ("log-normal", "zipf"))
         if not (0 <= self.spread < 20 and 0 <= self.drift <= 1 and self.shift >= 0 and self.n_domains >= 1):
             raise ConfigError(
                 f"spread {self.spread}, drift {self.drift}, shift {self.shift}, {self.n_domains} domains",

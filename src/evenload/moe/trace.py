@@ -121,7 +121,7 @@ def read_trace(
     if path.is_dir():
         return _read_dumps(sorted(path.glob("*.pt")), path, n_experts)
     readers: Mapping[str, Callable[..., Trace]] = {
-        ".npz": _read_npz, ".npy": _read_npy, ".json": _read_json,
+        ".npz": _read_arrays, ".npy": _read_arrays, ".json": _read_json,
         ".jsonl": functools.partial(_read_jsonl, is_growing=is_growing),
     }  # fmt: skip
     if path.suffix == ".pt":
@@ -202,11 +202,7 @@ def _load(path: Path) -> dict[str, NDArray]:
         raise FormatError(f"{path.name} is no readable {path.suffix[1:]} file: {reason_of(error)}") from error
 
 
-def _read_npz(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
-    return _of_mapping(path, _load(path), n_experts)
-
-
-def _read_npy(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
+def _read_arrays(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
     arrays = _load(path)
     if "" not in arrays:
         return _of_mapping(path, arrays, n_experts)
@@ -294,23 +290,19 @@ def _stack(path: Path, steps: list[NDArray]) -> NDArray:
 
 def _of_mapping(path: Path, arrays: Mapping[str, Any], n_experts: int | None) -> Trace:
     """The trace under the first of the known keys."""
-    for key in ID_KEYS:
-        if key in arrays:
-            return _of_ids(path, arrays[key], n_experts)
-    for key in TOKEN_KEYS:
-        if key in arrays:
-            ids = _array(path, arrays[key])
-            return _of_ids(path, ids.swapaxes(0, 1) if ids.ndim == 3 else ids, n_experts)
-    for key in COUNT_KEYS:
-        if key in arrays:
-            return _of_counts(path, arrays[key], n_experts)
-    for key in SLOT_KEYS:
-        if key in arrays:
-            return _of_counts(path, _by_expert(path, arrays[key], arrays, n_experts), None)
-    raise FormatError(
-        f"{path.name} has {', '.join(sorted(map(str, arrays))) or 'nothing'}",
-        hint=f"name the array {', '.join((*ID_KEYS, *TOKEN_KEYS, *COUNT_KEYS, *SLOT_KEYS))}",
-    )
+    known = (*ID_KEYS, *TOKEN_KEYS, *COUNT_KEYS, *SLOT_KEYS)
+    key = next((key for key in known if key in arrays), None)
+    if key is None:
+        has = ", ".join(sorted(map(str, arrays))) or "nothing"
+        raise FormatError(f"{path.name} has {has}", hint=f"name the array {', '.join(known)}")
+    if key in ID_KEYS:
+        return _of_ids(path, arrays[key], n_experts)
+    if key in TOKEN_KEYS:
+        ids = _array(path, arrays[key])
+        return _of_ids(path, ids.swapaxes(0, 1) if ids.ndim == 3 else ids, n_experts)
+    if key in COUNT_KEYS:
+        return _of_counts(path, arrays[key], n_experts)
+    return _of_counts(path, _by_expert(path, arrays[key], arrays, n_experts), None)
 
 
 def _by_expert(path: Path, loads: Any, arrays: Mapping[str, Any], n_experts: int | None) -> NDArray[np.int64]:

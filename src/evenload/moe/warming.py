@@ -41,7 +41,7 @@ def _dispatch() -> None:
 
 def _clone() -> None:
     from evenload.moe.cloning.cloner import clone_experts
-    from evenload.moe.cloning.fetch_costs import FetchCosts
+    from evenload.moe.cloning.fetch_bound import FetchCosts
 
     counts, homes = np.arange(16) ** 2, np.arange(16) // 4
     plan = clone_experts(np.stack([counts] * 4), homes, 2)

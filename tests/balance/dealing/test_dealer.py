@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from evenload.balance.dealing.deal import Deal, Wait
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Deal, Dealer, Wait
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Factoring, Guided, Measured, Pull, Static
 from evenload.balance.policy.estimate import Cost

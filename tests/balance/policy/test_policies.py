@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.balance.dealing.deal import Deal, Wait
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Deal, Dealer, Wait
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.policy import (
     POLICIES,
@@ -99,14 +98,18 @@ def test_measured_refuses_values_that_make_no_sense(options):
 # --- the classics ----------------------------------------------------------------------------------
 
 
-def test_guided_deals_what_is_left_over_the_devices():
-    sizes = [25, 19, 14, 11, 8, 6, 5, 3, 3, 2, 1, 1, 1, 1]  # the example of the paper: 100 over 4
-    assert chunks_dealt(Guided(), 100, 4) == sizes
-    assert chunks_dealt(Guided(8), 100, 4) == [25, 19, 14, 11, 8, 8, 8, 7]
-
-
-def test_factoring_halves_what_is_left_round_by_round():
-    assert chunks_dealt(Factoring(), 100, 4) == [13] * 4 + [6] * 4 + [3] * 4 + [2] * 4 + [1] * 4
+@pytest.mark.parametrize(
+    ("policy", "n_items", "n_devices", "sizes"),
+    [
+        (Guided(), 100, 4, [25, 19, 14, 11, 8, 6, 5, 3, 3, 2, 1, 1, 1, 1]),  # the example of the paper
+        (Guided(8), 100, 4, [25, 19, 14, 11, 8, 8, 8, 7]),
+        (Factoring(), 100, 4, [13] * 4 + [6] * 4 + [3] * 4 + [2] * 4 + [1] * 4),
+        (Pull(3), 10, 2, [3, 3, 3, 1]),
+        (Static(chunk=None), 10, 3, [4, 3, 3]),
+    ],
+)
+def test_the_classics_deal_what_their_sources_say(policy, n_items, n_devices, sizes):
+    assert chunks_dealt(policy, n_items, n_devices) == sizes
 
 
 def test_weighted_factoring_follows_the_measured_speeds():
@@ -118,14 +121,6 @@ def test_weighted_factoring_follows_the_measured_speeds():
     dealer.done(slow.chunk, 3.0 * len(slow.indices) / len(fast.indices), None)
     left = dealer.remaining
     assert len(dealer.next("fast", 3.0).indices) == pytest.approx(0.75 * left / 2, abs=1)
-
-
-def test_pull_deals_the_same_chunk_to_whoever_asks():
-    assert chunks_dealt(Pull(3), 10, 2) == [3, 3, 3, 1]
-
-
-def test_static_in_one_launch():
-    assert chunks_dealt(Static(chunk=None), 10, 3) == [4, 3, 3]
 
 
 # --- measured --------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from evenload.balance.fleet import parse_fleet
 from evenload.balance.migrate import LoadBalancer
-from evenload.balance.scenario import parse_fleet
 from evenload.balance.simulate import simulate
 from evenload.cli import main
 

@@ -8,7 +8,7 @@ from examples_count import examples
 from hypothesis import given, settings
 
 import evenload
-from evenload.balance.shared_items import SharedItems
+from evenload.balance.bound import SharedItems
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import EventLog, Span

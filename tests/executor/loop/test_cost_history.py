@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.balance.dealing.deal import Deal
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.balance.policy.estimate import Cost
 from evenload.devices import Device
 from evenload.errors import ResourceExhausted

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError
 from evenload.moe import Cloner, Planner, create_redundant_mapping
 from evenload.moe.adapters import vllm
-from evenload.moe.adapters.vllm_weighted import WeightedPolicy, hook_router
+from evenload.moe.adapters.vllm import WeightedPolicy, hook_router
 
 torch = pytest.importorskip("torch")
 POLICIES = [vllm.EplbPolicy, vllm.SearchPolicy, WeightedPolicy]

@@ -19,6 +19,8 @@ from evenload.errors import EvenloadError
 from evenload.moe import Fleet
 from evenload.moe.adapters import engine_plan, sglang, vllm
 from evenload.moe.adapters.engine_plan import EnginePlanner, fault_of
+from evenload.moe.search.layer_search import Effort
+from evenload.moe.search.plan import EFFORTS
 
 torch = pytest.importorskip("torch")
 _spec = importlib.util.spec_from_file_location(
@@ -194,10 +196,12 @@ def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_
     home = old = np.stack([rng.permutation(np.r_[np.arange(8), rng.integers(0, 8, 4)]) for _ in range(2)])
     spent = never = worst = 0.0
     n_moved = 0
+    brief = Effort(n_windows=2, n_made_up=6, n_rounds=2, n_tries=20)  # the claim is for any candidates
     for _ in range(30):
         loads = moods[int(rng.random() < 0.2)] * (rng.random() > 0.3)
         served, stayed = (sum(peak_of(m[i].tolist(), loads[i], 4) for i in range(2)) for m in (old, home))
-        new = planned(price, loads, old)
+        with mock.patch.dict(EFFORTS, online=brief):
+            new = planned(price, loads, old)
         assert fault_of(new, 8, Fleet.even(4, 12), new, old) is None
         fetched = [
             max(len({*new[i, g : g + 3]} - {*old[i, g : g + 3]}) for g in range(0, 12, 3)) for i in range(2)

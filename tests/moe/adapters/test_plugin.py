@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenload.moe.adapters import sglang_weighted, vllm_weighted
+from evenload.moe.adapters import sglang, vllm
 from evenload.moe.adapters.after_import import after_import
 from evenload.moe.adapters.plugin import TESTED
 
@@ -212,7 +212,7 @@ class Maps(types.SimpleNamespace):
 @pytest.fixture
 def eplb(monkeypatch):
     """vLLM's two modules, as far as they are changed; and a state with one model."""
-    monkeypatch.setattr(vllm_weighted, "WEIGHTS", vllm_weighted._Weights())
+    monkeypatch.setattr(vllm, "WEIGHTS", vllm._Weights())
 
     class EplbState:
         def __init__(self, n_replicas):
@@ -237,8 +237,8 @@ def eplb(monkeypatch):
         _commit_eplb_maps_for_layer=commit_layer,
     )  # fmt: skip
     router = types.SimpleNamespace(eplb_map_to_physical_and_record=lambda **_: "vLLM's own")
-    vllm_weighted.hook_state(module)
-    vllm_weighted.hook_router(router)
+    vllm.hook_state(module)
+    vllm.hook_router(router)
     return module, router
 
 
@@ -308,23 +308,24 @@ class Location:
 def test_sglangs_choice_follows_the_layers_that_it_updates(monkeypatch, is_invariant):
     location = Location([[0, 1, 2, 3, 0, 1, 2, 3]] * 2)
     module = types.SimpleNamespace(get_global_expert_location_metadata=lambda: location)
+    real = sglang.require
     monkeypatch.setattr(
-        sglang_weighted, "require", lambda name, **_: module if "location" in name else torch.distributed
+        sglang, "require", lambda name, **more: module if "location" in name else real(name, **more)
     )
 
     def describe(layer, algorithm="dynamic"):
         found = types.SimpleNamespace(ep_dispatch_algorithm=algorithm, rank_invariant=is_invariant)
-        return sglang_weighted.describe(lambda cls, layer_id: found, None, layer)
+        return sglang.describe_weighted(lambda cls, layer_id: found, None, layer)
 
     ids = torch.arange(4).repeat(40).reshape(-1, 2)
-    assert sglang_weighted.choose(lambda *_: "its own", ids, describe(0, "lp")) == "its own"
-    assert sglang_weighted.choose(lambda *_: "its own", ids, None) == "its own"
+    assert sglang.choose_by_weights(lambda *_: "its own", ids, describe(0, "lp")) == "its own"
+    assert sglang.choose_by_weights(lambda *_: "its own", ids, None) == "its own"
     held = describe(1).evenload
     loads = torch.tensor([[[9.0, 3, 2, 1], [1, 2, 3, 9]]])
-    maps = sglang_weighted.plan(loads, 8, 2, None, 1, "deepseek")
-    sglang_weighted.update(Location.change, location, Location(maps[0].tolist()), [1])
+    maps = sglang.plan_by_weights(loads, 8, 2, None, 1, "deepseek")
+    sglang.update_weights(Location.change, location, Location(maps[0].tolist()), [1])
     for layer in range(2):
-        slots = sglang_weighted.choose(lambda *_: None, ids, describe(layer))
+        slots = sglang.choose_by_weights(lambda *_: None, ids, describe(layer))
         assert (location.physical_to_logical_map[layer][slots] == ids).all()
     assert held.share.data_ptr() == describe(1).evenload.share.data_ptr()
     weights = describe(1).evenload
@@ -336,10 +337,10 @@ def test_sglangs_choice_follows_the_layers_that_it_updates(monkeypatch, is_invar
 def test_padding_in_ids_of_any_dtype_is_neither_mapped_nor_recorded(dtype):
     module = types.ModuleType("base_router")
     module.eplb_map_to_physical_and_record = lambda **_: None
-    vllm_weighted.hook_router(module)
+    vllm.hook_router(module)
     phy2log, log2phy = torch.tensor([[0, 1, 2, 0, 1, 3]]), torch.zeros(1, 4, 2, dtype=torch.int64)
     model = types.SimpleNamespace(physical_to_logical_map=phy2log, logical_to_physical_map=log2phy)
-    vllm_weighted.WEIGHTS.add(model, 2, True)
+    vllm.WEIGHTS.add(model, 2, True)
     ids = torch.tensor([[0, 1], [2, -1], [0, 3], [-1, -1]])
     load = torch.zeros(6, dtype=torch.int32)
     slots = module.eplb_map_to_physical_and_record(

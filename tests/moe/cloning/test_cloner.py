@@ -2,7 +2,6 @@
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,17 +56,6 @@ def largest_first(counts, homes, spare, cap):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(layers())
-def test_a_plan_is_what_it_says(layer):
-    counts, homes, spare, cap = layer
-    plan = clone_experts(counts, homes, spare, cap)
-    check_plan(plan, counts, homes, spare, cap)
-    again = clone_experts(counts, homes, spare, cap)
-    for name in ("experts", "ranks", "tokens", "loads"):
-        np.testing.assert_array_equal(getattr(plan, name), getattr(again, name))
-
-
-@settings(max_examples=examples(60), deadline=None)
 @given(layers(), st.sampled_from([1.0, 1.01, 1.1, 2.0]), st.sampled_from([1, 7, 500]), st.integers(1, 4))
 def test_a_plan_keeps_to_its_tolerance_its_least_tokens_and_its_domains(layer, tolerance, least, n_domains):
     """Oracle: plain sums, and the plan for the lowest peak, which a tolerance may only exceed by itself."""
@@ -80,6 +68,9 @@ def test_a_plan_keeps_to_its_tolerance_its_least_tokens_and_its_domains(layer, t
     check_plan(lowest, counts, homes, spare, cap, least, domains)
     assert plan.peak <= max(tolerance * lowest.peak_bound, lowest.peak)
     assert plan.fetch_bound <= lowest.fetch_bound
+    again = clone_experts(counts, homes, spare, cap, tolerance=tolerance, **rules)
+    for name in ("experts", "ranks", "tokens", "loads"):
+        np.testing.assert_array_equal(getattr(plan, name), getattr(again, name))
 
 
 @pytest.mark.parametrize("tolerance", [1.0, 1.05, 1.2])
@@ -129,7 +120,7 @@ def test_a_peak_beyond_the_tolerance_is_no_higher_than_without_one():
         homes, spare = rng.integers(0, n_ranks, len(counts)), rng.integers(0, 2, n_ranks)
         lowest = clone_experts(counts, homes, spare)
         plan = clone_experts(counts, homes, spare, tolerance=1.02)
-        if plan.peak > 1.02 * lowest.certificate().peak:
+        if plan.peak > 1.02 * lowest.first_bound and plan.peak > 1.02 * lowest.certificate().peak:
             n_beyond += 1
             assert plan.peak <= lowest.peak
     assert n_beyond > 10
@@ -339,30 +330,19 @@ def test_ids_fill_the_quotas_exactly_over_all_ranks():
     np.testing.assert_array_equal(received.reshape(n_ranks, -1).sum(axis=1), plan.loads)
 
 
-def test_with_costs_a_plan_takes_no_longer_than_without_clones_or_with_all():
-    homes = np.arange(64) // 4
-    for counts in batches(16, 64, 512, n=4):
-        for token_s in (1e-9, 1e-7, 1e-5):
-            costs = FetchCosts(token_s, expert_bytes=40e6, bytes_per_s=400e9, hidden_s=5e-5)
-            plan = clone_experts(counts, homes, 2, costs=costs)
-            check_plan(plan, counts, homes, np.full(16, 2), None)
-            even = clone_experts(counts, homes, 2)
-            out = np.bincount(homes[even.experts], minlength=16).max()
-            busiest = max(out, np.bincount(even.ranks, minlength=16).max())
-            of_even = even.peak * token_s + max(busiest * 1e-4 - 5e-5, 0)
-            assert plan.seconds_bound <= plan.seconds
-            assert plan.seconds <= min(of_even, np.bincount(homes, counts).max() * token_s) * (1 + 1e-12)
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(layers(), st.sampled_from([1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1e-4]))
-def test_costs_never_make_a_plan_slower_than_the_one_with_the_lowest_peak(layer, token_s, hidden_s):
+def test_with_costs_a_plan_takes_no_longer_than_without_clones_or_with_all(layer, token_s, hidden_s):
+    """Oracle: sums by hand of the homes alone, and of the plan with the lowest peak."""
     counts, homes, spare, cap = layer
     costs = FetchCosts(token_s, expert_bytes=40e6, bytes_per_s=400e9, hidden_s=hidden_s)
     plan = clone_experts(counts, homes, spare, cap, costs=costs)
-    even = replace(clone_experts(counts, homes, spare, cap), costs=costs)
+    even = clone_experts(counts, homes, spare, cap)
+    ends = [np.bincount(of, minlength=len(spare)).max() for of in (homes[even.experts], even.ranks)]
+    of_even = even.peak * token_s + max(max(ends) * 1e-4 - hidden_s, 0)
     check_plan(plan, counts, homes, spare, cap)
-    assert plan.seconds_bound <= plan.seconds <= even.seconds * (1 + 1e-12)
+    assert plan.seconds_bound <= plan.seconds
+    assert plan.seconds <= min(of_even, np.bincount(homes, counts).max() * token_s) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

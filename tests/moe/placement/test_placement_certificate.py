@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
+from evenload.moe.placement.bound import placement_certificate
 from evenload.moe.placement.fleet import Fleet
-from evenload.moe.placement.placement_certificate import placement_certificate
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from evenload.errors import ConfigError
 from evenload.moe import WeightedCopies
-from evenload.moe.routing.weighted_choice import (
+from evenload.moe.routing.weighted_copies import (
     GOLDEN,
     MOST_TOKENS,
     ONE,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
 from evenload.moe import Fleet
-from evenload.moe.search.move_costs import MoveCosts
-from evenload.moe.search.move_rule import MoveRule, Window
+from evenload.moe.search.move_rule import MoveCosts, MoveRule, Window
 
 SEEDS = st.integers(0, 10**9)
 

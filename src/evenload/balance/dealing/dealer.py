@@ -9,20 +9,64 @@ least once and reported by ``done`` once, or forgotten, in any order of events; 
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from evenload.balance.dealing.deal import Counters, Deal, Decision, Wait
-from evenload.balance.dealing.device_states import DeviceStates
 from evenload.balance.dealing.item_pool import ItemPool
 from evenload.balance.dealing.learned_sizes import LearnedSizes
-from evenload.balance.dealing.queues import DeviceQueues
 from evenload.balance.migrate import LoadBalancer, Move, QueueLoad
 from evenload.balance.policy import Ask, Copy, Hold, Policy, Pull, Static, Take, policy_from_name
 from evenload.balance.policy.base import checked
-from evenload.balance.policy.device_state import DeviceState
+from evenload.balance.policy.device_state import DeviceState, DeviceStates
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.policy.in_flight import ChunkInFlight, ChunksInFlight, Indices
 from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Items that a device should run now. ``indices`` is a ``range`` whenever they are consecutive.
+
+    ``duplicate``: whether the items already run elsewhere; the first result counts.
+    """
+
+    chunk: int
+    device: str
+    indices: range | tuple[int, ...]
+    why: str
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No items for a device now: ask again when anything changes, or at ``until`` (clock of ``now``)."""
+
+    why: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An entry of the log of decisions. ``kind``: deal | copy | wait; ``n_items`` is 0 for a wait."""
+
+    now: float
+    device: str
+    kind: str
+    n_items: int
+    why: str
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts of what a dealer has done so far."""
+
+    n_added: int = 0
+    n_done: int = 0
+    n_forgotten: int = 0
+    n_chunks: int = 0
+    n_duplicates: int = 0
+    n_moved: int = 0
+
 
 __all__ = ["Dealer"]
 
@@ -83,7 +127,7 @@ class Dealer:
         self._n_unfinished = 0
         self._version = 0
         self._partition: str | Mapping[str, int] = ""
-        self._balancer = None if balancer is None else QueueBalancer(balancer)
+        self._balancer, self._balance = balancer, None if balancer is None else balancer.init()
         self.set_policy(policy, 0.0)
 
     # --- items ------------------------------------------------------------------------------------
@@ -290,16 +334,24 @@ class Dealer:
 
     def set_balancing(self, on: bool) -> None:
         """Switch the balancer on or off, if there is one; its counts and its interval go on."""
-        if self._balancer is not None:
-            self._balancer.switch(on)
+        if self._balance is not None:
+            self._balance = self._balance.switched(on)
 
     def tick(self, now: float) -> tuple[Move, ...]:
         """Let the balancer, if there is one, move queued items between devices; returns what it asked for."""
         queues = self._pool.queues
-        if self._balancer is None or queues is None:
+        if self._balancer is None or self._balance is None or queues is None:
             return ()
-        moves, n_moved = self._balancer.step(now, self._devices.here(), queues, self._pool.item_work)
-        self.counters.n_moved += n_moved
+        loads = {}
+        for state in self._devices.here():
+            n_running, cost = sum(map(len, state.chunks.values())), state.estimate.cost
+            item_s = None if cost is None else cost.seconds(self._pool.item_work)
+            loads[state.name] = QueueLoad(n_running, queues[state.name].n, item_s)
+        self._balance, moves = self._balancer.step(self._balance, now, loads)
+        for move in moves:
+            n_moved = queues.move(move.source, move.target, move.n_items)
+            self._balance = self._balance.report(done=n_moved, failed=move.n_items - n_moved)
+            self.counters.n_moved += n_moved
         self._version += len(moves)
         return moves
 
@@ -397,32 +449,3 @@ class Dealer:
             self._devices[chunk.device].end(number, now)
             self._version += 1
         return chunk
-
-
-class QueueBalancer:
-    """A ``LoadBalancer`` with its state."""
-
-    def __init__(self, balancer: LoadBalancer):
-        self._balancer = balancer
-        self._state = balancer.init()
-
-    def switch(self, on: bool) -> None:
-        """Switch it on or off; its counts and its interval go on."""
-        self._state = self._state.switched(on)
-
-    def step(
-        self, now: float, devices: Sequence[DeviceState], queues: DeviceQueues, item_work: float
-    ) -> tuple[tuple[Move, ...], int]:
-        """Move items as the balancer decides: what it asked for, and how many items went."""
-        loads = {}
-        for state in devices:
-            n_running, cost = sum(map(len, state.chunks.values())), state.estimate.cost
-            item_s = None if cost is None else cost.seconds(item_work)
-            loads[state.name] = QueueLoad(n_running, queues[state.name].n, item_s)
-        self._state, moves = self._balancer.step(self._state, now, loads)
-        n_all = 0
-        for move in moves:
-            n_moved = queues.move(move.source, move.target, move.n_items)
-            self._state = self._state.report(done=n_moved, failed=move.n_items - n_moved)
-            n_all += n_moved
-        return moves, n_all

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from evenload.balance.dealing.device_states import DeviceStates
 from evenload.balance.dealing.item_pool import ItemPool
+from evenload.balance.policy.device_state import DeviceStates
 from evenload.balance.policy.in_flight import ChunkInFlight, ChunksInFlight, Indices
 from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.balance.sizes.size_model import Features, SizeModel
@@ -23,6 +23,7 @@ class LearnedSizes:
 
     def __init__(self, learner: SizeLearner, pool: ItemPool, chunks: ChunksInFlight, devices: DeviceStates):
         self._learner, self._pool, self._chunks, self._devices = learner, pool, chunks, devices
+        self._waiting = pool.backlog
         self._features: dict[int, Features] = {}
         self._measured: dict[str, deque[tuple[Sequence[Features], float, float | None]]] = {}
         self._keeps_order = False
@@ -34,10 +35,10 @@ class LearnedSizes:
 
     def wanted(self) -> Indices:
         """The waiting items to ``describe`` now: the next block, once it is known what to make of them."""
-        if self.model is None or self._keeps_order or self._pool.n_sized:
+        if self.model is None or self._keeps_order or self._waiting.n_sized:
             return ()
-        n = self._pool.n_unsized
-        return self._pool.first_unsized(n if n < 1.5 * BLOCK else BLOCK)
+        n = self._waiting.n_unsized
+        return self._waiting.first_unsized(n if n < 1.5 * BLOCK else BLOCK)
 
     def describe(self, features: Mapping[int, Features]) -> None:
         """Say what items are that wait or run."""
@@ -71,8 +72,8 @@ class LearnedSizes:
         """Have all counted by the law of now."""
         if self.model is None:
             self._pool.unsize()
-        elif self._pool.n_sized:
-            self._size(self._pool.sized())
+        elif self._waiting.n_sized:
+            self._size(self._waiting.sized())
         for chunk in self._chunks:
             items = [item for index in chunk.indices if (item := self._features.get(index)) is not None]
             chunk.work = self._work(items) if len(items) == len(chunk) else float(len(chunk))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from evenload._plain_text import seconds_text
+from evenload.balance.partition import common_finish
 from evenload.balance.policy.base import Ask, Copy, Hold, Take
 from evenload.balance.policy.device_state import OVERDUE, DeviceState
 from evenload.balance.policy.estimate import Cost
@@ -265,7 +266,7 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
     asks: if it could take work for nothing, there would be none left that is worth a launch here.
     """
     speeds = ask.speeds()
-    starts: list[tuple[float, float]] = []
+    starts, rates = [], []
     for device in devices:
         cost = device.estimate.cost
         rate = speeds[device.name]
@@ -277,17 +278,9 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
             if device.is_overdue(ask.now):
                 continue
             start += free_in(device, ask.now, cost)
-        starts.append((start, rate))
-    speed = filled = 0.0
-    end_s = inf
-    for start, rate in sorted(starts):
-        if start >= end_s:
-            break
-        speed += rate
-        filled += start * rate
-        if speed > 0:
-            end_s = (work + filled) / speed
-    return end_s
+        starts.append(start)
+        rates.append(rate)
+    return common_finish(work, starts, rates)
 
 
 def overdue_devices(ask: Ask) -> set[str]:

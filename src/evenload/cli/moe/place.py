@@ -132,7 +132,7 @@ def _certify(
     """Write the certificate of the placement under the windows, as ``evenload certify`` checks it."""
     from evenload._private_files import write_named
     from evenload.balance.claim import text_of
-    from evenload.moe.placement.placement_certificate import fleet_certificate
+    from evenload.moe.placement.bound import fleet_certificate
 
     assert request.certificate is not None
     page = fleet_certificate(
@@ -209,7 +209,7 @@ def _search(
 def _where_it_pays(
     request: PlaceRequest, plan: "PlacementPlan", old: "NDArray[np.int64] | None"
 ) -> "NDArray[np.bool_]":
-    from evenload.moe.search.move_costs import MoveCosts
+    from evenload.moe.search.move_rule import MoveCosts
     from evenload.moe.search.transfers import BYTES_PER_S
 
     if old is None or request.tokens_to_come is None or not request.token_us or not request.expert_bytes:

@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 
 from evenload._private_files import text_named
-from evenload.balance.fleet import ModelDevice
+from evenload.balance.fleet import MOST_ITEMS, ModelDevice, draw_costs, draw_hints, parse_fleet
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
-from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_fleet
 from evenload.balance.simulate import Simulation, simulate
 from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from evenload.balance.dealing.deal import Deal
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.executor.decide.attempts import Losses, MemoryNeeds, RetryQueue
 from evenload.executor.decide.device_trust import DeviceTrust
 from evenload.executor.decide.instruction import Accept, Fail, Indices, Leave, Renew, Rest, Send

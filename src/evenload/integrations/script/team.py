@@ -25,8 +25,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from evenload.balance.dealing.deal import Deal
-from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
 from evenload.integrations.script.measured_work import Done, MeasuredWork
 from evenload.integrations.script.worker_ends import READY, TIMES, ResultWriter, TaskReader, begin

@@ -15,10 +15,8 @@ from evenload.errors import EvenloadError
 from evenload.moe.placement.bound import equal_split_imbalance
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
-from evenload.moe.routing.agreement import agree_on
-from evenload.moe.routing.exchange import attempt
-from evenload.moe.search.move_costs import MoveCosts
-from evenload.moe.search.move_rule import MoveRule, MoveState, Window
+from evenload.moe.routing.exchange import agree_on, attempt
+from evenload.moe.search.move_rule import MoveCosts, MoveRule, MoveState, Window
 from evenload.moe.search.plan import imbalance_of, place
 from evenload.moe.search.transfers import keep_slots
 
@@ -113,9 +111,10 @@ class EnginePlanner:
             node_limit="base" if is_grouped else "none", n_groups=n_groups if is_grouped else None,
         )  # fmt: skip
         if plan.shortfall:
-            self._tell(
+            _tell_once(
+                self.logger,
                 f"evenload cannot bring the experts of all layers to {target} with {fleet.n_living_slots}"
-                f" slots on {fleet.n_gpus} GPUs; num_redundant_experts gives more"
+                f" slots on {fleet.n_gpus} GPUs; num_redundant_experts gives more",
             )
         new = _without_empty_slots(plan.phy2log, windows.sum(axis=0), fleet)
         found, theirs = (self._imbalance(one, windows, fleet) for one in (new, own))
@@ -135,7 +134,9 @@ class EnginePlanner:
             fault = fault_of(settled, windows.shape[2], fleet, planned, old)
             if fault is None:
                 return settled
-            self._tell(f"evenload leaves its plan aside and takes that of the engine's policy: {fault}")
+            _tell_once(
+                self.logger, f"evenload leaves its plan aside and takes that of the engine's policy: {fault}"
+            )
         raise EvenloadError(f"no map for the engine: {fault}", hint="report this, with the loads")
 
     def _imbalance(self, phy2log: Map, windows: NDArray, fleet: Fleet) -> NDArray[np.float64]:
@@ -145,9 +146,6 @@ class EnginePlanner:
         else:
             each = imbalance_of(phy2log, windows, fleet, is_routed=True)
         return np.mean(each, axis=0)
-
-    def _tell(self, text: str) -> None:
-        _tell_once(self.logger, text)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError
-from evenload.moe.routing.padding import without_padding
+from evenload.moe.routing.dispatch import without_padding
 
 if TYPE_CHECKING:
     import torch

@@ -26,9 +26,7 @@ def load_into_vllm() -> None:
 
     vllm.SearchPolicy.fetch_tokens = _fetch_tokens()
     if mode == "weighted":
-        from evenload.moe.adapters import vllm_weighted
-
-        vllm_weighted.install_when_imported()
+        vllm.install_when_imported()
         return
     policy = vllm.EplbPolicy if mode == "eplb" else vllm.SearchPolicy
     after_import("vllm.distributed.eplb.policy", lambda module: vllm.use_policy(module, policy))
@@ -42,11 +40,9 @@ def load_into_sglang() -> None:
     from evenload.moe.adapters import sglang
 
     if mode == "weighted":
-        from evenload.moe.adapters import sglang_weighted
-
-        sglang_weighted.register(_fetch_tokens())
-        return
-    sglang.register("eplb" if mode == "eplb" else "search", _fetch_tokens())
+        sglang.register_weighted(_fetch_tokens())
+    else:
+        sglang.register("eplb" if mode == "eplb" else "search", _fetch_tokens())
 
 
 def _fetch_tokens() -> float | None:

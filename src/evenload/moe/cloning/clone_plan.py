@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.errors import ConfigError
-from evenload.moe.cloning.fetch_bound import least_fetches, least_seconds
-from evenload.moe.cloning.fetch_costs import FetchCosts
+from evenload.moe.cloning.fetch_bound import FetchCosts, least_fetches, least_seconds
 from evenload.moe.cloning.load_certificate import CloneLayer, LoadCertificate, load_certificate
 from evenload.moe.routing.dispatch import SlotDispatch
 

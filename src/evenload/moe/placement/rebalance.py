@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._arguments import array_of, whole
+from evenload._arguments import whole
 from evenload._optional import require
 from evenload.errors import ConfigError
-from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
+from evenload.moe.placement.bound import (
+    checked_loads,
+    equal_split_imbalance,
+    placement_bound,
+    placement_certificate,
+)
 from evenload.moe.placement.kernels.eplb import plan_layers, write_maps
 from evenload.moe.placement.kernels.part_twins import part_layers
 
@@ -72,8 +77,6 @@ class Placement(tuple):
 
         A document for ``json.dumps``, which ``evenload.certificate`` checks. Raises ConfigError without load.
         """
-        from evenload.moe.placement.placement_certificate import placement_certificate
-
         phy2log = np.asarray(self[0])
         slot2gpu = np.arange(phy2log.shape[1]) * self.n_gpus // phy2log.shape[1]
         return placement_certificate(
@@ -103,14 +106,15 @@ def rebalance_experts(
     load is negative or not finite.
     Source: EPLB, DeepSeek-V3 report (arXiv:2412.19437), section 3.4.
     """
-    loads, is_tensor = _loads(weight)
+    # abs: the kernel would sort -0.0 as the largest load.
+    loads = np.abs(checked_loads("weight", weight, "layer expert").astype(np.float32, copy=False))
     num_replicas, num_groups = whole("num_replicas", num_replicas), whole("num_groups", num_groups)
     num_nodes, num_gpus = whole("num_nodes", num_nodes), whole("num_gpus", num_gpus)
     if num_nodes >= 1 and num_groups % num_nodes:
         num_groups = num_nodes = 1
     check_division(loads.shape[1], num_replicas, num_groups, num_nodes, num_gpus)
     maps: tuple[Any, ...] = _plan(loads, num_replicas, num_groups, num_nodes, num_gpus)
-    if is_tensor:
+    if hasattr(weight, "detach"):
         torch = require("torch", extra="moe")
         maps = tuple(torch.from_numpy(one) for one in maps)
     return Placement(*maps, n_gpus=num_gpus, weight=loads)
@@ -186,24 +190,6 @@ def _without_twins(
     busiest = np.where(is_whole, (on * share[:, None]).sum(axis=2).max(axis=1), np.inf)
     best = int(busiest.argmin())
     return rows[chosen[best]] if busiest[best] <= most else None
-
-
-def _loads(weight: Any) -> tuple[NDArray[np.float32], bool]:
-    """[layers, experts] float32 loads, and whether they are a tensor. Raises ConfigError on bad loads."""
-    loads, is_tensor = array_of("weight", weight), hasattr(weight, "detach")
-    if loads.ndim != 2 or not loads.size:
-        raise ConfigError(
-            f"weight has shape {tuple(loads.shape)}",
-            hint="give loads as [layers, experts], at least one of each",
-        )
-    if not (loads.min() >= 0 and loads.max() < np.inf):
-        layer, expert = np.argwhere(~((loads >= 0) & (loads < np.inf)))[0]
-        raise ConfigError(
-            f"load {loads[layer, expert]} of expert {expert}, layer {layer}, is no finite number from 0 up",
-            hint="give each load as a count of tokens, zero or more",
-        )
-    # abs: the kernel would sort -0.0 as the largest load.
-    return np.abs(loads.astype(np.float32, copy=False)), is_tensor
 
 
 def check_division(n_experts: int, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int) -> None:

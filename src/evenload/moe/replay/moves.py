@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from evenload.balance.claim import claim, exact
 from evenload.errors import ConfigError
-from evenload.moe.placement.bound import placement_bound
+from evenload.moe.placement.bound import fleet_certificate, placement_bound
 from evenload.moe.placement.fleet import Fleet
-from evenload.moe.placement.placement_certificate import fleet_certificate
-from evenload.moe.search.move_costs import MoveCosts
-from evenload.moe.search.move_rule import Map, MoveRule, Window
+from evenload.moe.search.move_rule import Map, MoveCosts, MoveRule, Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)

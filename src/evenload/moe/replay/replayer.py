@@ -123,11 +123,6 @@ class RoutingReplay:
         }
 
 
-def _routed_loads(router: Router, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[layers, gpus] loads of a batch [layers, experts] under exact routing."""
-    return router.solve(np.ascontiguousarray(counts)).loads.astype(np.float64)
-
-
 def replay(
     batches: NDArray[np.int64],
     fleet: Fleet,
@@ -160,14 +155,14 @@ def replay(
     bound = np.stack(
         [whole_bound(placement_bound(one, *limits), one, limits[2]) for one in batches[history:]]
     )
-    ratio = 1 if fine is None else len(fine) // len(batches)
-    windows, courses = batches if fine is None else fine, []
-    for strategy in strategies:
-        planner = _StrategyPlacements(strategy, fleet, target, effort, expert_bytes, seed)
-        courses.append(_serve(planner, batches, windows, ratio, history, every))
-    return RoutingReplay(
-        name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound
+    windows = batches if fine is None else fine
+    courses = tuple(
+        _StrategyPlacements(one, fleet, target, effort, expert_bytes, seed).serve(
+            batches, windows, history, every
+        )
+        for one in strategies
     )
+    return RoutingReplay(name, fleet, batch, history, every, batches.shape[2], expert_bytes, courses, bound)
 
 
 class _StrategyPlacements:
@@ -176,10 +171,34 @@ class _StrategyPlacements:
     def __init__(self, strategy: str, fleet: Fleet, target: float, effort: Any, expert_bytes: int, seed: int):
         self.strategy, self.fleet, self.target, self.effort = strategy, fleet, target, effort
         self.expert_bytes, self.seed = expert_bytes, seed
-        self.is_routed = strategy != "EPLB"
         self.phy2log: NDArray[np.int64] | None = None
 
-    def plan(self, windows: NDArray[np.int64], batches: NDArray[np.int64], at: int) -> PlacementChange | None:
+    def serve(
+        self, batches: NDArray[np.int64], fine: NDArray[np.int64], history: int, every: int
+    ) -> StrategyReplay:
+        """Serve the batches after the first ``history``; ``fine`` and ``every`` as in ``replay``."""
+        fleet, speeds, ratio = self.fleet, self.fleet.living_speeds(), len(fine) // len(batches)
+        n_served, n_layers = len(batches) - history, batches.shape[1]
+        course = StrategyReplay(
+            self.strategy, np.ones((n_served, n_layers)), np.zeros((n_layers, fleet.n_gpus))
+        )
+        loads_of: LoadsOf = np.asarray  # replaced before the first batch
+        for i in range(n_served):
+            if i == 0 or (every and i % every == 0):
+                move = self._plan(fine[i * ratio : (i + history) * ratio], batches[i : i + history], i)
+                if move:
+                    course.moves.append(move)
+                assert self.phy2log is not None
+                is_routed = self.strategy != "EPLB"
+                loads_of = _loads_under(self.phy2log, batches.shape[2], fleet, routed=is_routed)
+            relative = _relative_loads(loads_of(batches[history + i]), speeds)
+            course.imbalance[i] = relative.max(axis=1)
+            course.loads += relative / n_served
+        return course
+
+    def _plan(
+        self, windows: NDArray[np.int64], batches: NDArray[np.int64], at: int
+    ) -> PlacementChange | None:
         """Plan on ``windows`` for the batch ``at``. Returns the change, None for the first placement.
 
         "few fetches" plans on whole ``batches`` instead, as its target is of whole batches.
@@ -210,33 +229,6 @@ class _StrategyPlacements:
         )
 
 
-def _serve(
-    planner: _StrategyPlacements,
-    batches: NDArray[np.int64],
-    fine: NDArray[np.int64],
-    ratio: int,
-    history: int,
-    every: int,
-) -> StrategyReplay:
-    fleet, speeds = planner.fleet, planner.fleet.living_speeds()
-    n_served, n_layers = len(batches) - history, batches.shape[1]
-    course = StrategyReplay(
-        planner.strategy, np.ones((n_served, n_layers)), np.zeros((n_layers, fleet.n_gpus))
-    )
-    loads_of: LoadsOf = np.asarray  # replaced before the first batch
-    for i in range(n_served):
-        if i == 0 or (every and i % every == 0):
-            move = planner.plan(fine[i * ratio : (i + history) * ratio], batches[i : i + history], i)
-            if move:
-                course.moves.append(move)
-            assert planner.phy2log is not None
-            loads_of = _loads_under(planner.phy2log, batches.shape[2], fleet, routed=planner.is_routed)
-        relative = _relative_loads(loads_of(batches[history + i]), speeds)
-        course.imbalance[i] = relative.max(axis=1)
-        course.loads += relative / n_served
-    return course
-
-
 def _loads_under(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: bool) -> LoadsOf:
     """A function from a batch [layers, experts] to loads [layers, gpus], routed exactly or split equally."""
     if not routed:
@@ -249,7 +241,7 @@ def _loads_under(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, ro
         dead=np.flatnonzero(fleet.living_speeds() == 0).tolist(),
     )
     router = Router(graph, speeds=None if len(set(fleet.speeds)) == 1 else fleet.speeds)
-    return lambda counts: _routed_loads(router, counts)
+    return lambda counts: router.solve(counts).loads.astype(np.float64)
 
 
 def imbalances(

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph, Routing
 from evenload.errors import ConfigError
-from evenload.moe.routing.dispatch import Dispatcher
+from evenload.moe.routing.dispatch import Dispatcher, power_of_two, without_padding
 from evenload.moe.routing.exchange import Exchange, attempt
-from evenload.moe.routing.padding import without_padding
 
 BLOCK_IDS = 128  # ids for each program of the count and map kernels
 
@@ -160,7 +159,7 @@ class DevicePlanner:
             n_copies = self._log2slot.shape[1]
             self._share[(len(own),)](
                 quotas, counts, self._log2slot, self._slot2gpu, self._rank2gpu, self._gpu2node, self._ends,
-                self._rank, self._n_ranks, len(own), C=n_copies, BLOCK_N=_power_of_two(self._n_ranks),
+                self._rank, self._n_ranks, len(own), C=n_copies, BLOCK_N=power_of_two(self._n_ranks),
             )  # fmt: skip
             return
         total = self._totals[0].long()[:, None]
@@ -194,10 +193,6 @@ class DevicePlanner:
             )
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
 def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     """The graph as dense tables, in the order of the kernel's arguments, and the kernel's sizes."""
     from evenload.balance.flow.kernels.spanning_forests import spanning_forests
@@ -205,7 +200,7 @@ def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, in
     n_layers, n_gpus = graph.n_layers, graph.n_gpus
     rows = np.diff(graph.row_start)
     n_hosts = np.diff(graph.row_edge)
-    R, C = max(1, int(rows.max())), _power_of_two(int(n_hosts.max(initial=2)))
+    R, C = max(1, int(rows.max())), power_of_two(int(n_hosts.max(initial=2)))
     row_layer = np.repeat(np.arange(n_layers), rows)
     row = np.arange(len(n_hosts)) - graph.row_start[row_layer]
     edge_row = np.repeat(np.arange(len(n_hosts)), n_hosts)
@@ -216,7 +211,7 @@ def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, in
     row2log[row_layer, row] = graph.row2log
     row_gpu[layer, edge], row_slot[layer, edge] = graph.edge2gpu, graph.edge2slot
     degree = np.diff(graph.gpu_start)
-    S = _power_of_two(int(degree.max(initial=1)))
+    S = power_of_two(int(degree.max(initial=1)))
     gpu_edge = np.full((n_layers * n_gpus, S), -1)
     at = np.repeat(np.arange(len(degree)), degree)
     gpu_edge[at, np.arange(graph.n_edges) - graph.gpu_start[at]] = edge[graph.gpu_edges]
@@ -227,7 +222,7 @@ def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, in
     weight = np.zeros((n_layers, n_gpus))
     np.add.at(weight, (np.arange(n_layers)[:, None], component), graph.alive)
     sizes = {"R": R, "C": C, "S": S, "N_TREES": trees.shape[1], "BLOCK_E": 256}
-    sizes |= {"BLOCK_G": _power_of_two(n_gpus), "BLOCK_R": max(1, min(_power_of_two(R), 2048 // C))}
+    sizes |= {"BLOCK_G": power_of_two(n_gpus), "BLOCK_R": max(1, min(power_of_two(R), 2048 // C))}
     home, home_slot = graph.home, np.where(graph.home >= 0, graph.home_slot, -1)
     return [
         home, home_slot, row2log, row_gpu, row_slot, gpu_edge, component, weight, graph.alive, n_linked,

@@ -11,7 +11,6 @@ from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError, quoted
 from evenload.moe.routing.dispatch_kernels import count_ids, map_ids, share_dithered, share_exactly
-from evenload.moe.routing.padding import without_padding
 
 MOST_IDS = 1 << 40  # so that sums over ranks and experts stay in 64 bits
 
@@ -53,17 +52,10 @@ class SlotDispatch:
                 f"counts to write to are {quoted(counts)}", hint=f"give [{self.n_experts}] int64"
             )
         flat = flat_ids(without_padding(ids, mask))
-        bad = self.count_flat(flat, counts)
+        bad = count_ids(flat, counts)
         if bad:
             raise bad_id(flat[bad - 1], self.n_experts)
         return counts
-
-    def count_flat(self, flat: NDArray[Any], counts: NDArray[np.int64]) -> int:
-        """Write how often each expert occurs in ``flat`` ids to ``counts`` [experts].
-
-        Returns 0, or 1 + the place of the first id that is out of range.
-        """
-        return count_ids(flat, counts)
 
     def exact_shares(
         self, quotas: NDArray[np.int64], counts: NDArray[np.int64], rank: int
@@ -112,19 +104,11 @@ class SlotDispatch:
         flat = flat_ids(without_padding(ids, mask))
         out = np.empty_like(flat)
         shares = whole_counts("shares", shares, (len(self.slot2gpu),))
-        bad = self.map_flat(flat, shares, out)
+        bad = map_ids(flat, self.slot_start, self.slots, shares, out)
         if bad > 0:
             raise bad_id(flat[bad - 1], self.n_experts)
         _check_is_whole(out, shares, bad < 0)
         return like(ids, out)
-
-    def map_flat(self, flat: NDArray[Any], shares: NDArray[np.int64], out: NDArray[Any]) -> int:
-        """Write the physical slot of each of ``flat`` ids to ``out``.
-
-        Returns 0, 1 + the place of the first id that is out of range, or ``dispatch_kernels.TOO_FEW`` if an
-        expert has more ids than shares.
-        """
-        return map_ids(flat, self.slot_start, self.slots, shares, out)
 
     def _checked(self, quotas: Any, totals: NDArray[np.int64], rank: int, n_ranks: int) -> NDArray[np.int64]:
         if whole("rank", rank) >= whole("n_ranks", n_ranks):
@@ -184,11 +168,16 @@ class Dispatcher(SlotDispatch):
         C is the next power of two to the most copies of an expert.
         """
         n_copies = np.diff(self.slot_start)
-        width = 1 << max(0, int(n_copies.max(initial=1)) - 1).bit_length()
+        width = power_of_two(int(n_copies.max(initial=1)))
         log2slot = np.full((self.graph.n_experts, width), -1)
         expert = np.repeat(np.arange(self.graph.n_experts), n_copies)
         log2slot[expert, np.arange(len(self.slots)) - self.slot_start[expert]] = self.slots
         return log2slot
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is ``n`` or more."""
+    return 1 << max(0, n - 1).bit_length()
 
 
 def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -268,3 +257,50 @@ def bad_id(found: Any, n_experts: int) -> ConfigError:
     return ConfigError(
         f"expert id {int(found)} of {n_experts}", hint=f"use 0 to {n_experts - 1}, and -1 for no expert"
     )
+
+
+def without_padding(ids: Any, mask: Any) -> Any:
+    """``ids`` with -1 wherever ``mask`` is False; as they are without a mask.
+
+    ids   an array or a tensor, on any device
+    mask  truth values, of the ids' shape or of one less: [tokens] for [tokens, top-k]; on the ids' device
+          for a tensor there. None: no padding
+
+    Nothing waits for a device. Dtypes that have no -1 become int64. Raises ConfigError for other masks.
+    """
+    if mask is None:
+        return ids
+    if hasattr(ids, "detach"):
+        return _of_tensor(ids, mask)
+    found, flags = array_of("ids", ids), array_of("mask", mask)
+    _check(flags.dtype == np.bool_ or not flags.size, flags, tuple(flags.shape), tuple(found.shape))
+    if found.dtype.kind not in "iu" and found.size:
+        raise ConfigError(f"ids have dtype {found.dtype}", hint="give integers")
+    found = found if found.dtype in (np.int64, np.int32) else found.astype(np.int64)
+    flags = flags.astype(bool)
+    return np.where(flags if flags.ndim == found.ndim else flags[..., None], found, found.dtype.type(-1))
+
+
+def _of_tensor(ids: Any, mask: Any) -> Any:
+    torch = require("torch", extra="moe")
+    if not isinstance(mask, torch.Tensor):
+        if ids.device.type != "cpu":
+            raise ConfigError(
+                f"mask is {quoted(mask)}", hint=f"give a tensor of truth values on {ids.device}"
+            )
+        mask = torch.from_numpy(np.array(array_of("mask", mask)))
+    is_flag = mask.dtype == torch.bool and mask.layout == torch.strided
+    is_here = mask.device == ids.device
+    _check(is_flag and is_here, mask, tuple(mask.shape), tuple(ids.shape))
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ConfigError(f"ids have dtype {ids.dtype}", hint="give integers")
+    ids = ids if ids.dtype in (torch.int64, torch.int32) else ids.long()
+    return torch.where(mask if mask.ndim == ids.ndim else mask[..., None], ids, -1)
+
+
+def _check(is_flag: bool, mask: Any, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if not is_flag or (shape != wanted and (len(wanted) < 2 or shape != wanted[:-1])):
+        raise ConfigError(
+            f"mask: {mask.dtype}, of shape {list(shape)}",
+            hint=f"give truth values of shape {list(wanted)}, or all but its last, where the ids are",
+        )

@@ -6,16 +6,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of, places
+from evenload._arguments import array_of, choice, places, whole
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.moe.placement.rebalance import logical_maps
 from evenload.moe.routing.device import DevicePlanner
-from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
+from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like, without_padding
+from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
 from evenload.moe.routing.exchange import Exchange, attempt
-from evenload.moe.routing.layout import Layout
-from evenload.moe.routing.padding import without_padding
-from evenload.moe.topology import create_redundant_mapping
+from evenload.moe.topology import Layout, create_redundant_mapping
 
 MOST_SLOTS = 1 << 24
 MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
@@ -95,7 +95,11 @@ class Planner:
         cost: Literal["tokens", "experts"] | int = "tokens",
         dead: Iterable[int] = (),
     ):
-        self._exchange = None if group is None else Exchange(group, is_summed=_is(exchange, "sums"))
+        self._exchange = (
+            None
+            if group is None
+            else Exchange(group, is_summed=isinstance(exchange, str) and exchange == "sums")
+        )
         if self._exchange is not None and ep_size is None:
             ep_size = self._exchange.n_ranks
         sizes = (n_routed_experts, n_logical_routed_experts, ep_size)
@@ -214,7 +218,7 @@ class Planner:
         return self.restore_mapping(slots)
 
     def _checked_slots(self, phy2log: Any) -> NDArray[np.int64]:
-        slots = np.asarray(phy2log.detach().cpu() if hasattr(phy2log, "detach") else phy2log)
+        slots = array_of("phy2log", phy2log)
         if slots.shape != (self.n_routed_experts,) or slots.dtype.kind not in "iu":
             raise ConfigError(
                 f"phy2log has shape {slots.shape} and dtype {slots.dtype}",
@@ -227,7 +231,9 @@ class Planner:
         torch = require("torch", extra="moe", why="the Planner")
         self._install(slots)
         self.phy2log = torch.from_numpy(slots.copy())
-        log2phy, counts = _log2phy(slots, self.n_logical_routed_experts, self.ep_size)
+        turns = np.arange(len(slots)).reshape(self.ep_size, -1).T.reshape(-1)  # all ranks' first slots first
+        (log2phy,), (counts,) = logical_maps(slots[turns][None], self.n_logical_routed_experts)
+        log2phy = np.where(log2phy >= 0, turns[log2phy], -1)
         return self.phy2log, torch.from_numpy(log2phy), torch.from_numpy(counts)
 
     def _checked_load(self, load: Any) -> NDArray[np.float64] | None:
@@ -291,16 +297,19 @@ class Planner:
             quotas = shares = self._router.solve(self._own).quotas[0]
         flat, counter = counted
         out = np.empty_like(flat)
-        self.dispatcher.map_flat(flat, shares, out)
-        if counter is not None:
-            counter += self.n_group if len(counter) == 1 else _on_device_of(counter, quotas)
+        map_ids(flat, self.dispatcher.slot_start, self.dispatcher.slots, shares, out)
+        if counter is not None and len(counter) == 1:
+            counter += self.n_group
+        elif counter is not None:
+            is_array = isinstance(counter, np.ndarray)
+            counter += quotas if is_array else counter.new_tensor(quotas, dtype=counter.dtype)
         return like(idx, out)
 
     def _count(self, idx: Any, avail_counter: Any, mask: Any) -> tuple[NDArray, Any]:
         """Ids in one row and the counter's elements; the ids' counts are in ``_own`` then."""
         ids = without_padding(idx, mask)
         flat = flat_ids(ids.cpu() if getattr(ids, "is_cuda", False) else ids)
-        bad = self.dispatcher.count_flat(flat, self._own[0])
+        bad = count_ids(flat, self._own[0])
         if bad:
             raise bad_id(flat[bad - 1], self.n_logical_routed_experts)
         return flat, None if avail_counter is None else self._counter(avail_counter)
@@ -332,20 +341,14 @@ class Planner:
         return BatchPlan(self._router, self.dispatcher, known, rank, n_ranks)
 
     def _checked_counts(self, counts: Any) -> NDArray[np.int64]:
-        try:
-            known = np.asarray(counts.detach().cpu() if hasattr(counts, "detach") else counts)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"counts are no array: {error}", hint="give whole numbers") from error
+        known = array_of("counts", counts)
         if known.dtype.kind == "f" and np.isfinite(known).all() and (known == np.rint(known)).all():
             known = known.astype(np.int64)  # as statistics come
-        if (
-            known.dtype.kind not in "iu"
-            or known.shape[-1:] != (self.n_logical_routed_experts,)
-            or known.ndim > 2
-        ):
+        n_experts = self.n_logical_routed_experts
+        if known.dtype.kind not in "iu" or known.shape[-1:] != (n_experts,) or known.ndim > 2:
             raise ConfigError(
                 f"counts have shape {known.shape} and dtype {known.dtype}",
-                hint=f"give whole numbers, [{self.n_logical_routed_experts}] or [ranks, experts]",
+                hint=f"give whole numbers, [{n_experts}] or [ranks, experts]",
             )
         if known.size and known.max() >= MOST_COUNT:
             raise ConfigError(f"a count of {known.max()}", hint=f"give counts below {MOST_COUNT}")
@@ -411,10 +414,6 @@ class Planner:
         return target
 
 
-def _on_device_of(counter: Any, quotas: NDArray[np.int64]) -> Any:
-    return quotas if isinstance(counter, np.ndarray) else counter.new_tensor(quotas, dtype=counter.dtype)
-
-
 def _group_of(buffer: Any) -> Any:
     group = getattr(buffer, "group", None)
     if group is None:
@@ -424,42 +423,19 @@ def _group_of(buffer: Any) -> Any:
     return group
 
 
-def _is(value: Any, *names: str) -> bool:
-    return isinstance(value, str) and value in names
-
-
 def _checked_options(
     sizes: tuple[Any, ...], exchange: Any, backend: Any, dead: Any, nodes: Any
 ) -> tuple[int, ...]:
     """The ``dead`` ranks. Raises ConfigError if an option is not one of those there are."""
     names = ("n_routed_experts", "n_logical_routed_experts", "ep_size")
     for name, n in zip(names, sizes, strict=True):
-        is_whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
-        if not (is_whole and 0 < n < MOST_SLOTS) and not (name == "ep_size" and n is None):
-            raise ConfigError(f"{name}={quoted(n)}", hint=f"give a whole number from 1 to {MOST_SLOTS - 1}")
-    if not (_is(exchange, "counts", "sums") and _is(backend, "auto", "cpu", "triton")):
-        raise ConfigError(
-            f"exchange={quoted(exchange)}, backend={quoted(backend)}",
-            hint='use "counts" or "sums", and "auto", "cpu" or "triton"',
-        )
+        if name != "ep_size" or n is not None:
+            whole(name, n, least=1, most=MOST_SLOTS - 1)
+    choice("exchange", exchange, ("counts", "sums"))
+    choice("backend", backend, ("auto", "cpu", "triton"))
     if nodes is not None and places("nodes", nodes).ndim != 1:
         raise ConfigError(f"nodes is {quoted(nodes)}", hint="give the node of each rank")
     return tuple(dead)
-
-
-def _log2phy(
-    slots: NDArray[np.int64], n_experts: int, n_ranks: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``log2phy`` [experts, X] padded with -1 and ``logcnt`` [experts]: all ranks' first slots come first."""
-    counts = np.bincount(slots[slots >= 0], minlength=n_experts)
-    log2phy = np.full((n_experts, counts.max()), -1, np.int64)
-    seen = np.zeros(n_experts, np.int64)
-    for slot in np.arange(len(slots)).reshape(n_ranks, -1).T.reshape(-1):
-        expert = slots[slot]
-        if expert >= 0:
-            log2phy[expert, seen[expert]] = slot
-            seen[expert] += 1
-    return log2phy, counts
 
 
 def _copied(made_of: tuple[Any, ...], named: dict[str, Any], phy2log: Any) -> Planner:

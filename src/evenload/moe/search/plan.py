@@ -4,26 +4,30 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of, instance_of, number, whole
+from evenload._arguments import array_of, choice, instance_of, number, whole
 from evenload._optional import require
-from evenload.errors import ConfigError, UnknownName
-from evenload.moe.placement.bound import placement_bound
+from evenload.errors import ConfigError
+from evenload.moe.placement.bound import checked_loads, fleet_certificate, is_first_on_gpu, placement_bound
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
+from evenload.moe.search.layer_search import (
+    Effort,
+    LayerPlacement,
+    LayerSearch,
+    LivingFleet,
+    as_demand,
+    repair,
+)
 from evenload.moe.search.transfers import Schedule, schedule_transfers
 
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
-EFFORTS: dict[str, dict[str, int]] = {
-    "online": {"n_windows": 32, "n_made_up": 54, "n_rounds": 8, "n_tries": 180},
-    "offline": {"n_windows": 64, "n_made_up": 100, "n_rounds": 12, "n_tries": 1500},
-}
+EFFORTS = {"online": Effort(), "offline": Effort(n_windows=64, n_made_up=100, n_rounds=12, n_tries=1500)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +95,6 @@ class PlacementPlan:
         split equally over copies, as the plan's objective says.
         Raises ConfigError without load, and for a routing of loads that are not whole numbers.
         """
-        from evenload.moe.placement.placement_certificate import fleet_certificate
-
         is_routed = self.objective == "routed"
         return fleet_certificate(
             self.phy2log, _windows(load_windows), self.fleet, is_routed=is_routed, name=name
@@ -146,8 +148,9 @@ def place(
     windows = _windows(load_windows)
     threads, seed = whole("threads", threads, least=1, most=1024), whole("seed", seed, most=2**62)
     instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")
-    _check_names(objective, node_limit)
-    effort = _effort(effort)
+    choice("objective", objective, ("routed", "equal"))
+    choice("node limit", node_limit, ("none", "base", "all"))
+    effort = effort if isinstance(effort, Effort) else EFFORTS[choice("effort", effort, tuple(EFFORTS))]
     n_layers, n_experts = windows.shape[1:]
     if fleet.n_living_slots < n_experts:
         raise ConfigError(
@@ -156,74 +159,63 @@ def place(
         )
     _check_target(target, robust, is_old_given=old is not None)
     before = None if old is None else _old(old, n_layers, n_experts, fleet)
-    place_layer = partial(
-        _place_layer, windows=windows, fleet=fleet, before=before, target=target,
-        homes=_homes(windows, fleet, node_limit, n_groups), is_strict=node_limit == "all",
-        is_routed=objective == "routed", effort=effort, seed=seed, robust=robust,
-    )  # fmt: skip
+    living, homes = LivingFleet.of(fleet), _homes(windows, fleet, node_limit, n_groups)
+
+    def searched(layer: int) -> _Searched:
+        search = LayerSearch(
+            windows[:, layer], living, home=homes[layer], is_strict=node_limit == "all",
+            is_routed=objective == "routed", seed=seed + layer, robust=robust,
+        )  # fmt: skip
+        old = None if before is None else search.complete(before[layer, living.slot_index])
+        return _search(search, old, target, effort)
+
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
-            layers = list(pool.map(place_layer, range(n_layers)))
+            layers = list(pool.map(searched, range(n_layers)))
     else:
-        layers = [place_layer(layer) for layer in range(n_layers)]
+        layers = [searched(layer) for layer in range(n_layers)]
     plan = _as_plan(windows, fleet, objective, layers, target)
     if warns and plan.shortfall:
         warnings.warn(plan.shortfall, stacklevel=2)
     return plan
 
 
-def _place_layer(
-    layer: int, *, windows: NDArray, fleet: Fleet, before: NDArray | None, target: float | None,
-    homes: NDArray, is_strict: bool, is_routed: bool, effort: Any, seed: int, robust: float,
-):  # fmt: skip
-    """Search one layer: ``phy2log`` [GPUs * width], imbalance, held out, origin, imbalance of ``before``."""
-    from evenload.moe.search.layer_repair import repair
-    from evenload.moe.search.layer_search import LayerPlacement, LayerSearch, LivingFleet, as_demand
+_Searched = tuple[LayerPlacement, float, float | None]  # with its imbalance, and that of the one in use
 
-    living = LivingFleet.of(fleet)
-    search = LayerSearch(
-        windows[:, layer],
-        living,
-        home=homes[layer],
-        is_strict=is_strict,
-        is_routed=is_routed,
-        seed=seed + layer,
-        robust=robust,
-    )
-    old = None if before is None else search.complete(before[layer][living.slot_index])
-    if old is not None and target is not None:
-        if windows[:, layer].any():
-            found = repair(search, old, target, effort)
-        else:  # no load is even however it is placed
-            found = LayerPlacement(old, "old", None)
-    else:
+
+def _search(search: LayerSearch, old: NDArray | None, target: float | None, effort: Effort) -> _Searched:
+    """Search one layer, from the slots in use if there are any."""
+    if old is None or target is None:
         found = search.plan(effort, {} if old is None else {"old": old})
-    demand = as_demand(windows[:, layer], living.speed.sum())
-    cost = search.costs(found.slots, demand).mean()
+    elif search.windows.any():
+        found = repair(search, old, target, effort)
+    else:  # no load is even however it is placed
+        found = LayerPlacement(old, "old", None)
+    demand = as_demand(search.windows, search.fleet.speed.sum())
     stay = None if old is None else float(search.costs(old, demand).mean())
-    phy2log = np.full(fleet.n_gpus * fleet.width, -1, np.int64)
-    phy2log[living.slot_index] = found.slots
-    return phy2log, float(cost), found.held_out, found.origin, stay
+    return found, float(search.costs(found.slots, demand).mean()), stay
 
 
 def _as_plan(
-    windows: NDArray, fleet: Fleet, objective: str, layers: list, target: float | None
+    windows: NDArray, fleet: Fleet, objective: str, layers: list[_Searched], target: float | None
 ) -> PlacementPlan:
-    phy2log = np.stack([layer[0] for layer in layers])
+    found, imbalance, stay = zip(*layers, strict=True)
+    phy2log = np.full((len(layers), fleet.n_gpus * fleet.width), -1, np.int64)
+    phy2log[:, fleet.open_slots()] = [layer.slots for layer in found]
     log2phy, logcnt = logical_maps(phy2log, windows.shape[2])
     speeds = fleet.living_speeds()
     bound = [placement_bound(window, fleet.n_living_slots, fleet.n_gpus, speeds) for window in windows]
-    held = [layer[2] for layer in layers]
+    held = [layer.held_out for layer in found]
     return PlacementPlan(
         placement=Placement(phy2log, log2phy, logcnt, n_gpus=fleet.n_gpus, weight=windows.sum(axis=0)),
         fleet=fleet,
         objective=objective,
-        imbalance=np.array([layer[1] for layer in layers]),
+        imbalance=np.array(imbalance),
         held_out=None if None in held else np.array(held),
         bound=np.mean(bound, axis=0),
-        origin=tuple(layer[3] for layer in layers),
+        origin=tuple(layer.origin for layer in found),
         target=target,
-        stay=None if layers[0][4] is None else np.array([layer[4] for layer in layers]),
+        stay=None if stay[0] is None else np.array(stay),
     )
 
 
@@ -234,39 +226,23 @@ def imbalance_of(
 
     A second copy of an expert on a GPU is left out. Layers without load have 1.
     """
-    from evenload.moe.search.layer_search import LayerSearch, LivingFleet, as_demand
-
     living, found = LivingFleet.of(fleet), np.ones(windows.shape[:2])
     free = np.full(windows.shape[2], -1)
-    for layer, slots in enumerate(phy2log[:, living.slot_index]):
+    held = phy2log[:, living.slot_index]
+    held = np.where(is_first_on_gpu(held, living.slot2gpu), held, -1)
+    for layer, slots in enumerate(held):
         has_load = windows[:, layer].sum(axis=1) > 0
         loads = windows[has_load, layer]
         if len(loads):
-            keys = np.where(slots < 0, -1, living.slot2gpu * len(free) + slots)
-            firsts = np.full(len(slots), -1)
-            at = np.unique(keys, return_index=True)[1]
-            firsts[at] = slots[at]
             search = LayerSearch(loads, living, home=free, is_strict=False, is_routed=is_routed, seed=0)
-            found[has_load, layer] = search.costs(firsts, as_demand(loads, living.speed.sum()))
+            found[has_load, layer] = search.costs(slots, as_demand(loads, living.speed.sum()))
     return found
 
 
 def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
     windows = array_of("load_windows", load_windows).astype(np.float64)
     windows = windows[None] if windows.ndim == 2 else windows
-    if windows.ndim != 3 or not windows.size:
-        raise ConfigError(
-            f"load_windows has shape {windows.shape}",
-            hint="give [windows, layers, experts], at least one of each",
-        )
-    if not (windows.min() >= 0 and windows.max() < np.inf):
-        window, layer, expert = np.argwhere(~((windows >= 0) & (windows < np.inf)))[0]
-        raise ConfigError(
-            f"load {windows[window, layer, expert]} of expert {expert}, layer {layer}, window {window}"
-            " is not a finite number of at least 0",
-            hint="give each load as a count of tokens, zero or more",
-        )
-    return windows
+    return checked_loads("load_windows", windows, "window layer expert")
 
 
 def _check_target(target: float | None, robust: float, *, is_old_given: bool) -> None:
@@ -284,23 +260,6 @@ def _check_target(target: float | None, robust: float, *, is_old_given: bool) ->
             f"target {target} and robust {robust}: a target is for the mean of the windows",
             hint="leave one of them out",
         )
-
-
-def _check_names(objective: str, node_limit: str) -> None:
-    if str(objective) not in ("routed", "equal"):
-        raise UnknownName("objective", str(objective), ("routed", "equal"))
-    if str(node_limit) not in ("none", "base", "all"):
-        raise UnknownName("node limit", str(node_limit), ("none", "base", "all"))
-
-
-def _effort(effort: Any) -> Any:
-    from evenload.moe.search.layer_search import Effort
-
-    if isinstance(effort, Effort):
-        return effort
-    if not isinstance(effort, str) or effort not in EFFORTS:
-        raise UnknownName("effort", str(effort), EFFORTS)
-    return Effort(**EFFORTS[effort])
 
 
 def _old(old: ArrayLike, n_layers: int, n_experts: int, fleet: Fleet) -> NDArray[np.int64]:
@@ -329,13 +288,9 @@ def _homes(windows: NDArray, fleet: Fleet, node_limit: str, n_groups: int | None
             hint="give a number that divides them",
         )
     group_load = windows.sum(axis=0).reshape(n_layers, n_groups, -1)
-    homes = np.stack(
-        [
-            _pack_groups(group_load[layer].sum(axis=1), n_experts // n_groups, fleet)
-            for layer in range(n_layers)
-        ]
-    )
-    return np.repeat(homes, n_experts // n_groups, axis=1)
+    size = n_experts // n_groups
+    homes = np.stack([_pack_groups(load.sum(axis=1), size, fleet) for load in group_load])
+    return np.repeat(homes, size, axis=1)
 
 
 def _pack_groups(load: NDArray, group_size: int, fleet: Fleet) -> NDArray[np.int64]:

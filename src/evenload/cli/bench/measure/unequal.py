@@ -2,10 +2,9 @@
 
 from statistics import fmean
 
-from evenload.balance.fleet import ModelDevice
+from evenload.balance.fleet import ModelDevice, draw_costs
 from evenload.balance.metrics import utilisation_deviation
 from evenload.balance.migrate import LoadBalancer
-from evenload.balance.scenario import draw_costs
 from evenload.balance.simulate import simulate
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
