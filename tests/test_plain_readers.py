@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evenload.cli.simulate.command import read_costs
+from evenload.cli.simulate import read_costs
 from evenload.cli.zk import read_key
 from evenload.errors import EvenloadError, FormatError
 from evenload.merkle.partition import _open_file
@@ -19,8 +19,8 @@ from evenload.pipeline.job.model_files import faults_of_model
 from evenload.pipeline.model.model_size import _read as read_config
 from evenload.pipeline.model.safetensors_header import read_header, read_whole_header
 from evenload.pipeline.model.stored_weights import weight_bytes
-from evenload.report.merge import read_guest
 from evenload.report.source import open_run
+from evenload.report.trace import read_guest
 from evenload.zk.formats.container import open_container
 
 

@@ -6,7 +6,7 @@ ROOMS = {
     "evenload-kernels": "gpu",
     "evenload-moe": "moe balance.flow cli.moe",
     "evenload-clients": "clients cli.clients",
-    "evenload-zk": "merkle zk cli.merkle cli.prove cli.fullprove cli.serving cli.zk",
+    "evenload-zk": "merkle zk cli.merkle cli.prove cli.serving cli.zk",
     "evenload": "audit cli dashboard datasets executor frames futures integrations joblib pipeline report"
     " same_code training",
 }

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from evenload.dashboard.board import Board
+from evenload.dashboard.board import Board, Pictures
 from evenload.dashboard.feed import Frames
-from evenload.dashboard.pictures import Pictures
 from evenload.events import ItemFinished, Moved, Planned, Queued, RunFinished, RunStarted, Span, StageStarted
 from evenload.report.html import view_of
 from evenload.report.page.gallery import Gallery
@@ -143,7 +142,7 @@ def test_frames_hold_only_what_changed():
 
 def test_a_picture_that_is_shown_no_more_is_there_for_a_while(tmp_path, monkeypatch):
     image = pytest.importorskip("PIL.Image", reason="needs evenload[jobs]")
-    monkeypatch.setattr("evenload.dashboard.pictures.MOST_GONE", 2)
+    monkeypatch.setattr("evenload.dashboard.board.MOST_GONE", 2)
     pictures, gallery = Pictures(tmp_path), Gallery(max_items=1)
     sources = []
     for index in range(5):

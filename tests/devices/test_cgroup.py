@@ -7,7 +7,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.devices.cgroup import CgroupLimits, cgroup_limits
+from evenload.devices.probes.cpu import CgroupLimits, cgroup_limits
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 from evenload.devices import Device
-from evenload.devices.duplicates import link_duplicates
+from evenload.devices.pool import link_duplicates
 
 RTX = "NVIDIA GeForce RTX 4090"
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from evenload.devices.task_counts import TaskCounter, TaskCounts
+from evenload.devices.pool import TaskCounter, TaskCounts
 from evenload.errors import ConfigError
 
 

@@ -57,13 +57,13 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("pipeline/stages/tiny.py", "pipeline/batch_edit.py", "pipeline/worker/site.py"), OWN_RUN
     ),
-    **dict.fromkeys(("events/event_file.py", "cli/bench/measure/merkle.py"), OWN_RUN),
+    **dict.fromkeys(("events/event_log.py", "cli/bench/measure/merkle.py"), OWN_RUN),
     "pipeline/stages/server_pace.py": OWN_RUN,
     **dict.fromkeys(("pipeline/run/machines/fetched_files.py", "dashboard/follow.py"), OWN_RUN),
     "executor/journal/segments.py": OWN_RUN,
     **dict.fromkeys(("native/store.py", "pipeline/store/result_cache.py"), OWN_CACHE),
     "_waiting.py": KERNEL,
-    **dict.fromkeys(("devices/cgroup.py", "devices/probes/child.py", "devices/probes/cpu.py"), KERNEL),
+    **dict.fromkeys(("devices/probes/child.py", "devices/probes/cpu.py"), KERNEL),
     **dict.fromkeys(("executor/worker/child.py", "executor/worker/threads.py"), KERNEL),
     **dict.fromkeys(("executor/worker/fork_main.py", "executor/worker/program_settings.py"), KERNEL),
     **dict.fromkeys(("_memory_sizes.py", "native/machine.py", "executor/transport/arena.py"), KERNEL),

@@ -7,8 +7,7 @@ import pytest
 
 from evenload.errors import ConfigError
 from evenload.events import RunStarted, Span
-from evenload.report.merge import read_guest
-from evenload.report.trace import write_trace
+from evenload.report.trace import read_guest, write_trace
 
 RUN = [RunStarted(0.0, "x", 1_800_000_000.0, 1, {"a": {}}), Span("map", "a", "a", 0, 1, 1.0, 2.0)]
 

@@ -30,7 +30,7 @@ SECTIONS = {
         "run": ("pipeline.run:run", "Run a pipeline described by a YAML file."),
         "plan": ("pipeline.plan:plan", "Say what of a pipeline fits where, and how long it takes."),
         "init": ("pipeline.init:init", "Write a small job file to start from."),
-        "simulate": ("simulate.command:simulate_fleet", "Ask what a fleet would do with your items."),
+        "simulate": ("simulate:simulate_fleet", "Ask what a fleet would do with your items."),
         "bench": ("bench.command:bench", "Measure how work scales over the devices of this machine."),
     },
     "Runs": {
@@ -53,7 +53,7 @@ SECTIONS = {
     "Training, experts, proofs": {
         "audit": ("audit:audit", "Say where the time of devices went in any program's trace."),
         "plan-training": ("plan_training:plan_training", "Say what unequal GPUs would get of a batch."),
-        "clients": ("clients.group:clients", "Train many small models at once: federated rounds."),
+        "clients": ("clients:clients", "Train many small models at once: federated rounds."),
         "moe": ("moe.group:moe", "Place the experts of a mixture of experts, route batches."),
         "merkle": ("merkle.group:merkle", "Roots and proofs of Merkle trees over files."),
         "zk": ("zk:zk", "Make and verify Groth16 proofs, look into their keys."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Proofs": {
         "prove": ("prove:prove", "Prove witnesses, over every device, and verify the proofs."),
-        "fullprove": ("fullprove:fullprove", "From a circuit's WASM and its inputs to a verified proof."),
+        "fullprove": ("prove:fullprove", "From a circuit's WASM and its inputs to a verified proof."),
         "verify": ("zk:verify", "Verify proofs."),
         "serve": ("serving.proof_server:serve", "Serve proofs over HTTP, with keys that stay loaded."),
         "calldata": ("zk:calldata", "Print a proof as arguments of the contract's verifyProof."),

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
         thread_share,
         worker_environment,
     )
-    from evenload.devices.pool import DeviceLoad, DevicePool
+    from evenload.devices.pool import DeviceLoad, DevicePool, Readings
     from evenload.devices.probe import ProbeReport, Reading
-    from evenload.devices.readings import Readings
     from evenload.devices.selection import split_cpu
     from evenload.devices.telemetry import Telemetry
 
@@ -26,9 +25,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "device": "Device",
         "environment": "as_current current current_device CurrentDevice thread_share worker_environment",
-        "pool": "DeviceLoad DevicePool",
+        "pool": "DeviceLoad DevicePool Readings",
         "probe": "ProbeReport Reading",
-        "readings": "Readings",
         "score": "score ScoreWeights",
         "selection": "split_cpu",
         "telemetry": "Telemetry",

@@ -3,22 +3,21 @@
 probes ──► discover ──► DevicePool ──► select("cuda:0,1" | "all" | "cpu*4" | 2) ──► DevicePool
 """
 
+import importlib
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenload.devices.device import Device
-from evenload.devices.duplicates import link_duplicates
 from evenload.devices.fork_guard import ForkGuard
-from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
+from evenload.devices.probe import PROBES, ProbeReport, Reading, Sampler, run_probes
 from evenload.devices.rates.known import rates_of
-from evenload.devices.readings import Readings, read_all
 from evenload.devices.score import ScoreWeights, score
 from evenload.devices.selection import Spec, choose, families
-from evenload.devices.task_counts import TaskCounter
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
 
@@ -38,6 +37,59 @@ def free_share(load: DeviceLoad) -> float:
     """Return the share of a device, 0..1, that one more task would find; see ``DevicePool.best``."""
     by_driver = load.reading.utilization
     return min(1.0 - (0.0 if by_driver is None else min(max(by_driver, 0.0), 1.0)), 1.0 / (1 + load.running))
+
+
+class Readings:
+    """A reader of any device's load, for any thread; a family's driver is opened on first use.
+
+    A driver that fails is not asked again; its error is in ``errors`` and its readings are empty. Readings of
+    devices of other machines are empty, too.
+    """
+
+    def __init__(self, probes: Mapping[str, str] = PROBES) -> None:
+        self._probes = probes
+        self._lock = threading.Lock()
+        self._samplers: dict[str, Sampler | None] = {}
+        self.errors: dict[str, Exception] = {}
+
+    def read(self, device: Device) -> Reading:
+        if device.node:
+            return Reading()  # only drivers of this machine are asked
+        with self._lock:
+            try:
+                sampler = self._sampler(device.family)
+                return Reading() if sampler is None else sampler.read(device)
+            except Exception as error:
+                self._samplers[device.family] = None
+                self.errors[device.family] = error
+                return Reading()
+
+    def close(self) -> None:
+        with self._lock:
+            samplers, self._samplers = self._samplers, {}
+        for sampler in samplers.values():
+            if sampler is not None:
+                sampler.close()
+
+    def _sampler(self, family: str) -> Sampler | None:
+        if family not in self._samplers:
+            module = importlib.import_module(self._probes[family]) if family in self._probes else None
+            opener = getattr(module, "open_sampler", None)
+            self._samplers[family] = opener() if opener else None
+        return self._samplers[family]
+
+
+def read_all(readings: Readings, devices: Iterable[Device]) -> Iterator[tuple[Device, Reading]]:
+    """Yield each device with its load; all slots of this machine's CPU share one reading.
+
+    A second reading of the CPU would cover only the moment since the first.
+    """
+    by_hardware: dict[str, Reading] = {}
+    for device in devices:
+        key = "cpu" if device.family == "cpu" and not device.node else device.id
+        if key not in by_hardware:
+            by_hardware[key] = readings.read(device)
+        yield device, by_hardware[key]
 
 
 class DevicePool:
@@ -265,3 +317,96 @@ class DevicePool:
             if self._readings is None:
                 self._readings = Readings()
             return self._readings
+
+
+def link_duplicates(devices: Sequence[Device], hidden_ids: Sequence[str] = ()) -> tuple[Device, ...]:
+    """Set ``same_as`` of every wgpu device that a native backend reaches too.
+
+    They are matched one to one, by PCI id if both have one, else by name. A wgpu device that matches none but
+    has the PCI id of a GPU that a mask hides (``hidden_ids``) is left out: wgpu knows no CUDA masks.
+    """
+    native = [device for device in devices if device.family in ("cuda", "mps")]
+    hidden = list(hidden_ids)
+    linked = []
+    for device in devices:
+        if device.family != "wgpu":
+            linked.append(device)
+            continue
+        twin = next((other for other in native if _is_same(device, other)), None)
+        if twin is not None:
+            native.remove(twin)
+            linked.append(replace(device, same_as=twin.id))
+        elif device.pci_id in hidden:
+            hidden.remove(device.pci_id)
+        else:
+            linked.append(device)
+    return tuple(linked)
+
+
+def _is_same(device: Device, other: Device) -> bool:
+    if not device.is_accelerator:
+        return False
+    if device.pci_id and other.pci_id:
+        return device.pci_id == other.pci_id
+    ours, theirs = _plain(device.name), _plain(other.name)
+    return ours in theirs or theirs in ours
+
+
+def _plain(name: str) -> str:
+    """Reduce a name to letters and digits, without additions of drivers such as "(TM)", "/PCIe/SSE2"."""
+    return re.sub(r"\(.*?\)|[^a-z0-9]", "", name.split("/")[0].lower())
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """The tasks of one device: running and done, and the busy seconds of the latter."""
+
+    running: int = 0
+    done: int = 0
+    busy_s: float = 0.0
+
+    @property
+    def mean_task_s(self) -> float | None:
+        """Mean seconds per finished task; None before the first."""
+        return self.busy_s / self.done if self.done else None
+
+
+@dataclass(slots=True)
+class _MutableCounts:
+    running: int = 0
+    done: int = 0
+    busy_s: float = 0.0
+
+
+class TaskCounter:
+    """A counter of tasks per device id, for any thread. A call takes a microsecond: tasks may be small."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, _MutableCounts] = {}
+
+    def started(self, device: str) -> None:
+        with self._lock:
+            counts = self._counts.get(device)
+            if counts is None:
+                counts = self._counts[device] = _MutableCounts()
+            counts.running += 1
+
+    def finished(self, device: str, busy_s: float) -> None:
+        """Count the end of a task. Raises ConfigError if none runs there, or the time is negative."""
+        with self._lock:
+            counts = self._counts.get(device)
+            if counts is None or not counts.running or not busy_s >= 0:
+                running = counts.running if counts is not None else 0
+                raise ConfigError(
+                    f"a task finished on {device} after {busy_s} s while {running} were running there",
+                    hint="report each task's start once, then its end once, with seconds of at least 0",
+                )
+            counts.running -= 1
+            counts.done += 1
+            counts.busy_s += busy_s
+
+    def counts(self, device: str) -> TaskCounts:
+        with self._lock:
+            counts = self._counts.get(device, _MutableCounts())
+            return TaskCounts(counts.running, counts.done, counts.busy_s)

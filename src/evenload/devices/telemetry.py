@@ -7,9 +7,8 @@ and for admission. Dealing uses measured speeds.
 import threading
 
 from evenload.devices.device import Device
-from evenload.devices.pool import DevicePool
+from evenload.devices.pool import DevicePool, Readings, read_all
 from evenload.devices.probe import Reading
-from evenload.devices.readings import Readings, read_all
 from evenload.events import DeviceSample, EventLog, Note
 
 N_WAITS = 50  # so that a moment in which the whole process is stopped is only one of them

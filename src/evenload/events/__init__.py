@@ -8,8 +8,7 @@ was.
 """
 
 from evenload.events import kinds
-from evenload.events.event_file import EventFile, read_events
-from evenload.events.event_log import EventLog
+from evenload.events.event_log import EventFile, EventLog, read_events
 from evenload.events.json_lines import decode, encode, json_text
 from evenload.events.kinds import *  # noqa: F403 - each kind of event is named once, there
 

@@ -7,7 +7,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.cli.moe.engine_log import LogFollower, balance_of
+from evenload.cli.moe.watch import LogFollower, balance_of
 from evenload.errors import ConfigError
 
 # Verbatim of a run of vLLM 0.32 on two ranks; that of an older version by its format.

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from evenload.devices.cgroup import CgroupLimits
 from evenload.devices.probes import cpu
+from evenload.devices.probes.cpu import CgroupLimits
 
 
 def test_the_real_cpu():

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.devices.probes.cuda_mask import visible
+from evenload.devices.probes.cuda import visible
 
 GPUS = [["GPU-aaa1"], ["GPU-aab2"], ["MIG-c1", "MIG-c2"]]
 

@@ -5,7 +5,7 @@ AMD's GPUs are found through torch (its ROCm build calls them "cuda").
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,6 @@ from evenload._optional import is_installed
 from evenload.devices.device import Device, Kind
 from evenload.devices.probe import ProbeReport, Reading
 from evenload.devices.probes.child import ask_child
-from evenload.devices.probes.cuda_mask import visible
 from evenload.devices.probes.torch_build import torch_build
 from evenload.errors import quoted
 
@@ -265,3 +264,32 @@ def _has_nvml() -> bool:
     except OSError:
         return False
     return True
+
+
+def visible(gpus: Sequence[Sequence[str]], mask: str | None) -> list[str]:
+    """Return the UUIDs that ``mask`` shows, in its order.
+
+    gpus  [GPUs in nvidia-smi's order] the GPU's UUID, or those of its MIG instances
+    mask  numbers, UUIDs or their beginnings, separated by commas; None shows all, an empty one nothing
+
+    The first entry that names nothing, or something named before, ends the list; CUDA ignores the rest.
+    A number that names a GPU split by MIG shows its instances. (CUDA itself would show only the first; here
+    each worker gets its own by UUID, so all can be used.)
+    Source: CUDA programming guide, "CUDA environment variables".
+    """
+    if mask is None:
+        return [uuid for gpu in gpus for uuid in gpu]
+    shown: list[str] = []
+    for entry in mask.split(","):
+        named = _named(gpus, entry.strip())
+        if not named or any(uuid in shown for uuid in named):
+            break
+        shown += named
+    return shown
+
+
+def _named(gpus: Sequence[Sequence[str]], entry: str) -> list[str]:
+    if entry.isdigit():
+        return list(gpus[int(entry)]) if int(entry) < len(gpus) else []
+    matches = [uuid for gpu in gpus for uuid in gpu if entry and uuid.lower().startswith(entry.lower())]
+    return matches if len(matches) == 1 else []

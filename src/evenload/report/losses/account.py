@@ -31,8 +31,7 @@ from evenload.events import (
 from evenload.report.losses.advice import Advice, advice_on
 from evenload.report.losses.remedies import Cause, LostRun
 from evenload.report.losses.replay import ReplaySlot, RunReplay
-from evenload.report.losses.sources import INSIDE
-from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
+from evenload.report.losses.track_seconds import INSIDE, RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks
 
 MOST_STEPS = 20_000  # of a replay: items times slots

@@ -12,8 +12,7 @@ from typing import Any
 from evenload._plain_text import seconds_text
 from evenload.balance.factors import DEVICE, UNKNOWN
 from evenload.report.losses.replay import ReplaySlot, RunReplay
-from evenload.report.losses.sources import INSIDE
-from evenload.report.losses.track_seconds import BETWEEN, BUILDING, STARTING, UNFETCHED
+from evenload.report.losses.track_seconds import BETWEEN, BUILDING, INSIDE, STARTING, UNFETCHED
 
 LOADING = "loading "
 CUT = 4

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evenload.report.losses.sources import INSIDE
+from evenload.report.losses.track_seconds import INSIDE
 
 
 @dataclass(frozen=True, slots=True)

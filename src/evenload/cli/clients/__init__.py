@@ -1,1 +1,0 @@
-"""``evenload clients``: federated rounds of a job file, and which strategy is fastest for them."""

@@ -1,1 +1,0 @@
-"""``evenload simulate``: what a fleet of devices would do with given items."""
