@@ -7,14 +7,18 @@ import json
 import subprocess
 import sys
 
+import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("joblib", reason="joblib is not installed")
 PROGRAM = """
 import json, os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+
+import joblib
 
 def work(item):
     x, deed, mark = item
@@ -31,6 +35,8 @@ if __name__ == "__main__":
     if how == "executor":
         with ProcessPoolExecutor(3, mp_context=get_context(start)) as pool:
             got = list(pool.map(work, items, chunksize=chunk or 1))
+    elif how == "joblib":
+        got = joblib.Parallel(n_jobs=3, batch_size=chunk or "auto")(map(joblib.delayed(work), items))
     else:
         with get_context(start).Pool(3, maxtasksperchild=most) as pool:
             if how == "map":
@@ -44,7 +50,7 @@ if __name__ == "__main__":
     print(got)
 """
 PLANS = st.tuples(
-    st.sampled_from(["map", "imap", "apply", "executor"]),
+    st.sampled_from(["map", "imap", "apply", "executor", "joblib"]),
     st.sampled_from(["fork", "fork", "spawn"]),
     st.sampled_from([None, 1, 3]),
     st.sampled_from([None, 2, 7]),

@@ -28,13 +28,13 @@ class DealtExecutor(original.ProcessPoolExecutor):
         from evenload.integrations.script.takeover import new_team
 
         super().__init__(*arguments, **named)
-        results = _Results()
+        results = CallResults(original)
         starter = self._starter = _Starter(self, results)
         kind = "concurrent.futures.ProcessPoolExecutor"
         team = new_team(self._max_workers, kind, results=results, on_end=starter.replace, lost=JobLost)
         starter.team = team
         self._max_workers = min(self._max_workers, len(team.work.slots))
-        self._call_queue = _Calls(team, self._work_ids, self._call_queue)
+        self._call_queue = DealtCalls(team, self._work_ids, self._call_queue)
         self._result_queue = SimpleNamespace(_reader=results, close=lambda: None)
 
     def _spawn_process(self) -> None:
@@ -46,7 +46,7 @@ class _Starter:
 
     team: Team
 
-    def __init__(self, executor: Any, results: "_Results"):
+    def __init__(self, executor: Any, results: "CallResults"):
         self.results, self._processes = results, executor._processes
         self._make, self._most = executor._mp_context.Process, executor._max_tasks_per_child
         self._arguments = executor._initializer, executor._initargs, self._most
@@ -54,7 +54,7 @@ class _Starter:
     def start(self) -> None:
         process = self.team.new_process(self._make, original._process_worker, self._arguments, self._most)
         process.start()
-        self._processes[process.pid] = _Worker(process, self)
+        self._processes[process.pid] = DealtProcess(process, self)
 
     def replace(self, member: Member) -> None:
         """Start another worker in the place of one that has died, or say that workers cannot begin."""
@@ -65,10 +65,13 @@ class _Starter:
             self._processes.pop(member.process.pid, None)
 
 
-class _Worker:
-    """A worker's process as the executor's manager sees it: its end is no news, unless all is broken."""
+class DealtProcess:
+    """A worker's process as the executor's manager sees it: its end is no news, unless all is broken.
 
-    def __init__(self, process: Any, starter: _Starter):
+    starter  has a ``team``, and its ``results``
+    """
+
+    def __init__(self, process: Any, starter: Any):
         self._process, self._starter = process, starter
         self.sentinel = os.dup(starter.results.broken_fd)
 
@@ -90,7 +93,7 @@ class _Worker:
         os.close(self.sentinel)
 
 
-class _Calls:
+class DealtCalls:
     """The executor's queue of calls, which are dealt. ``replaced``: the original, which knows what to do."""
 
     def __init__(self, team: Team, to_come: "queue.Queue[int]", replaced: Any):
@@ -102,9 +105,11 @@ class _Calls:
         return self._team.n_waiting >= self._replaced._maxsize
 
     def put(self, call: Any, block: bool = True, timeout: float | None = None) -> None:
-        is_chunk = isinstance(call.fn, partial) and call.fn.func is original._process_chunk
-        fn = call.fn.args[0] if is_chunk else call.fn
-        n_items = len(call.args[0]) if is_chunk else 1
+        fn, n_items = call.fn, 1
+        if isinstance(fn, partial) and fn.func.__name__ == "_process_chunk":
+            fn, n_items = fn.args[0], len(call.args[0])
+        elif type(fn).__name__ == "BatchedCalls":  # of joblib
+            (fn, _, _), n_items = fn.items[0], len(fn.items)
         key = (call.work_id, 0)
         name = getattr(fn, "__name__", "a call")
         try:
@@ -123,16 +128,18 @@ class _Calls:
         """Nothing: the team ends with its workers."""
 
 
-class _Results(queue.SimpleQueue):
-    """What came back, as a pipe that the executor's manager waits at.
+class CallResults(queue.SimpleQueue):
+    """The results of calls, as a pipe that the executor's manager waits at.
 
+    module     of the executor
     broken_fd  readable when workers cannot begin
     """
 
-    def __new__(cls) -> "_Results":
+    def __new__(cls, module: Any) -> "CallResults":
         return super().__new__(cls)
 
-    def __init__(self) -> None:
+    def __init__(self, module: Any):
+        self._item = module._ResultItem
         self._out, self._in = os.pipe()
         self.broken_fd, self._broken = os.pipe()
 
@@ -151,7 +158,7 @@ class _Results(queue.SimpleQueue):
         os.read(self._out, 1)
         kind, key, value = self.get()
         if kind == FAULT:
-            return original._ResultItem(key[0], exception=value)
+            return self._item(key[0], exception=value)
         return pickle.loads(memoryview(value)[TIMES.size :])
 
     def __del__(self) -> None:

@@ -49,7 +49,7 @@ def install(devices: str | None = None, timeout_s: float | None = None, notes: s
     run = ScriptRun(os.getpid(), devices, timeout_s, notes)
     _runs[:] = [run]
     sys.meta_path.insert(0, _Hook())
-    for name in (*TAKEN, *LEFT):
+    for name in (*TAKEN, *LEFT, *LOKY):
         if name in sys.modules:
             _act(sys.modules[name])
     return run
@@ -79,6 +79,15 @@ def new_team(n: int, kind: str, **options: Any) -> "Team":
     return team
 
 
+def resize_team(team: "Team", n: int) -> int:
+    """Have a team have ``n`` workers, or as many as there are devices. Returns how many that are."""
+    before = team.work
+    team.resize(_places(n))
+    if team.work is not before:
+        _runs[0].works.append(team.work)
+    return len(team.work.slots)
+
+
 def _places(n: int) -> Mapping[str, Mapping[str, str]]:
     """Return places for ``n`` workers, each with its environment."""
     devices = _runs[0].devices
@@ -95,7 +104,7 @@ class _Hook(importlib.abc.MetaPathFinder):
     """Finds nothing by itself; has what is found for some names be followed by what is to be done then."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname not in TAKEN and fullname not in LEFT:
+        if fullname not in (*TAKEN, *LEFT, *LOKY):
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (
@@ -148,20 +157,47 @@ TAKEN = {
 }
 """What is taken over when a module has been imported."""
 LEFT = {
-    "multiprocess.pool": ("Pool", "Pool of multiprocess", "datasets gives each worker one shard itself"),
-    "joblib.externals.loky.process_executor": (
-        "ProcessPoolExecutor",
-        "joblib.Parallel",
-        "give it backend='evenload' after `import evenload.joblib`",
+    "multiprocess.pool": (
+        "Pool.__init__",
+        "multiprocess.Pool, as Dataset.map(num_proc=) of datasets has it",
+        "a shard is one call, in which the function may remember rows; how-to/datasets has another map",
+    ),
+    "sentence_transformers.base.model": (
+        "BaseModel.start_multi_process_pool",
+        "start_multi_process_pool of sentence-transformers",
+        "it deals chunks to who is free, and smaller ones would have other roundings",
+    ),
+    "accelerate.state": (
+        "PartialState.split_between_processes",
+        "split_between_processes of accelerate",
+        "each process runs the whole script, with its part; coming-from/accelerate deals by speed",
+    ),
+    "torch.distributed.launcher.api": (
+        "elastic_launch.__init__",
+        "accelerate launch or torchrun",
+        "each process that it starts runs the whole script; coming-from/accelerate deals by speed",
+    ),
+    "openai.resources.chat.completions.completions": (
+        "Completions.create",
+        "calls of an OpenAI client",
+        "the script asks the server itself; how-to/ask-a-server has several asked by their speed",
     ),
 }
-"""What is left, and named if it is used: a module's class, what the script calls it, and why."""
+"""What is left, and named if it is used: a method of a module's class, what it is to a reader, and why."""
+LOKY = {
+    "joblib.externals.loky.process_executor": "take_over",
+    "loky.process_executor": "take_over",
+    "joblib._parallel_backends": "smaller_batches",
+}
+"""What of ``loky_executor`` is called when a module has been imported."""
 
 
 def _act(module: ModuleType) -> None:
     """Have new objects of the module's class be made by ours; or have its workers observed."""
     if module.__name__ in LEFT:
         return _note_uses(module, *LEFT[module.__name__])
+    if module.__name__ in LOKY:
+        return _take_loky(module, LOKY[module.__name__])
     name, ours, parts, loop = TAKEN[module.__name__]
     original = getattr(module, name)
     if any(not hasattr(original, part) for part in parts):
@@ -183,9 +219,30 @@ def _act(module: ModuleType) -> None:
     return None
 
 
-def _note_uses(module: ModuleType, name: str, what: str, why: str) -> None:
-    def make(cls: type, *arguments: Any, **named: Any) -> Any:
-        leave(what, why)
-        return object.__new__(cls)
+def _take_loky(module: ModuleType, act: str) -> None:
+    if not _runs[0].notes:
+        where = importlib.import_module("evenload.integrations.script.loky_executor")
+        getattr(where, act)(module)
+    elif act == "take_over":
+        _note_uses(
+            module, "ProcessPoolExecutor.__init__", "joblib.Parallel", "it is not measured by --observe"
+        )
 
-    getattr(module, name).__new__ = make
+
+class _Noted:
+    """A method that is remembered when it is used, with no frame of its own in tracebacks."""
+
+    def __init__(self, original: Any, what: str, why: str):
+        self._original, self._told = original, (what, why)
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None:
+            leave(*self._told)
+        return self._original.__get__(instance, owner)
+
+
+def _note_uses(module: ModuleType, name: str, what: str, why: str) -> None:
+    owner, _, method = name.partition(".")
+    kind = getattr(module, owner, None)
+    if hasattr(kind, method):
+        setattr(kind, method, _Noted(vars(kind).get(method, getattr(kind, method)), what, why))

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
 from evenload.integrations.script.measured_work import Done, MeasuredWork
-from evenload.integrations.script.worker_ends import READY, TIMES, ResultWriter, TaskReader, begin
+from evenload.integrations.script.worker_ends import BETWEEN, READY, TIMES, ResultWriter, TaskReader, begin
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 64 * 2**20  # before whoever puts tasks has to wait
 MOST_DEATHS = 2  # of workers that were at a task, until it is given up
@@ -83,7 +83,7 @@ class Member:
     todo      what of that it has not answered
     since_s   when it was sent that, or has answered last
     is_ready  it waits for tasks, or has
-    is_told   to leave
+    is_told   to leave, or has said that it does
     is_read   nothing more comes from it
     """
 
@@ -111,6 +111,7 @@ class Team:
     results    what came back: ``(kind, key, bytes or exception)``, key None for other words of a worker
     on_end     called with a member that has ended, though nobody has told it to
     lost       the error of a task that was given up
+    dumps      pickles a task, and a result (None: as multiprocessing does)
     work       what was measured
     is_closing  the workers are to leave
     totals     tasks of calls, where somebody knows how many there will be
@@ -124,12 +125,14 @@ class Team:
         results: Any = None,
         on_end: Callable[[Member], None] | None = None,
         lost: type[WorkerLost] = WorkerLost,
+        dumps: tuple[Callable[[Any], Any], Callable[[Any], Any] | None] = (ForkingPickler.dumps, None),
     ):
         self.results = queue.SimpleQueue() if results is None else results
         self.work = MeasuredWork(kind, tuple(slots))
         self.totals: dict[int, int] = {}
         self.n_waiting = self._n_bytes = 0  # tasks that no worker has
         self._slots, self._timeout_s, self._on_end_of, self._lost = slots, timeout_s, on_end, lost
+        self._dumps, self._dumps_result = dumps
         self._members: list[Member] = []
         self._groups: dict[int | None, _Group] = {}
         self._changed = threading.Condition()
@@ -140,6 +143,7 @@ class Team:
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         self._ours: set[Connection] = set()
         self._thread: threading.Thread | None = None
+        self._begun_s = 0.0  # when the first worker was ready: what was put before has waited for no other
         _teams.add(self)
 
     # --- for the pool -------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ class Team:
         (theirs_in, ours_out), (ours_in, theirs_out) = Pipe(duplex=False), Pipe(duplex=False)
         self._ours |= {ours_in, ours_out}
         reader = TaskReader(theirs_in, theirs_out)
-        ends = reader, ResultWriter(theirs_out, reader)
+        ends = reader, ResultWriter(theirs_out, reader, self._dumps_result)
         process = make(target=begin, args=(self._slots[slot], target, *ends, *arguments))
         member = Member(slot, process, ours_out, ours_in, most)
         process.start = partial(self._start, member, (theirs_in, theirs_out))
@@ -178,7 +182,7 @@ class Team:
 
     def put(self, work: Work, task: Any) -> None:
         """Have ``task`` done. Waits while too many are waiting. Raises what pickling raises."""
-        new = _Task(work, bytes(ForkingPickler.dumps(task)), time.monotonic())
+        new = _Task(work, bytes(self._dumps(task)), time.monotonic())
         with self._changed:
             while not self._is_stopped and (
                 self.n_waiting >= MOST_WAITING or self._n_bytes >= MOST_WAITING_BYTES
@@ -196,6 +200,20 @@ class Team:
             group.dealer.add_range(group.n_put, 1)
             group.n_put += 1
             self._count(new, 1)
+        self._wake()
+
+    def resize(self, slots: Mapping[str, Mapping[str, str]]) -> None:
+        """Have workers in ``slots`` from now on; those in other places leave when they are free."""
+        with self._changed:
+            self._slots = slots
+            if self.work.slots != tuple(slots):
+                self.work = MeasuredWork(self.work.kind, tuple(slots))
+        self._wake()
+
+    def leave_last(self) -> None:
+        """Have the worker in the last place leave when it is free."""
+        with self._changed:
+            self._slots = dict(list(self._slots.items())[:-1])
         self._wake()
 
     def close(self) -> None:
@@ -244,7 +262,8 @@ class Team:
 
     def _deal(self, now: float) -> float | None:
         """Send free workers tasks. Returns after how many seconds to come again."""
-        free = {one.slot: one for one in self._members if one.is_ready and not one.todo and one.n_left != 0}
+        able = (one for one in self._members if one.is_ready and one.n_left != 0 and not one.is_told)
+        free = {one.slot: one for one in able if not one.todo and one.slot in self._slots}
         times = [self._kill_if_late(one, now) for one in self._members if one.todo and self._timeout_s]
         for group in self._groups.values():
             for slot in group.dealer.fastest_first(free) if group.dealer.n_ready else ():
@@ -253,8 +272,9 @@ class Team:
                     self._send(free.pop(slot), group, answer, now)
                 elif answer.until is not None:
                     times.append(answer.until)
-        for member in self._members if self.is_closing else ():
-            if not (member.is_told or member.todo):
+        for member in self._members:
+            is_over = self.is_closing or member.slot not in self._slots
+            if is_over and not (member.is_told or member.todo):
                 member.is_told = True
                 self._write(member, [None])
         return max(0.0, min(times) - now) if times else None
@@ -297,7 +317,9 @@ class Team:
             return self._unwatch(member.results)
         if told == READY:
             member.is_ready = True
-        elif not member.todo:
+            self._begun_s = self._begun_s or time.monotonic()
+        elif TIMES.unpack_from(told)[0] == BETWEEN:
+            member.is_told = True
             self.results.put((RESULT, None, told))
         else:
             self._on_done(member, told)
@@ -311,6 +333,7 @@ class Team:
         member.busy_s += over_s - begun_s
         member.since_s = now
         chunk = (work.key[0], work.chunk)
+        put_s = max(put_s, self._begun_s)
         self.work.add(Done(work.name, member.slot, work.n_items, chunk, put_s, begun_s, over_s))
         if not member.todo:
             group.dealer.done(member.chunk, now, member.busy_s)
@@ -334,11 +357,14 @@ class Team:
             self._on_end_of(member)
 
     def _take_over(self, member: Member) -> None:
-        """Have what a dead worker has not done be done by others; the first of it may have ended it."""
+        """Have what a dead worker has not done be done by others; the first of it may have ended it.
+
+        It has not where the worker has said that it leaves, at the time when it was sent more.
+        """
         group, (at, *others) = member.group, member.todo
         work = group.tasks[at].work
-        group.n_deaths[at] += 1
-        self.work.n_deaths += 1
+        group.n_deaths[at] += not member.is_told
+        self.work.n_deaths += not member.is_told
         redo = [at] if group.n_deaths[at] < MOST_DEATHS else []
         group.dealer.failed(member.chunk, time.monotonic(), redo, alone=True, later=others)
         group.dealer.requeue(others)
@@ -350,6 +376,7 @@ class Team:
         self._tidy(work.group, group)
 
     def _given_up(self, member: Member, work: Work) -> WorkerLost:
+        member.process.join(1.0)  # a moment after its sentinel it has an exit code
         code = member.process.exitcode
         return self._lost(
             f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with exit code {code}",

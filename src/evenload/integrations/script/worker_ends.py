@@ -6,6 +6,7 @@ with its process. Each worker has a pair of its own, so that one that is killed 
 
 import os
 import pickle
+import queue
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -16,6 +17,8 @@ from typing import Any
 TIMES = Struct("<dd")
 """In front of each result: when its task was begun, and when it was over, by ``time.monotonic``."""
 READY = b""
+BETWEEN = -1.0
+"""In the place of when a task was begun, before what is no result: the worker says that it leaves."""
 
 
 class TaskReader:
@@ -28,38 +31,49 @@ class TaskReader:
         self._tasks, self._results = tasks, results
         self._dealt: list[bytes | None] = []
         self._is_ready = self.is_over = False
-        self.begun_s = 0.0
+        self.begun_s = BETWEEN
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next task; wait for it. None: no more will come, or the script's process is gone."""
+        """Return the next task; wait for it. None: no more will come, or the script's process is gone.
+
+        Raises queue.Empty if there was none for ``timeout`` seconds.
+        """
         if not self._is_ready:
             self._is_ready = True
             self._results.send_bytes(READY)
         if not self._dealt:
             try:
+                if timeout is not None and not self._tasks.poll(timeout):
+                    raise queue.Empty
                 self._dealt = pickle.loads(self._tasks.recv_bytes())[::-1]
             except (EOFError, OSError):
                 self.is_over = True
                 return None
         body = self._dealt.pop()
-        task = None if body is None else pickle.loads(body)
+        if body is None:
+            return None
+        task = pickle.loads(body)
         self.begun_s = time.monotonic()
         return task
 
 
 class ResultWriter:
-    """The way of one worker's results, each with the times of its task, which ``reader`` has begun."""
+    """The way of one worker's results, each with the times of its task, which ``reader`` has begun.
 
-    def __init__(self, results: Connection, reader: TaskReader):
-        self._results, self._reader = results, reader
+    dumps  pickles a result; None: as multiprocessing does
+    """
+
+    def __init__(self, results: Connection, reader: TaskReader, dumps: Callable[[Any], Any] | None = None):
+        self._results, self._reader, self._dumps = results, reader, dumps
 
     def put(self, result: Any) -> None:
         """Send a result, if somebody reads it. Raises what pickling raises; nothing was sent then."""
         if self._reader.is_over:
             return
         over_s = time.monotonic()
-        body = ForkingPickler.dumps(result)
+        body = (self._dumps or ForkingPickler.dumps)(result)
         self._results.send_bytes(b"".join((TIMES.pack(self._reader.begun_s, over_s), body)))
+        self._reader.begun_s = BETWEEN
 
 
 def begin(environment: Mapping[str, str], target: Callable[..., Any], *arguments: Any) -> Any:
