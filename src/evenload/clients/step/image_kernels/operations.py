@@ -21,7 +21,7 @@ from evenload.clients.step.image_kernels.layout import (
     prepared,
 )
 from evenload.gpu.llvm.conv.geometry import Geometry
-from evenload.gpu.llvm.conv.pooling import pool_program
+from evenload.gpu.llvm.conv.programs import pool_program
 
 __all__: list[str] = []
 
