@@ -109,7 +109,7 @@ def make(baseline: str, listed: str) -> None:
     for one in cloudpickle.loads(Path(listed).read_bytes()):
         if isinstance(one.source, tuple):
             module, name, signature = one.source
-            code = emit.emit(getattr(importlib.import_module(module), name), signature)
+            code = emit.emit(getattr(importlib.import_module(module), name).as_piece(), signature)
         else:
             code = one.source.compile_for(machine.machine_for(baseline, one.source.needs))
         one.path.parent.mkdir(parents=True, exist_ok=True)

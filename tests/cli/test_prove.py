@@ -232,7 +232,7 @@ def test_witnesses_of_one_name_are_refused(multiplier, tmp_path):
 
 
 def test_names_of_contributions_are_made_printable():
-    from evenload.zk.formats.contributions import contribution_names
+    from evenload.zk.formats.zkey import contribution_names
 
     parameters = b"\x01\x05a\x1b[2J"
     head = bytes(64) + (1).to_bytes(4, "little") + bytes(64 * 3 + 128 + 64) + bytes(4)

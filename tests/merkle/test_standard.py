@@ -14,8 +14,8 @@ from node_calls import Node, has
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import Scheme, StandardTree
 from evenload.merkle.abi import encode, split_types
+from evenload.merkle.proof import MultiProof, SortedProof, sorted_proof_from_json
 from evenload.merkle.scheme import keccak256
-from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
 
 VALUES = [
     ["0x1111111111111111111111111111111111111111", "5000000000000000000"],

@@ -9,7 +9,7 @@ from reference import plain_prover as oracle
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
 from evenload.zk import Prover, devsetup, read_witness, read_zkey, write_zkey
-from evenload.zk.bn254.plain_curve import G1
+from evenload.zk.bn254.plain_curve import G1, point_of
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.formats.r1cs import read_r1cs
 
@@ -61,4 +61,4 @@ def test_a_seed_gives_the_same_key_and_none_another():
 def test_multiples_of_the_generator(n):
     scalars = [0, 1, 2, FR.modulus - 1, 1 << 253, 12345678901234567890]
     made = devsetup._Multiples(1, n).of(rows.from_integers(scalars))
-    assert list(devsetup._plain_points(made)) == [G1.multiply(G1.generator, k) for k in scalars]
+    assert list(map(point_of, made)) == [G1.multiply(G1.generator, k) for k in scalars]

@@ -52,8 +52,7 @@ def zk() -> None:
 @json_option
 def info(zkey: Path, check: bool, as_json: bool) -> int:
     """Say what ZKEY is: sizes, hash, contributions."""
-    from evenload.zk.formats.contributions import contribution_names
-    from evenload.zk.formats.zkey import read_zkey
+    from evenload.zk.formats.zkey import contribution_names, read_zkey
 
     key = read_zkey(zkey)
     facts: dict[str, Any] = {

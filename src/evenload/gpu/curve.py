@@ -1,7 +1,7 @@
 """Points of y^2 = x^3 + b: complete projective addition, with no special cases, for any kernel language.
 
 ``f`` is what emits or does the arithmetic: LLVM code (``llvm.arith``, ``llvm.extension``) or WGSL text
-(``wgsl.group``).
+(``wgsl.sums``).
 Source: Renes, Costello, Batina, "Complete addition formulas for prime order elliptic curves" (2016),
 algorithms 7, 8 and 9 for a = 0. They are complete where the curve has no point of order two, which holds for
 G1 and for the whole twist of BN254 (its order, r times 2q - r, is odd).
@@ -9,8 +9,6 @@ G1 and for the whole twist of BN254 (its order, r times 2q - r, is odd).
 
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["Point", "add", "add_affine", "double", "infinity", "select_point"]
 
 
 @dataclass(frozen=True, slots=True)

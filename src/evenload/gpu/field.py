@@ -5,8 +5,6 @@ Source of the constants: EIP-196 and EIP-197; checked against each other by ``te
 
 from dataclasses import dataclass
 
-__all__ = ["COFACTOR_G2", "FQ", "FR", "G1", "G2", "TWIST_B", "Prime", "X"]
-
 X = 4965661367192848881
 """The parameter of the curve: q and r are polynomials in it."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from evenload.gpu.field import FR
 
-__all__ = ["FULL_ROUNDS", "Poseidon", "parameters", "poseidon"]
-
 FULL_ROUNDS = 8
 _PARTIAL_ROUNDS = {2: 56, 3: 57, 4: 56, 5: 60, 6: 60}
 P = FR.modulus

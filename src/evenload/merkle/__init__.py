@@ -6,11 +6,16 @@ from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
     from evenload.merkle.engine import make_engine
-    from evenload.merkle.log.checkpoint import Checkpoint, read_checkpoint, verify_checkpoint
+    from evenload.merkle.log.checkpoint import (
+        Checkpoint,
+        read_checkpoint,
+        verify_checkpoint,
+        verify_growth,
+        verify_inclusion,
+    )
     from evenload.merkle.log.keys import SigningKey, VerifierKey
     from evenload.merkle.log.log import Log
     from evenload.merkle.log.note import Quorum
-    from evenload.merkle.log.proof_text import verify_growth, verify_inclusion
     from evenload.merkle.log.published import check_published
     from evenload.merkle.partition import parallel_root
     from evenload.merkle.proof import ConsistencyProof, InclusionProof, proof_from_json
@@ -23,11 +28,10 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "engine": "make_engine",
-        "log.checkpoint": "Checkpoint read_checkpoint verify_checkpoint",
+        "log.checkpoint": "Checkpoint read_checkpoint verify_checkpoint verify_growth verify_inclusion",
         "log.keys": "SigningKey VerifierKey",
         "log.log": "Log",
         "log.note": "Quorum",
-        "log.proof_text": "verify_growth verify_inclusion",
         "log.published": "check_published",
         "partition": "parallel_root",
         "proof": "ConsistencyProof InclusionProof proof_from_json",

@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenload.errors import ConfigError
-from evenload.merkle.proof import ConsistencyProof, InclusionProof, proof_from_json, read_object
-from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
+from evenload.merkle.proof import (
+    ConsistencyProof,
+    InclusionProof,
+    MultiProof,
+    SortedProof,
+    proof_from_json,
+    read_object,
+    sorted_proof_from_json,
+)
 
 Proof = InclusionProof | ConsistencyProof | SortedProof | MultiProof
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.merkle.plain_engine import climb, into
+from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
@@ -19,7 +19,7 @@ PAD_ROWS = 16
 """Leaves of lengths other than 32 are padded into groups of a multiple of so many rows, the widest vector."""
 
 
-class CpuEngine:
+class CpuEngine(HashEngine):
     """An engine of ``threads`` threads that hash parts of a level; kernels release the GIL."""
 
     name = "cpu"
@@ -40,19 +40,10 @@ class CpuEngine:
         kind = np.uint64 if scheme.name == "openzeppelin" else np.uint32
         self._params = np.array(scheme.params(), kind)
 
-    def leaves(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        n, width = rows.shape
-        if not self.scheme.hashes_leaves:
-            return into(out, rows)
-        out = new_nodes(n) if out is None else out
-        if not width:
-            return into(out, np.frombuffer(self.scheme.hash_leaf(b""), np.uint8))
-        self._split(n, lambda start, stop: self._leaves(rows[start:stop], out[start:stop]))
-        return out
+    def _hash_leaves(self, rows: np.ndarray, out: np.ndarray) -> None:
+        self._split(len(rows), lambda start, stop: self._leaves(rows[start:stop], out[start:stop]))
 
-    def pairs(self, nodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        n = len(nodes) // 2
-        out = new_nodes(n) if out is None else out
+    def _hash_pairs(self, nodes: np.ndarray, out: np.ndarray) -> None:
         source, target, params = _address(nodes), _address(out), _address(self._params)
 
         def part(start: int, stop: int) -> None:
@@ -60,11 +51,7 @@ class CpuEngine:
                 source + 2 * DIGEST_BYTES * start, target + DIGEST_BYTES * start, stop - start, params
             )
 
-        self._split(n, part)
-        return out
-
-    def climb(self, nodes: np.ndarray, top: int | None = None) -> list[np.ndarray]:
-        return climb(self, nodes, top)
+        self._split(len(out), part)
 
     def subtree_roots(self, rows: np.ndarray, height: int) -> np.ndarray:
         n_roots = len(rows) >> height
@@ -74,7 +61,7 @@ class CpuEngine:
             return out
         low = int(math.log2(CHUNK_LEAVES))
         below = self.subtree_roots(rows, low)
-        out[:] = climb(self, below, height - low)[-1]
+        out[:] = self.climb(below, height - low)[-1]
         return out
 
     def close(self) -> None:

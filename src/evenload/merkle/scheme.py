@@ -176,16 +176,12 @@ def zero_node(height: int) -> bytes:
 
 def _refuse_large_elements(rows: np.ndarray) -> None:
     from evenload.gpu.field import FR
+    from evenload.gpu.llvm.rows import rows_not_below
 
-    words = np.ascontiguousarray(rows).view("<u8").reshape(-1, 4)
-    limbs = [FR.modulus >> 64 * k & (1 << 64) - 1 for k in range(4)]
-    is_below = np.zeros(len(words), bool)
-    for k in range(4):
-        limb = np.uint64(limbs[k])
-        is_below = (words[:, k] < limb) | ((words[:, k] == limb) & is_below)
-    if len(words) and not is_below.all():
+    large = rows_not_below(np.ascontiguousarray(rows).view("<u8").reshape(-1, 4), FR.modulus)
+    if len(large):
         raise ConfigError(
-            f"node {int(np.argmin(is_below))} is not below the order of BN254",
+            f"node {int(large[0])} is not below the order of BN254",
             hint="elements are 32 bytes, little-endian, reduced modulo r",
         )
 

@@ -10,9 +10,9 @@ from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.abi import encode
 from evenload.merkle.engine import make_engine
 from evenload.merkle.plain_engine import HashEngine
+from evenload.merkle.proof import MultiProof, SortedProof
 from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import Scheme, from_hex
-from evenload.merkle.sorted_proof import MultiProof, SortedProof
 
 __all__ = ["MultiProof", "SortedProof", "StandardTree"]
 

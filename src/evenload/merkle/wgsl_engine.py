@@ -3,12 +3,11 @@
 import numpy as np
 
 from evenload.gpu.hashing.rules import RULES
-from evenload.gpu.wgsl.buffer import Buffer
 from evenload.gpu.wgsl.context import Context
-from evenload.gpu.wgsl.hashes import MAX_BLOCKS, hash_kernel
-from evenload.gpu.wgsl.poseidon import poseidon_constants, poseidon_kernel
+from evenload.gpu.wgsl.hashes import MAX_BLOCKS, hash_kernel, poseidon_constants, poseidon_kernel
+from evenload.gpu.wgsl.kernel import Buffer
 from evenload.gpu.wgsl.queue import KernelPace, Queue
-from evenload.merkle.plain_engine import PlainEngine, climb, into
+from evenload.merkle.plain_engine import HashEngine, PlainEngine
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
@@ -16,7 +15,7 @@ WORDS = DIGEST_BYTES // 4
 MAX_CHUNK_HEIGHT = 20
 
 
-class WgslEngine:
+class WgslEngine(HashEngine):
     """An engine on a GPU: leaves are sent in chunks, and only what was asked for comes back.
 
     adapter  ``Device.uuid`` of a wgpu device; None for the best one
@@ -39,26 +38,18 @@ class WgslEngine:
         most_leaves = self.context.max_binding_bytes // (3 * DIGEST_BYTES)
         self._chunk_height = min(MAX_CHUNK_HEIGHT, most_leaves.bit_length() - 1)
 
-    def leaves(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        if not self.scheme.hashes_leaves:
-            return into(out, rows)
-        out = new_nodes(len(rows)) if out is None else out
-        if not rows.shape[1]:
-            return into(out, np.frombuffer(self.scheme.hash_leaf(b""), np.uint8))
+    def _hash_leaves(self, rows: np.ndarray, out: np.ndarray) -> None:
         step = self._rows_at_once(rows.shape[1])
         for start in range(0, len(rows), step):
-            self.context.run(lambda part=slice(start, start + step): self._hash_leaves(rows[part], out[part]))
-        return out
+            self.context.run(lambda part=slice(start, start + step): self._hash_chunk(rows[part], out[part]))
 
-    def pairs(self, nodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        out = new_nodes(len(nodes) // 2) if out is None else out
+    def _hash_pairs(self, nodes: np.ndarray, out: np.ndarray) -> None:
         step = 1 << self._chunk_height
         for start in range(0, len(nodes), step):
             part = nodes[start : start + step]
             out[start // 2 : (start + len(part)) // 2] = self.context.run(
                 lambda part=part: self._levels(part, 1)
             )[0]
-        return out
 
     def climb(self, nodes: np.ndarray, top: int | None = None) -> list[np.ndarray]:
         height = max(len(nodes).bit_length() - 1, 0)
@@ -72,12 +63,11 @@ class WgslEngine:
             part = nodes[start : start + step]
             parts.append(self.context.run(lambda part=part: self._levels(part, low)))
         levels = [np.concatenate([part[k] for part in parts]) for k in range(low)]
-        return levels + climb(self, levels[-1], height - low)
+        return levels + super().climb(levels[-1], height - low)
 
     def subtree_roots(self, rows: np.ndarray, height: int) -> np.ndarray:
         if rows.shape[1] != DIGEST_BYTES or height > self._chunk_height:
-            nodes = self.leaves(rows)
-            return self.climb(nodes, height)[-1] if height else nodes
+            return super().subtree_roots(rows, height)
         out = new_nodes(len(rows) >> height)
         step = 1 << self._chunk_height
         for start in range(0, len(rows), step):
@@ -102,7 +92,7 @@ class WgslEngine:
     def _padded_bytes(self, width: int) -> int:
         return RULES[self.scheme.rule].padded_bytes(width)
 
-    def _hash_leaves(self, rows: np.ndarray, out: np.ndarray) -> None:
+    def _hash_chunk(self, rows: np.ndarray, out: np.ndarray) -> None:
         n, width = rows.shape
         context, rule = self.context, RULES[self.scheme.rule]
         queue, known = Queue(context, self._pace), context.upload(self._known)

@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba.core.compiler_lock import global_compiler_lock
 
 from evenload.native import machine
-from evenload.native.piece import Piece
 from evenload.native.signature import FAILED, REFUSED, Leaf, Named, leaves
 
 numba: Any = typed_numba  # its own types are few, and not all right
@@ -66,8 +65,8 @@ define void @NRT_MemInfo_call_dtor(i8* %block) {
 """
 
 
-def emit(kernel: Piece, signature: tuple[Leaf | Named, ...]) -> bytes:
-    """The object file, for the processor that numba compiles for. Raises what numba raises."""
+def emit(kernel: Any, signature: tuple[Leaf | Named, ...]) -> bytes:
+    """The object file of a ``Piece``, for the processor that numba compiles for. Raises what numba raises."""
     compiled = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
         _flat_function(kernel, signature)
     )
@@ -90,9 +89,9 @@ def set_processor(name: str, features: str) -> None:
     numba.config.CPU_NAME, numba.config.CPU_FEATURES = name, features
 
 
-def _flat_function(kernel: Piece, signature: tuple[Leaf | Named, ...]) -> Any:
+def _flat_function(kernel: Any, signature: tuple[Leaf | Named, ...]) -> Any:
     """The kernel as a function of numbers and, for each array, of its data and dimensions."""
-    names: dict[str, Any] = {"kernel": Piece(kernel.py_func), "carray": numba.carray}
+    names: dict[str, Any] = {"kernel": kernel, "carray": numba.carray}
     parameters: list[str] = []
 
     def text(item: Leaf | Named) -> str:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from evenload._optional import require
 from evenload.native import machine, objects
 from evenload.native.code_hash import hash_of_function
-from evenload.native.piece import Piece, inlined, piece
 from evenload.native.signature import (
     FAILED,
     REFUSED,
@@ -30,8 +30,6 @@ from evenload.native.signature import (
     signature_of,
     text_of,
 )  # fmt: skip
-
-__all__ = ["Kernel", "Piece", "compiled", "inlined", "kernels_used", "piece"]
 
 ENTRY_VERSION = 1  # of what emit.py writes around a kernel: a new one makes all objects anew
 kernels_used: set[tuple["Kernel", tuple[Leaf | Named, ...]]] = set()  # by this process, and with which types
@@ -45,6 +43,36 @@ def compiled(function: Callable[..., Any]) -> Any:
     others it is compiled by numba in each process.
     """
     return Kernel(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A piece of kernels, compiled into them and never called from Python."""
+    return Piece(function)
+
+
+def piece(function: Callable[..., Any]) -> Any:
+    """Like ``inlined``, but left to the compiler whether to inline."""
+    return Piece(function, forceinline=False)
+
+
+class Piece:
+    """A function for kernels to call; to numba it is what ``dispatcher`` is."""
+
+    def __init__(self, function: Callable[..., Any], *, forceinline: bool = True):
+        self.py_func = function
+        self._options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": forceinline}
+        self.__name__, self.__module__, self.__doc__ = (
+            function.__name__, function.__module__, function.__doc__,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        numba = require("numba", extra="kernels", why="compiling kernels")
+        return numba.njit(nogil=True, error_model="numpy", **self._options)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.dispatcher._numba_type_
 
 
 class Kernel(Piece):
@@ -67,6 +95,10 @@ class Kernel(Piece):
                     raise MemoryError(f"{self.__name__} found no memory")
                 return result
         return self._call_anew(args)
+
+    def as_piece(self) -> Piece:
+        """This function, for other kernels to call."""
+        return Piece(self.py_func)
 
     def entry_name(self, signature: tuple[Leaf | Named, ...]) -> str:
         """Names the object file of an entry."""
@@ -103,7 +135,7 @@ class Kernel(Piece):
             from evenload.native.emit import emit, set_processor
 
             set_processor(*machine.processor())
-            return emit(self, signature)
+            return emit(self.as_piece(), signature)
 
         name = self.entry_name(signature)
         engine, _ = objects.obtained(name, lambda: self.code_hash(signature), compile_it)

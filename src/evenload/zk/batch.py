@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenload.errors import TaskTimeout
-from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level, split_level
+from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level
 
 if TYPE_CHECKING:
     from evenload.executor import Executor, Results
@@ -31,19 +31,14 @@ def prover_task(
     """
     source = os.fspath(zkey) if isinstance(zkey, str | os.PathLike) else zkey
     on_gpu = {device.id: device for device in devices if device.backend == "wgsl"}
-    cpu_level, variant = split_level(level)
 
     class ProveWitness:
         def __init__(self, device: Any) -> None:
             from evenload.zk.key_store import KeyStore
 
-            gpu = on_gpu.get(device.id)
-            # A level concerns only the devices whose kernels have it.
-            if gpu:
-                self.keys = KeyStore(source, variant, first=gpu)
-            else:
-                self.keys = KeyStore(source, cpu_level, device.threads, CPU, keeps=keep)
-            self.worker = self.keys.spawn_worker(gpu or CPU)
+            own = on_gpu.get(device.id, CPU)
+            self.keys = KeyStore(source, level, device.threads, own, keeps=keep)
+            self.worker = self.keys.spawn_worker(own)
 
         def __call__(self, task: Any) -> "ProvedStatement":
             if isinstance(task, TimedRequest):

@@ -9,20 +9,19 @@ points of an MSM makes them: every scalar is a bucket.
 import hashlib
 import secrets
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.gpu.field import FQ, FR
+from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2, point_of
 from evenload.zk.cpu import msm
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import MAX_DOMAIN, ZKey, point_rows
 from evenload.zk.key_terms import (
-    aligned,
     coefficients,
     combine_rows,
     domain_of,
@@ -68,7 +67,7 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
         gamma2=G2.generator,
         delta1=delta1,
         delta2=G2.multiply(G2.generator, delta),
-        ic=tuple(_plain_points(ic)),
+        ic=tuple(map(point_of, ic)),
         coefficients=coefficients(terms),
         sections=sections,
         offsets=dict.fromkeys(sections, 0),
@@ -131,12 +130,6 @@ def _contribution(delta1: Any) -> bytes:
     return bytes(64) + struct.pack("<I", 1) + points + struct.pack("<II", 0, len(parameters)) + parameters
 
 
-def _plain_points(given: np.ndarray) -> Iterator[Any]:
-    for row in given:
-        plain = [FQ.plain(value) for value in rows.to_integers(row)]
-        yield (plain[0], plain[1]) if any(plain) else None
-
-
 def _table_width(n: int) -> int:
     """The width with fewest additions, for the table and for ``n`` multiples."""
     return min(range(4, 13), key=lambda width: msm.window_count(None, width) * (n + (1 << width - 1)))
@@ -183,7 +176,7 @@ class _Multiples:
         bases = self._bases(self._table)
         out = np.empty((len(scalars), 8 * self.degree), np.uint64)
         for first in range(0, len(scalars), _BLOCK):
-            block = aligned(scalars[first : first + _BLOCK])
+            block = rows.aligned(scalars[first : first + _BLOCK])
             out[first : first + len(block)] = msm.sum_groups(bases, *self._positions(block))
         return out
 

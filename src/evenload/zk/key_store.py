@@ -23,6 +23,7 @@ class KeyStore:
     """A proving key, loaded once for each device of this process, and shared by the workers on it.
 
     source  what the key is read from: a path, bytes, or a ``ZKey``
+    level   of CPU kernels or variant of WGSL ones; it concerns only the devices whose kernels have it
     first   a device to load it for at once; others are loaded when they are asked for
     gpu     an opened adapter that stays open, for every device of backend "wgsl"
     keeps   a key of a file, checked for the CPU, is kept for the next process (``zk/key_cache``)
@@ -49,8 +50,9 @@ class KeyStore:
         self._given_gpu: WgslDevice | None = gpu
         self._own_gpus: list[WgslDevice] = []
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._keeps = keeps and isinstance(self.source, str | os.PathLike)
-        if self._keeps and first is not None and first.backend == "cpu":
+        is_cpu = first is not None and first.backend == "cpu"
+        self._keeps = keeps and is_cpu and isinstance(self.source, str | os.PathLike)
+        if self._keeps and first is not None:
             kept = self._keys[_shared(first)] = self._kept_key()
             self.verification_key, self.sha256 = kept.verifier.key, kept.sha256
             return

@@ -67,7 +67,7 @@ def coefficients(terms: np.ndarray) -> np.ndarray:
 
 def combine_rows(a: np.ndarray, b: np.ndarray, c: np.ndarray, factors: Sequence[int]) -> np.ndarray:
     """a*x + b*y + c*z, each [n, 4] uint64 below r."""
-    a, b, c = (aligned(array) for array in (a, b, c))
+    a, b, c = (rows.aligned(array) for array in (a, b, c))
     out, scale = rows.empty(len(a), 32), montgomery_rows(*factors)
     programs.scalar().combine_rows(*map(rows.address, (a, b, c, scale, out)), len(a))
     return out
@@ -76,10 +76,3 @@ def combine_rows(a: np.ndarray, b: np.ndarray, c: np.ndarray, factors: Sequence[
 def montgomery_rows(*values: int) -> np.ndarray:
     """[n, 4] uint64: numbers in Montgomery form."""
     return rows.from_integers([FR.montgomery(value) for value in values])
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy of [n, 4] uint64 rows where kernels may read them."""
-    out = rows.empty(len(array), 32)
-    out[:] = array
-    return out

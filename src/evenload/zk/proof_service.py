@@ -22,7 +22,7 @@ from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
 from evenload.events import EventLog
 from evenload.zk.groth16 import VerificationKey
 from evenload.zk.key_store import KeyStore
-from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level, split_level
+from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level
 from evenload.zk.worker import ProofWorker, ProvedStatement
 
 MOST_WORKER_DEATHS = 10
@@ -89,7 +89,7 @@ class ProofService:
         chosen = proving_devices(pool)
         refuse_unused_level(level, chosen)
         self._level, self._on_gpu = level, {one.id: one for one in chosen if one.backend == "wgsl"}
-        self.keys = _read_keys(keys, split_level(level)[0])
+        self.keys = _read_keys(keys, level)
         self.n_workers, self._most_waiting, self.limit_s = len(chosen), most_waiting, limit_s
         self._lock = threading.Lock()
         self._n_waiting, self._mean_s = 0, FIRST_GUESS_S
@@ -194,11 +194,7 @@ def _resident(
     source: str, sha256: str, level: str | None, device: ProvingDevice, threads: int
 ) -> ProofWorker:
     """The key in this process, for as long as it lives."""
-    cpu_level, variant = split_level(level)
-    if device.backend == "cpu":
-        keys = KeyStore(source, cpu_level, threads, device, keeps=True)
-    else:
-        keys = KeyStore(source, variant, first=device)
+    keys = KeyStore(source, level, threads, device, keeps=True)
     if keys.sha256 != sha256:
         raise ConfigError(
             f"{quoted(source)} was changed since the service began", hint="start the service again"

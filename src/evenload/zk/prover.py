@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from evenload.executor import Executor
     from evenload.zk.wgsl_device import WgslDevice
 
+
 __all__ = ["InvalidProof", "ProofWorker", "ProveRequest", "ProvedStatement", "Prover", "ProverStats"]
 
 

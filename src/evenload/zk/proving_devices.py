@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
+from evenload.gpu.llvm.layout import LEVELS
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
 BACKENDS = ("cpu", "wgsl")
-CPU_LEVELS = ("ifma52", "fma52x8", "fma52x4", "word64", "fma52x2")
+CPU_LEVELS = tuple(LEVELS)
 WGSL_VARIANTS = ("u64", "limb13")
 
 

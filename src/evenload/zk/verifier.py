@@ -89,7 +89,7 @@ class Verifier:
         self.key = key if is_checked else _checked_key(key)
         self._is_fast = is_installed("llvmlite")
         if self._is_fast:
-            from evenload.zk.cpu.equations import Equations
+            from evenload.zk.cpu.compiled_pairing import Equations
 
             k = self.key
             self._equations = Equations(k.alpha1, k.beta2, k.gamma2, k.delta2, k.ic, tables)
@@ -105,8 +105,8 @@ class Verifier:
     def why_not_each(self, statements: Sequence[tuple[Sequence[int | str], Proof]]) -> list[str | None]:
         """For each (public inputs, proof), what ``why_not`` says; faster than one by one.
 
-        The pairings of up to 256 statements are multiplied at once (cpu/equations.py). A proof that is not
-        valid is taken for valid with a chance of 2^-127 at most, whoever made it: powers are drawn each time.
+        The pairings of up to 256 statements are multiplied at once (``Equations``). A proof that is not valid
+        is taken for valid with a chance of 2^-127 at most, whoever made it: powers are drawn each time.
         """
         answers: list[str | None] = []
         for start in range(0, len(statements), AT_ONCE):
@@ -145,11 +145,8 @@ class Verifier:
         if not self._is_fast:
             return [k for k, (public, proof) in read.items()
                     if not plain_groth16.verify(self.key, public, proof)]  # fmt: skip
-        from evenload.zk.cpu.equations import Statement
-
         keys = list(read)
-        some = [Statement(public, proof.a, proof.b, proof.c) for public, proof in read.values()]
-        return [keys[k] for k in self._equations.unequal(some)]
+        return [keys[k] for k in self._equations.unequal(list(read.values()))]
 
 
 # --- What a stranger handed in, as plain integers -------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 from evenload.errors import ConfigError, EvenloadError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
+from evenload.zk.bn254.plain_curve import point_of
 from evenload.zk.cpu import points
 from evenload.zk.formats.witness import check_witness, read_witness, witness_from_integers
 from evenload.zk.groth16 import Proof
@@ -200,9 +201,7 @@ def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
     else:
         values = read_witness(witness, accept=accept)
     accept(len(values))
-    aligned = rows.empty(len(values), 32)
-    aligned[:] = values
-    return aligned
+    return rows.aligned(values)
 
 
 def check_length(n: int, n_vars: int, key_name: str) -> None:
@@ -235,4 +234,4 @@ def _blind(key: ProvingKey, sums: dict[str, np.ndarray]) -> Proof:
     b = combine(2, (sums["B2"], 1), (head["beta2"], 1), (head["delta2"], s))
     b1 = combine(1, (sums["B1"], 1), (head["beta1"], 1), (head["delta1"], s))
     c = combine(1, (sums["C"], 1), (sums["H"], 1), (a, s), (b1, r), (head["delta1"], -r * s % R))
-    return Proof(points.to_integers(a), points.to_integers(b), points.to_integers(c))
+    return Proof(point_of(a), point_of(b), point_of(c))

@@ -9,8 +9,7 @@ from evenload.gpu.hashing import blake2s
 from evenload.gpu.hashing.rules import RULES
 from evenload.gpu.hashing.words import Words
 from evenload.gpu.poseidon import poseidon
-from evenload.gpu.wgsl.hashes import hash_kernel
-from evenload.gpu.wgsl.poseidon import poseidon_constants, poseidon_kernel
+from evenload.gpu.wgsl.hashes import hash_kernel, poseidon_constants, poseidon_kernel
 from evenload.gpu.wgsl.queue import Queue
 from evenload.gpu.wgsl.words import Pairs, WgslWords
 

@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 from evenload.gpu.llvm import programs
 from evenload.zk.formats.zkey import read_zkey
 from evenload.zk.key import CpuKey
-from evenload.zk.key_cache import array_file, cache, entry
+from evenload.zk.key_cache import array_file, cache
 from evenload.zk.prover import Prover
 
 
@@ -56,7 +56,7 @@ def test_a_kept_key_is_the_key_that_was_loaded(circuit, level):
     loaded = cache.kept_key(path, level, loader(path, level, made))
     kept = cache.kept_key(path, level, refuse)
     assert made == [level]
-    (facts, arrays), (same_facts, same_arrays) = entry.parts_of(loaded), entry.parts_of(kept)
+    (facts, arrays), (same_facts, same_arrays) = cache.parts_of(loaded), cache.parts_of(kept)
     assert facts == same_facts
     assert arrays.keys() == same_arrays.keys()
     for name, array in arrays.items():
@@ -115,11 +115,11 @@ def test_whatever_bits_change_in_an_entry_proofs_are_right(public8, key, folder,
     ("array", "column"), [("coefficients", "wire"), ("coefficients", "row"), ("keep A", None)]
 )
 def test_an_index_out_of_range_is_no_entry(key, array, column):
-    facts, arrays = entry.parts_of(CpuKey.load(read_zkey(key), "word64"))
-    assert entry.key_of(facts, arrays, "k") is not None
+    facts, arrays = cache.parts_of(CpuKey.load(read_zkey(key), "word64"))
+    assert cache.key_of(facts, arrays, "k") is not None
     changed = arrays[array].copy()
-    (changed.reshape(-1).view(entry.COEFFICIENT)[column] if column else changed)[-1] = 1 << 30
-    assert entry.key_of(facts, arrays | {array: changed}, "k") is None
+    (changed.reshape(-1).view(cache.COEFFICIENT)[column] if column else changed)[-1] = 1 << 30
+    assert cache.key_of(facts, arrays | {array: changed}, "k") is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")

@@ -19,9 +19,9 @@ from reference import plain_prover as oracle
 from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.sums import MAX_RUN
 from evenload.zk import Prover, read_witness, read_zkey, worker
-from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2, point_of
 from evenload.zk.circuits import squaring_chain
-from evenload.zk.cpu import msm, points
+from evenload.zk.cpu import msm
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.zkey import point_rows
 from evenload.zk.groth16 import public_from_json
@@ -121,7 +121,7 @@ def test_equal_opposite_and_infinite_points(device, multiples, degree, n):
     bases, scalars, expected = draw(multiples, degree, n)
     ours = WgslBases(device, bases)
     for width in (None, 4, 7):
-        assert points.to_integers(ours.multiply(scalars, width)) == expected
+        assert point_of(ours.multiply(scalars, width)) == expected
 
 
 def test_one_hot_bucket_takes_several_levels(gpu, multiples):
@@ -129,7 +129,7 @@ def test_one_hot_bucket_takes_several_levels(gpu, multiples):
     n = MAX_RUN**2 + 100
     bases, scalars, expected = draw(multiples, 1, n, [1] * n)
     assert len(plan_runs(np.array([0, n])).levels) == 3
-    assert points.to_integers(WgslBases(gpu, bases).multiply(scalars)) == expected
+    assert point_of(WgslBases(gpu, bases).multiply(scalars)) == expected
 
 
 def test_nothing_to_add(gpu, multiples):
@@ -146,7 +146,7 @@ def test_points_and_sums_that_do_not_fit_one_binding(gpu, multiples, monkeypatch
     monkeypatch.setattr(gpu.context, "limits", limits)
     ours = WgslBases(gpu, bases)
     assert len(ours.parts) > 1
-    assert points.to_integers(ours.multiply(scalars, width=4)) == expected
+    assert point_of(ours.multiply(scalars, width=4)) == expected
 
 
 # --- whole proofs ---------------------------------------------------------------------------------

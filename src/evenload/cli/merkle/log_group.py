@@ -159,7 +159,7 @@ def verify(
     leaf: str | None, leaf_file: Path | None, old_checkpoint: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Check a PROOF that this or another program made. Exit code 0: it is valid, 1: it is not."""
-    from evenload.merkle.log import proof_text
+    from evenload.merkle.log import checkpoint
     from evenload.merkle.scheme import from_hex
 
     if sum(given is not None for given in (leaf, leaf_file, old_checkpoint)) != 1:
@@ -168,13 +168,13 @@ def verify(
         )
     known = _known(keys, witnesses, at_least)
     text = _content(proof)
-    read: Any = proof_text.read_inclusion if old_checkpoint is None else proof_text.read_growth
+    read: Any = checkpoint.read_inclusion if old_checkpoint is None else checkpoint.read_growth
     *_, found = read(text, known, origin=origin)  # says what is wrong with a text that can be no proof
     if old_checkpoint is not None:
-        is_valid = proof_text.verify_growth(text, _content(old_checkpoint), known, origin=origin)
+        is_valid = checkpoint.verify_growth(text, _content(old_checkpoint), known, origin=origin)
     else:
         mine = _content(leaf_file) if leaf_file is not None else from_hex(leaf, "--leaf", None)
-        is_valid = proof_text.verify_inclusion(text, mine, known, origin=origin)
+        is_valid = checkpoint.verify_inclusion(text, mine, known, origin=origin)
     page = {
         "schema": 1,
         "valid": is_valid,

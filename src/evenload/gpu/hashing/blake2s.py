@@ -6,8 +6,6 @@ from typing import Any
 from evenload.gpu.hashing.sha256 import INITIAL
 from evenload.gpu.hashing.words import Words
 
-__all__ = ["compress", "initial_state"]
-
 ORDER = (
     (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
     (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),

@@ -5,8 +5,6 @@ from typing import Any
 
 from evenload.gpu.hashing.words import Words
 
-__all__ = ["RATE_WORDS", "permute"]
-
 RATE_WORDS = 17
 
 

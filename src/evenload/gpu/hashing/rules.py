@@ -13,8 +13,6 @@ import numpy as np
 from evenload.gpu.hashing import blake2s, keccak, sha256
 from evenload.gpu.hashing.words import Words
 
-__all__ = ["RULES", "BitcoinRule", "Blake2sRule", "KeccakRule", "Rfc6962Rule", "Rule"]
-
 
 class Rule:
     """A way to hash leaves and pairs of nodes. ``params`` are 18 words given at run time (9 for leaves, 9
@@ -23,7 +21,6 @@ class Rule:
     name = ""
     bits = 32
     block_bytes = 64
-    n_state = 8
 
     def leaf(self, w: Words, row: Sequence[Any], params: Sequence[Any]) -> list[Any]:
         """The digest of a leaf of 32 bytes."""
@@ -156,7 +153,6 @@ class KeccakRule(Rule):
     name = "openzeppelin"
     bits = 64
     block_bytes = 136
-    n_state = 25
 
     def leaf(self, w, row, params):
         return self._hash(w, self._hash(w, row))

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenload.gpu.hashing.words import Words
 
-__all__ = ["INITIAL", "compress", "padding"]
-
 
 def _primes(n: int) -> list[int]:
     found: list[int] = []

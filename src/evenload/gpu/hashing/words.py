@@ -8,8 +8,6 @@ ints: it is the slow twin of every kernel.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Words"]
-
 
 class Words:
     """Words of ``bits`` bits. A back end overrides the methods that start with ``emit_``."""

@@ -17,19 +17,11 @@ from llvmlite import ir
 
 from evenload.gpu.curve import Point, add, add_affine, infinity, select_point
 from evenload.gpu.field import FQ, TWIST_B
-from evenload.gpu.llvm.field.arith import PrimeField
+from evenload.gpu.llvm.field.arith import PrimeField, Registers
 from evenload.gpu.llvm.field.extension import QuadraticField
-from evenload.gpu.llvm.ir_builder import I32, I64, Code, add_kernel
-from evenload.gpu.llvm.loop_registers import Registers
+from evenload.gpu.llvm.ir_builder import I32, I64, Code
 
-__all__ = ["SIGNATURES", "add_group_kernels"]
-
-SIGNATURES = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
 _AHEAD = 6  # blocks between a prefetch and its use
-
-
-def _field(code: Code, level: type, degree: int) -> Any:
-    return (PrimeField if degree == 1 else QuadraticField)(code, level, FQ)
 
 
 class GroupKernels:
@@ -43,10 +35,7 @@ class GroupKernels:
         self.prefix = f"g{degree}_{level.name}_"
 
     def field(self, code: Code) -> Any:
-        return _field(code, self.level, self.degree)
-
-    def _base(self, f: Any) -> PrimeField:
-        return f if self.degree == 1 else f.base
+        return (PrimeField if self.degree == 1 else QuadraticField)(code, self.level, FQ)
 
     # --- import ---------------------------------------------------------------------------------
     def import_points(
@@ -99,20 +88,18 @@ class GroupKernels:
         return f.constant(3) if self.degree == 1 else f.constant(TWIST_B)
 
     def _to_level_form(self, f: Any, value: Any) -> Any:
-        extra = self.level.radix_bits - 256
-        if not extra:
-            return f.canonical(value)
-        base = self._base(f)
-        factor = base.raw(pow(2, self.level.radix_bits + extra, base.p))
-        scale = lambda c: base.canonical(base.multiply(c, factor))  # noqa: E731
-        return scale(value) if self.degree == 1 else f._each(scale, value)
+        return self._scaled(f, value, 2 * self.level.radix_bits - 256)
 
     def _to_common_form(self, f: Any, value: Any) -> Any:
         """Back to R = 2^256."""
+        return self._scaled(f, value, 256)
+
+    def _scaled(self, f: Any, value: Any, log_factor: int) -> Any:
+        """The Montgomery product with 2^log_factor; none where the level's R is 2^256 itself."""
         if self.level.radix_bits == 256:
             return f.canonical(value)
-        base = self._base(f)
-        scale = lambda c: base.canonical(base.multiply(c, base.raw(2**256 % base.p)))  # noqa: E731
+        base = f if self.degree == 1 else f.base
+        scale = lambda c: base.canonical(base.multiply(c, base.raw(pow(2, log_factor, base.p))))  # noqa: E731
         return scale(value) if self.degree == 1 else f._each(scale, value)
 
     # --- affine additions -----------------------------------------------------------------------
@@ -351,10 +338,3 @@ class GroupKernels:
         values = [self._to_common_form(f, value) for value in (*running.get(), *total.get())]
         targets = [code.add(out, code.const(lane * 192 * self.degree)) for lane in range(self.lanes)]
         f.store_rows(values, targets)
-
-
-def add_group_kernels(module: ir.Module, level: type, degree: int) -> None:
-    """Add ``g1_...`` or ``g2_...`` for every name of SIGNATURES."""
-    kernels = GroupKernels(level, degree)
-    for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, f"g{degree}_{name}", n_arguments, getattr(kernels, name), level.rounds_to_zero)

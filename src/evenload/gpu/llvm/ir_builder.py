@@ -3,13 +3,11 @@
 Kernels take 64-bit integers only (addresses and counts), so that ctypes can call them without wrappers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-
-__all__ = ["I8", "I16", "I32", "I64", "Code", "Variable", "add_kernel"]
 
 I8, I16, I32, I64 = (ir.IntType(n_bits) for n_bits in (8, 16, 32, 64))
 POINTER = ir.PointerType()
@@ -136,6 +134,17 @@ class Code:
         kind = ir.FunctionType(value.type, [value.type])
         return self.ir.call(ir.InlineAsm(kind, "", "=r,0"), [value])
 
+    def spread(self, value: Any, kind: Any) -> Any:
+        """One scalar in every lane of a vector."""
+        nothing = ir.Constant(kind, ir.Undefined)
+        first = self.ir.insert_element(nothing, value, self.const(0, I32))
+        return self.shuffle(first, nothing, [0] * kind.count)
+
+    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """The chosen lanes of two vectors, those of ``b`` counted behind those of ``a``."""
+        order = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        return self.ir.shuffle_vector(a, b, order)
+
     def copy(self, target: Any, source: Any, n_bytes: int) -> None:
         """Copy a row of ``n_bytes`` (a multiple of 32) that may not overlap."""
         kind = ir.VectorType(I64, 4)
@@ -192,6 +201,18 @@ class Code:
         if name in module.globals:
             return module.globals[name]
         return _emit(module, name, n_arguments, body, True, inline, self.rounds_to_zero)
+
+
+def add_kernels(
+    module: ir.Module,
+    signatures: Mapping[str, int],
+    bodies: Any,
+    prefix: str = "",
+    rounds_to_zero: str = "",
+) -> None:
+    """Add a kernel for each of ``signatures`` (its number of arguments), whose body is that of ``bodies``."""
+    for name, n_arguments in signatures.items():
+        add_kernel(module, f"{prefix}{name}", n_arguments, getattr(bodies, name), rounds_to_zero)
 
 
 def add_kernel(

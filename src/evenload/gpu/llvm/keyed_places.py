@@ -11,12 +11,9 @@ import functools
 from typing import Any
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import Program, Recipe
+from evenload.gpu.llvm.program import Program
 from evenload.native import machine
 
-__all__ = ["kept_program"]
-
-SIGNATURES = {"kept": 6}
 GOLDEN, A, B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -24,28 +21,33 @@ GOLDEN, A, B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 def kept_program(n_bytes: int) -> Program:
     """The kernel for results of ``n_bytes`` a number. Raises MissingExtra."""
     lanes = 8 if "avx512dq" in machine.host_features() else 4
-    build = functools.partial(kept_ir, lanes, n_bytes)
-    sources = program.sources("llvm.keyed_places", "llvm.ir_builder")
-    return program.load(Recipe(f"kept-{lanes}-{n_bytes}", SIGNATURES, build, sources))
+    sources = ("llvm.keyed_places", "llvm.ir_builder")
+    return program.made_for(
+        "kept", (lanes, n_bytes), {"kept": 6}, lambda: _KeptKernel(lanes, n_bytes), sources
+    )
 
 
-def kept_ir(lanes: int, n_bytes: int) -> str:
-    """The LLVM IR of the kernel."""
-    from llvmlite import ir
+class _KeptKernel:
+    """The kernel's body, as ``program.made_for`` takes it."""
 
-    from evenload.gpu.llvm.ir_builder import I64, add_kernel
+    def __init__(self, lanes: int, n_bytes: int):
+        self.lanes, self.n_bytes = lanes, n_bytes
 
-    number = ir.FloatType() if n_bytes == 4 else ir.DoubleType()
-    many = _Words(ir.VectorType(I64, lanes), ir.VectorType(number, lanes), lanes)
-    single = _Words(I64, number, 0)
+    def kept(self, code: Any, keys: Any, out: Any, k: Any, n: Any, salt: Any, threshold: Any) -> None:
+        from llvmlite import ir
 
-    def emit(code: Any, keys: Any, out: Any, k: Any, n: Any, salt: Any, threshold: Any) -> None:
-        row, least = code.variable(out), many.spread(code.ir, threshold)
+        from evenload.gpu.llvm.ir_builder import I64
+
+        lanes, n_bytes = self.lanes, self.n_bytes
+        number = ir.FloatType() if n_bytes == 4 else ir.DoubleType()
+        many = _Words(ir.VectorType(I64, lanes), ir.VectorType(number, lanes), lanes)
+        single = _Words(I64, number, 0)
+        row, least = code.variable(out), many.spread(code, threshold)
         whole = code.mul(code.ir.udiv(n, code.const(lanes)), lanes)
         with code.range(0, k) as client:
             start = single.mixed(code.ir, code.ir.xor(code.load_int(keys, client), salt))
             places = ir.Constant(many.kind, [_signed(i * GOLDEN) for i in range(lanes)])
-            words = code.variable(code.ir.add(many.spread(code.ir, start), places), many.kind)
+            words = code.variable(code.ir.add(many.spread(code, start), places), many.kind)
             with code.range(0, whole, lanes) as place:
                 value = many.chosen(code.ir, words.get(), least)
                 code.store(value, code.add(row.get(), code.mul(place, n_bytes)), align=n_bytes)
@@ -55,10 +57,6 @@ def kept_ir(lanes: int, n_bytes: int) -> str:
                 value = single.chosen(code.ir, word, threshold)
                 code.store(value, code.add(row.get(), code.mul(place, n_bytes)), align=n_bytes)
             row.add(code.mul(n, n_bytes))
-
-    module = ir.Module("kept")
-    add_kernel(module, "kept", SIGNATURES["kept"], emit)
-    return str(module)
 
 
 class _Words:
@@ -75,17 +73,9 @@ class _Words:
 
         return ir.Constant(kind, [value] * self.lanes if self.lanes else value)
 
-    def spread(self, builder: Any, value: Any) -> Any:
+    def spread(self, code: Any, value: Any) -> Any:
         """One word in every lane."""
-        from llvmlite import ir
-
-        from evenload.gpu.llvm.ir_builder import I32
-
-        nothing, order = (
-            ir.Constant(self.kind, ir.Undefined),
-            ir.Constant(ir.VectorType(I32, self.lanes), None),
-        )
-        return builder.shuffle_vector(builder.insert_element(nothing, value, I32(0)), nothing, order)
+        return code.spread(value, self.kind)
 
     def mixed(self, builder: Any, words: Any) -> Any:
         """SplitMix64's output for a state before its step."""

@@ -5,36 +5,37 @@ from dataclasses import dataclass
 
 from evenload.gpu.field import X
 
-__all__ = [
-    "LEVELS",
-    "N_LINES",
-    "PAIR_SLACK",
-    "SCRATCH_BYTES",
-    "STEPS",
-    "Level",
-    "scratch_bytes",
-    "shared_inversion",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """An instruction level: ``lanes`` elements of ``radix_bits`` (Montgomery's R) in a block of
-    ``block_bytes``."""
+    ``block_bytes``.
+
+    needs        what a processor must have for it
+    shipped_for  the baselines whose objects come with the package, with the further features ``beyond`` them
+    """
 
     name: str
-    lanes: int
-    block_bytes: int
-    radix_bits: int
+    needs: frozenset[str]
+    shipped_for: tuple[str, ...] = ()
+    beyond: frozenset[str] = frozenset()
+    lanes: int = 8
+    block_bytes: int = 320
+    radix_bits: int = 260
 
 
+_AVX512, _IFMA = frozenset({"avx512f", "avx512dq", "avx512vl"}), frozenset({"avx512ifma"})
 LEVELS = {
-    "ifma52": Level("ifma52", 8, 320, 260),
-    "fma52x8": Level("fma52x8", 8, 320, 260),
-    "fma52x4": Level("fma52x4", 8, 320, 260),
-    "word64": Level("word64", 1, 32, 256),
-    "fma52x2": Level("fma52x2", 8, 320, 260),
+    level.name: level
+    for level in (
+        Level("ifma52", _AVX512 | _IFMA, ("x86-64-v4",), _IFMA),
+        Level("fma52x8", _AVX512, ("x86-64-v4",)),
+        Level("fma52x4", frozenset({"avx2", "fma"}), ("x86-64-v3",)),
+        Level("word64", frozenset(), ("x86-64-v3", "armv8-a"), lanes=1, block_bytes=32, radix_bits=256),
+        Level("fma52x2", frozenset({"neon"})),
+    )
 }
+"""The fastest first; which of the last two is faster on arm64 was not measured."""
 
 PAIR_SLACK = 64
 """Elements that a pair array needs beyond its pairs: the last block is filled up, and prefetches look

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import Program, Recipe
+from evenload.gpu.llvm.conv.geometry import blocks, channel_tile
+from evenload.gpu.llvm.program import Program
 
-__all__ = ["ProductShape", "panel_bytes", "product_program"]
-
-SIGNATURES = {"multiply": 5}
-PIECES = ("products", "conv.geometry", "field.floats", "ir_builder")
+SOURCES = ("llvm.products", "llvm.conv.geometry", "llvm.field.floats", "llvm.ir_builder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +49,26 @@ class ProductShape:
 def product_program(shape: ProductShape, lanes: int, n_bytes: int) -> Program:
     """The kernel for one shape: ``lanes`` columns to a vector, of ``n_bytes`` each. Raises MissingExtra."""
     steps = (shape.rows, shape.columns, shape.depth, *shape.left, *shape.right, *shape.into)
-    name = "product-" + "-".join(map(str, (*steps, int(shape.is_turned), int(shape.adds), lanes, n_bytes)))
-    build = functools.partial(product_ir, shape, lanes, n_bytes)
-    return program.load(Recipe(name, SIGNATURES, build, program.sources(*(f"llvm.{p}" for p in PIECES))))
+    numbers = (*steps, int(shape.is_turned), int(shape.adds), lanes, n_bytes)
+    return program.made_for(
+        "product", numbers, {"multiply": 5}, lambda: _ProductKernel(shape, lanes, n_bytes), SOURCES
+    )
 
 
-def product_ir(shape: ProductShape, lanes: int, n_bytes: int) -> str:
-    """The LLVM IR of the kernel."""
-    from llvmlite import ir
+class _ProductKernel:
+    """The kernel's body, as ``program.made_for`` takes it."""
 
-    from evenload.gpu.llvm.field.floats import Floats
-    from evenload.gpu.llvm.ir_builder import add_kernel
+    def __init__(self, *shape: Any):
+        self.shape, self.lanes, self.n_bytes = shape
 
-    def emit(code: Any, *arguments: Any) -> None:
-        _ProductBody(Floats(code, lanes, n_bytes), shape).emit(*arguments)
+    def multiply(self, code: Any, *arguments: Any) -> None:
+        from evenload.gpu.llvm.field.floats import Floats
 
-    module = ir.Module("product")
-    add_kernel(module, "multiply", SIGNATURES["multiply"], emit)
-    return str(module)
+        _ProductBody(Floats(code, self.lanes, self.n_bytes), self.shape).emit(*arguments)
 
 
 def panel_bytes(shape: ProductShape, lanes: int, n_bytes: int) -> int:
     """Bytes of right that are read again for each tile of rows."""
-    from evenload.gpu.llvm.conv.geometry import channel_tile
-
     width, _ = channel_tile(-(-shape.columns // lanes), shape.rows)
     return -(-shape.depth // lanes) * lanes * width * lanes * n_bytes
 
@@ -83,15 +77,11 @@ class _ProductBody:
     """The body of the kernel for one shape."""
 
     def __init__(self, f: Any, shape: ProductShape):
-        from evenload.gpu.llvm.conv.geometry import channel_tile
-
         self.f, self.code, self.shape = f, f.code, shape
         self.n_vectors = -(-shape.columns // f.lanes)
         self.width, self.height = channel_tile(self.n_vectors, shape.rows)
 
     def emit(self, left: Any, right: Any, into: Any, k: Any, alive: Any) -> None:
-        from evenload.gpu.llvm.conv.geometry import blocks
-
         code, shape = self.code, self.shape
         with self._clients(k, alive) as client:
             bases = ((left, shape.left), (right, shape.right), (into, shape.into))
@@ -140,7 +130,7 @@ class _ProductBody:
                     code.min(code.add(column, v * f.lanes + i), shape.columns - 1) for i in range(f.lanes)
                 )
                 lines = [self._at(self._at(right, place, shape.right[1]), first, 1) for place in places]
-                turned = self._turned([self._load(line, 0, mask) for line in lines])
+                turned = self._turned([f.load(line, mask=mask) for line in lines])
                 for i, vector in enumerate(turned):
                     target = self._at(panel, first, step)
                     f.store(vector, target, (i * step + v * f.lanes) * f.n_bytes)
@@ -148,18 +138,11 @@ class _ProductBody:
 
     def _turned(self, vectors: Sequence[Any]) -> list[Any]:
         """The transpose of as many vectors as each has lanes: all are interleaved with those half way on."""
-        from llvmlite import ir
-
-        from evenload.gpu.llvm.ir_builder import I32
-
-        n = len(vectors)
-        kind, turned = ir.VectorType(I32, n), list(vectors)
-        orders = [
-            ir.Constant(kind, [at + lane // 2 + n * (lane % 2) for lane in range(n)]) for at in (0, n // 2)
-        ]
+        n, turned = len(vectors), list(vectors)
+        orders = [[at + lane // 2 + n * (lane % 2) for lane in range(n)] for at in (0, n // 2)]
         for _ in range(n.bit_length() - 1):
             turned = [
-                self.code.ir.shuffle_vector(turned[i], turned[i + n // 2], order)
+                self.code.shuffle(turned[i], turned[i + n // 2], order)
                 for i in range(n // 2)
                 for order in orders
             ]
@@ -174,7 +157,7 @@ class _ProductBody:
         sums = Sums(f, [f.zero()] * (height * self.width))
         with self.code.range(0, shape.depth) as place:
             line, factors = self._at(panel, place, step), self._at(left, place, shape.left[2])
-            vectors = [self._load(line, v * f.row_bytes, mask) for v, mask in enumerate(masks)]
+            vectors = [f.load(line, v * f.row_bytes, mask) for v, mask in enumerate(masks)]
             steps = [i * shape.left[1] * f.n_bytes for i in range(height)]
             sums.add_products([f.spread(f.scalar(factors, step)) for step in steps], vectors)
         return sums.get()
@@ -187,11 +170,8 @@ class _ProductBody:
                 offset = i * self.shape.into[1] * f.n_bytes + v * f.row_bytes
                 value = sums[i * self.width + v]
                 if self.shape.adds:
-                    value = self.code.ir.fadd(self._load(target, offset, mask), value)
-                if mask is None:
-                    f.store(value, target, offset)
-                else:
-                    f.store_first(value, self.code.add(target, offset), mask)
+                    value = self.code.ir.fadd(f.load(target, offset, mask), value)
+                f.store(value, target, offset, mask)
 
     def _masks(self, column: Any) -> list[Any]:
         """For each vector from ``column`` on, the lanes that are columns; None if all vectors are full."""
@@ -199,11 +179,6 @@ class _ProductBody:
         if n % f.lanes == 0:
             return [None] * self.width
         return [f.first(self.code.sub(n - v * f.lanes, column)) for v in range(self.width)]
-
-    def _load(self, address: Any, offset: int, mask: Any) -> Any:
-        if mask is None:
-            return self.f.load(address, offset)
-        return self.f.load_first(self.code.add(address, offset), mask)
 
     def _at(self, base: Any, number: Any, step: int) -> Any:
         return self.code.add(base, self.code.mul(number, step * self.f.n_bytes))

@@ -3,15 +3,13 @@
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError
 from evenload.native import machine, objects, store
-
-__all__ = ["Program", "Recipe", "load", "remembered_hash", "sources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +88,29 @@ def load(recipe: Recipe) -> Program:
         for kernel, n in recipe.signatures.items()
     }
     return Program(recipe.name, kernels, origin.how != "compiled", engine)
+
+
+def ir_text(name: str, signatures: Mapping[str, int], bodies: Any, rounds_to_zero: str = "") -> str:
+    """The LLVM IR of kernels whose bodies are the attributes of ``bodies`` that ``signatures`` names."""
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.ir_builder import add_kernels
+
+    module = ir.Module(name)
+    add_kernels(module, signatures, bodies, rounds_to_zero=rounds_to_zero)
+    return str(module)
+
+
+def made_for(
+    kind: str,
+    shape: Sequence[int],
+    signatures: Mapping[str, int],
+    bodies: Callable[[], Any],
+    modules: Sequence[str],
+) -> Program:
+    """The program of kernels that are made for one shape; ``bodies()``, as of ``ir_text``, only to compile.
+
+    modules  that the IR depends on, as for ``sources``.  Raises as ``load``.
+    """
+    name = "-".join(map(str, (kind, *shape)))
+    return load(Recipe(name, signatures, lambda: ir_text(kind, signatures, bodies()), sources(*modules)))

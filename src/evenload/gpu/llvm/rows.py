@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["address", "empty", "from_integers", "to_integers", "zeros"]
-
 
 def empty(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
     """[n, row_bytes / itemsize] on a 64-byte boundary, not filled; pages are not touched until written."""
@@ -21,6 +19,13 @@ def zeros(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
     return raw[start : start + n * row_bytes].view(dtype).reshape(n, -1)
 
 
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy of [n, words] uint64 where kernels may read it."""
+    out = empty(len(array), 8 * array.shape[1])
+    out[:] = array
+    return out
+
+
 def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
@@ -31,6 +36,13 @@ def from_integers(values: Iterable[int], words: int = 4) -> np.ndarray:
     rows = empty(len(content) // (8 * words), 8 * words)
     rows[:] = np.frombuffer(content, np.uint64).reshape(-1, words)
     return rows
+
+
+def rows_not_below(words: np.ndarray, modulus: int) -> np.ndarray:
+    """Positions of the rows of [n, 4] uint64 (little-endian words) that are not below ``modulus``."""
+    suspects = np.flatnonzero(words[:, 3] >= np.uint64(modulus >> 192))
+    values = (int.from_bytes(words[k].tobytes(), "little") for k in suspects)
+    return suspects[[value >= modulus for value in values]] if len(suspects) else suspects
 
 
 def to_integers(rows: np.ndarray, words: int = 4) -> Sequence[int]:

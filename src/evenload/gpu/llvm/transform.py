@@ -21,11 +21,8 @@ from llvmlite import ir
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm.field.arith import Element, PrimeField
-from evenload.gpu.llvm.ir_builder import Code, add_kernel
+from evenload.gpu.llvm.ir_builder import I64, Code
 
-__all__ = ["CHUNK_BLOCKS", "SIGNATURES", "add_transform_kernels"]
-
-SIGNATURES = {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
 CHUNK_BLOCKS = {1: 4096, 8: 1024}
 """Blocks that are taken through all their layers at once, by lanes: about a third of a level-2 cache."""
 _GROWN = 62  # bound of values inside a transform, where the level is lazy
@@ -59,14 +56,9 @@ class TransformKernels:
     def _splat(self, code: Code, f: PrimeField, address: Any) -> Element:
         if self.lanes == 1:
             return f.load(address, bound=1)
-        undefined = ir.Constant(ir.VectorType(ir.IntType(64), 8), ir.Undefined)
-        zero = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
-        limbs = []
-        for k in range(self.level.n_limbs):
-            word = code.load(address, ir.IntType(64), 8 * k, align=8)
-            first = code.ir.insert_element(undefined, word, code.const(0, ir.IntType(32)))
-            limbs.append(code.ir.shuffle_vector(first, undefined, zero))
-        return Element(limbs, 1)
+        kind = ir.VectorType(I64, 8)
+        limbs = range(self.level.n_limbs)
+        return Element([code.spread(code.load(address, I64, 8 * k, align=8), kind) for k in limbs], 1)
 
     def _block(self, code: Code, base: Any, k: Any) -> Any:
         return code.add(base, code.mul(k, self.bytes))
@@ -242,10 +234,3 @@ class TransformKernels:
             x, y, z = (f.below(self._load(f, self._block(code, blocks, k)), 8) for blocks in (a, b, c))
             plain = f.multiply_inline(f.subtract(f.multiply_inline(x, y), f.below(z, 2)), f.raw(1))
             f.store_rows([plain], self._row_addresses(code, rows, k))
-
-
-def add_transform_kernels(module: ir.Module, level: type) -> None:
-    """Add every kernel of SIGNATURES at ``level``."""
-    kernels = TransformKernels(level)
-    for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, name, n_arguments, getattr(kernels, name), level.rounds_to_zero)

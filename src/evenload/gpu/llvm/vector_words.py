@@ -5,10 +5,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from evenload.gpu.hashing.sha256 import ROUND
 from evenload.gpu.hashing.words import Words
-from evenload.gpu.llvm.ir_builder import I64, Code
+from evenload.gpu.llvm.ir_builder import I32, I64, Code
 
-__all__ = ["VectorWords"]
+LANES = 4
+QUAD = ir.VectorType(I32, LANES)
+INTERLEAVED = 2
 
 
 class VectorWords(Words):
@@ -90,10 +93,7 @@ class VectorWords(Words):
 
     def splat(self, word: Any) -> Any:
         """A scalar word in every lane."""
-        undefined = ir.Constant(self.kind, ir.Undefined)
-        first = self.code.ir.insert_element(undefined, word, ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.code.ir.shuffle_vector(first, undefined, zeros)
+        return self.code.spread(word, self.kind)
 
     def splat_i64(self, value: Any) -> Any:
         """The low ``bits`` bits of a 64-bit integer in every lane."""
@@ -126,7 +126,7 @@ class VectorWords(Words):
             rows = self._columns([*group, *[blank] * (self.lanes - width)])
             for lane, row in enumerate(rows):
                 if width < self.lanes:
-                    row = self._shuffle(row, row, range(width))
+                    row = self.code.shuffle(row, row, range(width))
                 code.store(row, code.add(address, lane * stride), at * size)
 
     def _gather(self, rows: Sequence[Any], word: int) -> Any:
@@ -145,7 +145,8 @@ class VectorWords(Words):
             while len(parts) > 1:
                 n_words = 2 * width * self.lanes // width // len(parts)
                 parts = [
-                    self._shuffle(a, b, range(n_words)) for a, b in zip(parts[::2], parts[1::2], strict=True)
+                    self.code.shuffle(a, b, range(n_words))
+                    for a, b in zip(parts[::2], parts[1::2], strict=True)
                 ]
             rows.append(parts[0])
         return self._columns(rows)
@@ -166,14 +167,63 @@ class VectorWords(Words):
             if i & step:
                 continue
             other = current[i | step]
-            after[i] = self._shuffle(
+            after[i] = self.code.shuffle(
                 vector, other, [j if not j & step else self.lanes + (j ^ step) for j in lanes]
             )
-            after[i | step] = self._shuffle(
+            after[i | step] = self.code.shuffle(
                 vector, other, [j ^ step if not j & step else self.lanes + j for j in lanes]
             )
         return after
 
-    def _shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-        kind = ir.VectorType(ir.IntType(32), len(lanes))
-        return self.code.ir.shuffle_vector(a, b, ir.Constant(kind, list(lanes)))
+
+class ShaWords(VectorWords):
+    """Four words of 32 bits, with SHA-256 compressed by the processor's own instructions (SHA-NI).
+
+    Each of four hashes is compressed by itself, two of them interleaved so that one computes while the other
+    waits. Source: Intel, "SHA Extensions" (2013).
+    """
+
+    def __init__(self, code: Code):
+        super().__init__(code, 32, LANES)
+
+    def sha256_compress(self, state: Sequence[Any], block: Sequence[Any]) -> list[Any]:
+        """What ``sha256.compress`` does: 8 words after a block of 16 words, all as lanes."""
+        a, b, c, d, e, f, g, h = map(self.value, state)
+        # One vector per hash from here on. The instructions want the words in this order, lowest lane first.
+        outer, inner = self._columns([f, e, b, a]), self._columns([h, g, d, c])
+        words = [self.value(word) for word in block]
+        quads = [self._columns(words[k : k + 4]) for k in range(0, 16, 4)]
+        done: list[tuple[Any, Any]] = []
+        for first in range(0, LANES, INTERLEAVED):
+            some = range(first, first + INTERLEAVED)
+            done += self._rounds([(outer[k], inner[k]) for k in some], [[q[k] for q in quads] for k in some])
+        add = self.code.ir.add
+        outer = self._columns([add(old, new) for old, (new, _) in zip(outer, done, strict=True)])
+        inner = self._columns([add(old, new) for old, (_, new) in zip(inner, done, strict=True)])
+        (f, e, b, a), (h, g, d, c) = outer, inner
+        return [a, b, c, d, e, f, g, h]
+
+    def _rounds(self, states: list[tuple[Any, Any]], messages: list[list[Any]]) -> list[tuple[Any, Any]]:
+        """64 rounds of several hashes; ``messages`` holds the words of each, in fours."""
+        builder = self.code.ir
+        for i in range(16):
+            constants = ir.Constant(QUAD, list(ROUND[4 * i : 4 * i + 4]))
+            for k, message in enumerate(messages):
+                if i >= 4:
+                    message.append(self._next_quad(message))
+                keyed = builder.add(message[i], constants)
+                outer, inner = states[k]
+                inner = self._call("sha256rnds2", inner, outer, keyed)
+                outer = self._call("sha256rnds2", outer, inner, self.code.shuffle(keyed, keyed, (2, 3, 0, 0)))
+                states[k] = outer, inner
+        return states
+
+    def _next_quad(self, message: Sequence[Any]) -> Any:
+        """The next four words of the schedule."""
+        partial = self._call("sha256msg1", message[-4], message[-3])
+        partial = self.code.ir.add(partial, self.code.shuffle(message[-2], message[-1], (1, 2, 3, 4)))
+        return self._call("sha256msg2", partial, message[-1])
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        kind = ir.FunctionType(QUAD, [QUAD] * len(arguments))
+        return self.code.ir.call(self.code.intrinsic(f"llvm.x86.{name}", kind), arguments)

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from evenload.devices import Device, DevicePool
 
-__all__ = ["adapters_of"]
-
 
 def adapters_of(devices: Iterable[Device], found: Iterable[Device] | None = None) -> dict[str, str | None]:
     """For each accelerator among ``devices``, the ``uuid`` that ``Context`` opens; None where wgpu has none.

@@ -13,10 +13,14 @@ import numpy as np
 from evenload._optional import require
 from evenload.devices.probes.wgpu import SOFTWARE
 from evenload.errors import ConfigError, NoUsableDevice
-from evenload.gpu.wgsl.buffer import BINDING_ALIGNMENT, Buffer, binding_entries
-from evenload.gpu.wgsl.kernel import WORKGROUP, KernelSource, Storage
-
-__all__ = ["LOOP_PROBE", "Context"]
+from evenload.gpu.wgsl.kernel import (
+    BINDING_ALIGNMENT,
+    WORKGROUP,
+    Buffer,
+    KernelSource,
+    Storage,
+    binding_entries,
+)
 
 SLOT_BYTES = 256
 N_SLOTS = 256
@@ -324,3 +328,27 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+class Resident:
+    """An array in host memory with its copy on the device of ``context``, made when first asked for.
+
+    prepare  called with each new copy, to bring it into the form that kernels read
+    """
+
+    def __init__(self, context: Context, array: np.ndarray, prepare: Callable[[Buffer], None] | None = None):
+        self._context, self._array, self._prepare = context, array, prepare
+        self._buffer: Buffer | None = None
+        self._epoch = -1
+
+    @property
+    def n_bytes(self) -> int:
+        return self._array.nbytes
+
+    def buffer(self) -> Buffer:
+        """The copy on the device as it is now."""
+        if self._buffer is None or self._epoch != self._context.n_losses:
+            self._buffer, self._epoch = self._context.upload(self._array), self._context.n_losses
+            if self._prepare:
+                self._prepare(self._buffer)
+        return self._buffer

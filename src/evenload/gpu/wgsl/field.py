@@ -17,8 +17,6 @@ from typing import Literal
 from evenload.errors import UnknownName
 from evenload.gpu.field import Prime
 
-__all__ = ["VARIANTS", "Variant", "WgslField"]
-
 Variant = Literal["u64", "limb13"]
 VARIANTS: tuple[Variant, ...] = ("u64", "limb13")
 WORDS = 8
@@ -77,7 +75,7 @@ class WgslField:
         ]
         is_wide = self.variant == "u64"
         lines += self._mul_u64() if is_wide else self._mul_limb13()
-        lines += self._sums_u64() if is_wide else self._sums_limb13()
+        lines += self._sums()
         lines += self._moves_u64() if is_wide else self._moves_limb13()
         lines.append(f"fn {name}_square(a: {name}) -> {name} {{ return {name}_mul(a, a); }}")
         lines += self._comparisons()
@@ -101,6 +99,44 @@ class WgslField:
     def _choose(self, reduced: Iterable[str], whole: Iterable[str], keep: str) -> str:
         pairs = [f"select({r}, {w}, {keep})" for r, w in zip(reduced, whole, strict=True)]
         return f"return {self.prime.name}({', '.join(pairs)}); }}"
+
+    @property
+    def _word(self) -> tuple[str, str, int]:
+        """(suffix of its literals, mask of a limb, its sign's place) of the words that sums are made in."""
+        suffix, sign = ("lu", 63) if self.variant == "u64" else ("u", 31)
+        return suffix, f"{(1 << self.limb_bits) - 1}{suffix}", sign
+
+    def _widened(self, limb: str) -> str:
+        return f"u64({limb})" if self.variant == "u64" else limb
+
+    def _narrowed(self, word: str) -> str:
+        return f"u32({word})" if self.variant == "u64" else word
+
+    def _reduced(self) -> list[str]:
+        """t0, t1, ... (words, carried, together below 2p) as an element."""
+        suffix, mask, sign = self._word
+        lines = [f"var borrow = 0{suffix};"]
+        for j, limb in enumerate(self._p()):
+            lines.append(f"let d{j} = t{j} - {limb}{suffix} - borrow; borrow = d{j} >> {sign}u;")
+        reduced = (self._narrowed(f"d{j} & {mask}") for j in range(self.n_limbs))
+        whole = (self._narrowed(f"t{j}") for j in range(self.n_limbs))
+        return [*lines, self._choose(reduced, whole, f"borrow == 1{suffix}")]
+
+    def _sums(self) -> list[str]:
+        (suffix, mask, sign), bits, limbs = self._word, self.limb_bits, range(self.n_limbs)
+        pairs = [(self._widened(f"a[{j}]"), self._widened(f"b[{j}]")) for j in limbs]
+        add = [self._head("add", "ab"), f"var carry = 0{suffix};"]
+        for j, (a, b) in enumerate(pairs):
+            add.append(f"let s{j} = {a} + {b} + carry; carry = s{j} >> {bits}u; let t{j} = s{j} & {mask};")
+        subtract = [self._head("sub", "ab"), f"var down = 0{suffix};"]
+        for j, (a, b) in enumerate(pairs):
+            subtract.append(f"let s{j} = {a} - {b} - down; down = s{j} >> {sign}u;")
+        subtract.append(f"var carry = 0{suffix}; let is_negative = down == 1{suffix};")
+        for j, limb in enumerate(self._p()):
+            lift = f"select(0{suffix}, {limb}{suffix}, is_negative)"
+            subtract.append(f"let t{j} = (s{j} & {mask}) + {lift} + carry; carry = t{j} >> {bits}u;")
+        whole = ", ".join(self._narrowed(f"t{j} & {mask}") for j in limbs)
+        return [*add, *self._reduced(), *subtract, f"return {self.prime.name}({whole}); }}"]
 
     def _comparisons(self) -> list[str]:
         name = self.prime.name
@@ -128,30 +164,7 @@ class WgslField:
                 lines.append(f"w = q * {p[j]}lu + (v & {mask}) + e; e = w >> 32u; t{j - 1} = w & {mask};")
             # The two top bits of p are free, so this sum has no carry.
             lines.append(f"t{last} = c + e;")
-        return [*lines, *self._reduced_u64()]
-
-    def _reduced_u64(self) -> list[str]:
-        """t0 .. t7 (u64, each below 2^32, together below 2p) as an element."""
-        lines = ["var borrow = 0lu;"]
-        for j, limb in enumerate(self._p()):
-            lines.append(f"let d{j} = t{j} - {limb}lu - borrow; borrow = d{j} >> 63u;")
-        reduced = (f"u32(d{j} & 0xfffffffflu)" for j in range(8))
-        return [*lines, self._choose(reduced, (f"u32(t{j})" for j in range(8)), "borrow == 1lu")]
-
-    def _sums_u64(self) -> list[str]:
-        mask = "0xfffffffflu"
-        add = [self._head("add", "ab"), "var carry = 0lu;"]
-        for j in range(8):
-            add.append(f"let s{j} = u64(a[{j}]) + u64(b[{j}]) + carry; carry = s{j} >> 32u;")
-            add.append(f"let t{j} = s{j} & {mask};")
-        subtract = [self._head("sub", "ab"), "var down = 0lu;"]
-        subtract += [f"let s{j} = u64(a[{j}]) - u64(b[{j}]) - down; down = s{j} >> 63u;" for j in range(8)]
-        subtract.append("var carry = 0lu; let is_negative = down == 1lu;")
-        for j, limb in enumerate(self._p()):
-            subtract.append(f"let t{j} = (s{j} & {mask}) + select(0lu, {limb}lu, is_negative) + carry;")
-            subtract.append(f"carry = t{j} >> 32u;")
-        whole = ", ".join(f"u32(t{j} & {mask})" for j in range(8))
-        return [*add, *self._reduced_u64(), *subtract, f"return {self.prime.name}({whole}); }}"]
+        return [*lines, *self._reduced()]
 
     def _moves_u64(self) -> list[str]:
         name, kind = self.prime.name, f"array<u32, {WORDS}>"
@@ -182,33 +195,7 @@ class WgslField:
         lines.append("c = 0u;")
         lines += [f"c = c + t{j}; t{j} = c & {mask}; c = c >> {bits}u;" for j in range(n - 1)]
         lines.append(f"t{n - 1} = t{n - 1} + c;")
-        return [*lines, *self._reduced_limb13()]
-
-    def _reduced_limb13(self) -> list[str]:
-        """t0 .. t19 (u32, carried, together below 2p) as an element."""
-        mask = (1 << self.limb_bits) - 1
-        lines = ["var borrow = 0u;"]
-        for j, limb in enumerate(self._p()):
-            lines.append(f"let d{j} = t{j} - {limb}u - borrow; borrow = d{j} >> 31u;")
-        reduced = (f"d{j} & {mask}u" for j in range(self.n_limbs))
-        return [*lines, self._choose(reduced, (f"t{j}" for j in range(self.n_limbs)), "borrow == 1u")]
-
-    def _sums_limb13(self) -> list[str]:
-        bits, n = self.limb_bits, self.n_limbs
-        mask = (1 << bits) - 1
-        add = [self._head("add", "ab"), "var carry = 0u;"]
-        add += [
-            f"let s{j} = a[{j}] + b[{j}] + carry; carry = s{j} >> {bits}u; let t{j} = s{j} & {mask}u;"
-            for j in range(n)
-        ]
-        subtract = [self._head("sub", "ab"), "var down = 0u;"]
-        subtract += [f"let s{j} = a[{j}] - b[{j}] - down; down = s{j} >> 31u;" for j in range(n)]
-        subtract.append("var carry = 0u; let is_negative = down == 1u;")
-        for j, limb in enumerate(self._p()):
-            subtract.append(f"let t{j} = (s{j} & {mask}u) + select(0u, {limb}u, is_negative) + carry;")
-            subtract.append(f"carry = t{j} >> {bits}u;")
-        whole = ", ".join(f"t{j} & {mask}u" for j in range(n))
-        return [*add, *self._reduced_limb13(), *subtract, f"return {self.prime.name}({whole}); }}"]
+        return [*lines, *self._reduced()]
 
     def _moves_limb13(self) -> list[str]:
         name, bits, kind = self.prime.name, self.limb_bits, f"array<u32, {WORDS}>"

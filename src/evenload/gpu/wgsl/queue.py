@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.errors import ConfigError
-from evenload.gpu.wgsl.buffer import Buffer
 from evenload.gpu.wgsl.context import Context
-from evenload.gpu.wgsl.kernel import WORKGROUP, KernelSource
-
-__all__ = ["BUDGET_S", "FIRST_ITEMS", "KernelPace", "Queue"]
+from evenload.gpu.wgsl.kernel import WORKGROUP, Buffer, KernelSource
 
 BUDGET_S = 0.05
 FIRST_ITEMS = 64

@@ -8,13 +8,14 @@ some drivers end long loops without a word, and no item keeps the others waiting
 """
 
 import functools
+from dataclasses import dataclass
+from typing import Any
 
-from evenload.gpu.field import FQ
+from evenload.errors import ConfigError
+from evenload.gpu.curve import Point, add
+from evenload.gpu.field import FQ, TWIST_B
 from evenload.gpu.wgsl.field import Variant, WgslField
-from evenload.gpu.wgsl.group import WgslGroup
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
-
-__all__ = ["MAX_RUN", "MAX_SEGMENT", "collect_kernel", "convert_kernel", "segment_kernel"]
 
 MAX_RUN = 64
 MAX_SEGMENT = 64
@@ -114,3 +115,172 @@ def convert_kernel(variant: Variant) -> KernelSource:
     return KernelSource(
         f"convert-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
     )
+
+
+ROW_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WgslGroup:
+    """The group G1 (degree 1) or G2 (degree 2) in WGSL.
+
+    Types: ``F`` (a coordinate) and ``P`` (x : y : z), infinity (0 : 1 : 0).
+
+    F_mul F_add F_sub F_zero F_is_zero     arithmetic of coordinates
+    F_common                               a coordinate in Montgomery form with R = 2^256, whatever R is here
+    P_add                                  of any two points, equal, opposite and infinite ones included
+    P_infinity
+    Kernels have a parameter ``products`` that is 3: a product in Fq2 is that many in Fq, in a loop whose
+    length the driver must not know. It would write them all out, and take ten times as long to compile.
+    """
+
+    degree: int
+    variant: Variant
+
+    def __post_init__(self) -> None:
+        if self.degree not in (1, 2):
+            raise ConfigError(f"there is no group G{self.degree}", hint="1 or 2")
+
+    @property
+    def field(self) -> WgslField:
+        return WgslField(FQ, self.variant)
+
+    @property
+    def needs_int64(self) -> bool:
+        return self.field.needs_int64
+
+    @property
+    def coordinate_words(self) -> int:
+        """u32 of one coordinate in a buffer."""
+        return ROW_WORDS * self.degree
+
+    @property
+    def loops_per_addition(self) -> int:
+        """Iterations of a loop that calls ``P_add`` once: its own, and those of 14 products in Fq2."""
+        return 1 if self.degree == 1 else 1 + 14 * 3
+
+    def declarations(self) -> str:
+        """All types and functions."""
+        lines = [
+            self.field.declarations(),
+            self._common(),
+            *(self._plain() if self.degree == 1 else self._pairs()),
+        ]
+        lines += [
+            "struct P { x: F, y: F, z: F };",
+            "fn P_infinity() -> P { return P(F_zero(), F_one(), F_zero()); }",
+            self._addition(),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def load(self, buffer: str) -> str:
+        """``buffer_F(at)``: the coordinate whose words begin at ``at``."""
+        rows = [
+            f"Fq_load_words(array<u32, 8>({', '.join(f'{buffer}[at + {8 * c + j}u]' for j in range(8))}))"
+            for c in range(self.degree)
+        ]
+        value = rows[0] if self.degree == 1 else f"F({', '.join(rows)})"
+        return f"fn {buffer}_F(at: u32) -> F {{ return {value}; }}\n"
+
+    def store(self, buffer: str) -> str:
+        """``buffer_put(at, a)``: write a coordinate."""
+        lines = [f"fn {buffer}_put(at: u32, a: F) {{"]
+        for c in range(self.degree):
+            part = "a" if self.degree == 1 else f"a.c{c}"
+            lines.append(f"let w{c} = Fq_store_words({part});")
+            lines += [f"{buffer}[at + {8 * c + j}u] = w{c}[{j}];" for j in range(8)]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    # --- pieces ---------------------------------------------------------------------------------
+    def _common(self) -> str:
+        """Elements of this variant's form to R = 2^256: one product where R differs."""
+        if self.field.radix_bits == 256:
+            return "fn Fq_common(a: Fq) -> Fq { return a; }"
+        one = self.field.literal(pow(2, 256, FQ.modulus))
+        return f"fn Fq_common(a: Fq) -> Fq {{ return Fq_mul(a, {one}); }}"
+
+    def _plain(self) -> list[str]:
+        names = {"mul": "ab", "add": "ab", "sub": "ab", "common": "a"}
+        lines = ["alias F = Fq;", "fn F_zero() -> F { return Fq_zero(); }"]
+        lines += [_forward(name, arguments, f"Fq_{name}") for name, arguments in names.items()]
+        lines.append(f"fn F_one() -> F {{ return {self._literal(1)}; }}")
+        lines.append("fn F_is_zero(a: F) -> bool { return Fq_is_zero(a); }")
+        lines.append(
+            "fn F_3b(a: F) -> F { let b = F_add(a, a); let c = F_add(b, b); return F_add(F_add(c, c), a); }"
+        )
+        return lines
+
+    def _pairs(self) -> list[str]:
+        b0, b1 = (self._literal(3 * c) for c in TWIST_B)
+        return [
+            "struct F { c0: Fq, c1: Fq };",
+            "fn F_zero() -> F { return F(Fq_zero(), Fq_zero()); }",
+            f"fn F_one() -> F {{ return F({self._literal(1)}, Fq_zero()); }}",
+            "fn F_add(a: F, b: F) -> F { return F(Fq_add(a.c0, b.c0), Fq_add(a.c1, b.c1)); }",
+            "fn F_sub(a: F, b: F) -> F { return F(Fq_sub(a.c0, b.c0), Fq_sub(a.c1, b.c1)); }",
+            "fn F_common(a: F) -> F { return F(Fq_common(a.c0), Fq_common(a.c1)); }",
+            "fn F_is_zero(a: F) -> bool { return Fq_is_zero(a.c0) && Fq_is_zero(a.c1); }",
+            "fn F_mul(a: F, b: F) -> F {",
+            # A loop, so that the product stands in the text once: drivers inline all calls.
+            "var low = Fq_zero(); var high = low; var cross = low;",
+            "let sum_a = Fq_add(a.c0, a.c1); let sum_b = Fq_add(b.c0, b.c1);",
+            "for (var k = 0u; k < params.products; k = k + 1u) {",
+            "let x = Fq_choose(Fq_choose(a.c0, a.c1, k == 1u), sum_a, k == 2u);",
+            "let y = Fq_choose(Fq_choose(b.c0, b.c1, k == 1u), sum_b, k == 2u);",
+            "let t = Fq_mul(x, y);",
+            "low = Fq_choose(low, t, k == 0u); high = Fq_choose(high, t, k == 1u);",
+            "cross = Fq_choose(cross, t, k == 2u); }",
+            "return F(Fq_sub(low, high), Fq_sub(Fq_sub(cross, low), high)); }",
+            f"fn F_3b(a: F) -> F {{ return F_mul(a, F({b0}, {b1})); }}",
+        ]
+
+    def _literal(self, value: int) -> str:
+        return self.field.literal(self.field.montgomery(value % FQ.modulus))
+
+    def _addition(self) -> str:
+        text = _Text()
+        total = add(text, Point("a.x", "a.y", "a.z"), Point("b.x", "b.y", "b.z"))
+        body = "\n".join(text.lines)
+        return f"fn P_add(a: P, b: P) -> P {{\n{body}\nreturn P({total.x}, {total.y}, {total.z}); }}"
+
+
+def _forward(name: str, arguments: str, target: str) -> str:
+    listed = ", ".join(f"{a}: F" for a in arguments)
+    return f"fn F_{name}({listed}) -> F {{ return {target}({', '.join(arguments)}); }}"
+
+
+class _Text:
+    """Emits arithmetic of coordinates as WGSL; a value is the name of a ``let``. Every value is reduced."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def _call(self, function: str, *arguments: str) -> str:
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"let {name} = F_{function}({', '.join(arguments)});")
+        return name
+
+    def multiply(self, a: str, b: str) -> str:
+        return self._call("mul", a, b)
+
+    def add(self, a: str, b: str) -> str:
+        return self._call("add", a, b)
+
+    def subtract(self, a: str, b: str) -> str:
+        return self._call("sub", a, b)
+
+    def triple(self, a: str) -> str:
+        return self.add(self.add(a, a), a)
+
+    def times_3b(self, a: str) -> str:
+        return self._call("3b", a)
+
+    def below(self, a: str, bound: float) -> str:
+        return a
+
+    def dot(self, *terms: tuple[str, str, int]) -> Any:
+        """The first term's sign is never negative in the formulas."""
+        total = self.multiply(*terms[0][:2])
+        for a, b, sign in terms[1:]:
+            total = (self.add if sign > 0 else self.subtract)(total, self.multiply(a, b))
+        return total

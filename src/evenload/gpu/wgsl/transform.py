@@ -11,8 +11,6 @@ from evenload.gpu.field import FR
 from evenload.gpu.wgsl.field import Variant, WgslField
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
-__all__ = ["butterfly_kernel", "product_kernel", "quotient_kernel", "scale_kernel"]
-
 
 def _load(buffer: str, at: str) -> str:
     words = ", ".join(f"{buffer}[8u * ({at}) + {j}u]" for j in range(8))
@@ -61,29 +59,16 @@ def butterfly_kernel(is_gather: bool, is_across: bool, variant: Variant) -> Kern
     )
 
 
-@functools.cache
 def product_kernel(variant: Variant) -> KernelSource:
     """out[item] = a[item] * b[item], a Montgomery product."""
-    field = WgslField(FR, variant)
-    body = _store("out", "item", f"Fr_mul({_load('a', 'item')}, {_load('b', 'item')})", "w")
-    storages = (Storage("a"), Storage("b"), Storage("out", "read_write"))
-    return KernelSource(
-        f"product-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
-    )
+    return _each("product", variant, "Fr_mul({a}, {b})", ("a", "b"), "out")
 
 
-@functools.cache
 def scale_kernel(variant: Variant) -> KernelSource:
     """a[item] = a[item] * factors[item], a Montgomery product."""
-    field = WgslField(FR, variant)
-    body = _store("a", "item", f"Fr_mul({_load('a', 'item')}, {_load('factors', 'item')})", "w")
-    storages = (Storage("a", "read_write"), Storage("factors"))
-    return KernelSource(
-        f"scale-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
-    )
+    return _each("scale", variant, "Fr_mul({a}, {factors})", ("factors",), "a")
 
 
-@functools.cache
 def quotient_kernel(variant: Variant) -> KernelSource:
     """a[item] = a * b - c, out of Montgomery form.
 
@@ -92,9 +77,18 @@ def quotient_kernel(variant: Variant) -> KernelSource:
     """
     field = WgslField(FR, variant)
     last = field.literal(pow(4, field.radix_bits - 256, FR.modulus))
-    body = f"let ab = Fr_mul({_load('a', 'item')}, {_load('b', 'item')});\n"
-    body += _store("a", "item", f"Fr_mul(Fr_sub(ab, {_load('c', 'item')}), {last})", "w")
-    storages = (Storage("a", "read_write"), Storage("b"), Storage("c"))
+    return _each("quotient", variant, f"Fr_mul(Fr_sub(Fr_mul({{a}}, {{b}}), {{c}}), {last})", ("b", "c"), "a")
+
+
+@functools.cache
+def _each(name: str, variant: Variant, value: str, reads: tuple[str, ...], writes: str) -> KernelSource:
+    """A kernel: an expression of elements of buffers, which are bound in the order of their names."""
+    field, buffers = WgslField(FR, variant), sorted({*reads, writes})
+    value = value.format(**{buffer: _load(buffer, "item") for buffer in buffers})
     return KernelSource(
-        f"quotient-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
+        f"{name}-{variant}",
+        _store(writes, "item", value, "w"),
+        tuple(Storage(buffer, "read_write" if buffer == writes else "read") for buffer in buffers),
+        field.declarations(),
+        needs_int64=field.needs_int64,
     )

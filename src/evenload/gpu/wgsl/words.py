@@ -5,8 +5,6 @@ from typing import Any
 
 from evenload.gpu.hashing.words import Words
 
-__all__ = ["Pairs", "WgslWords"]
-
 
 class WgslWords(Words):
     """Words of 32 bits. ``lines`` are the statements so far, ``tables`` what they need at module level."""

@@ -12,11 +12,10 @@ from evenload._arguments import whole
 from evenload._closing import Closing
 from evenload._private_files import read_plain, sync_folder, whole_file
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable, quoted, reason_of
-from evenload.merkle.log.checkpoint import Checkpoint
+from evenload.merkle.log.checkpoint import Checkpoint, growth_text, inclusion_text
 from evenload.merkle.log.keys import SigningKey
 from evenload.merkle.log.leaf_file import LeafFile
 from evenload.merkle.log.note import MOST_NOTE_BYTES, OneOrMore, signed, split_note, with_cosignatures
-from evenload.merkle.log.proof_text import growth_text, inclusion_text
 from evenload.merkle.log.tiles import MOST_ENTRY_BYTES, WIDTH, Tile, bundle, tiles_of
 from evenload.merkle.proof import ConsistencyProof, InclusionProof
 from evenload.merkle.tree import MerkleTree

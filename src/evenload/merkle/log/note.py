@@ -128,16 +128,22 @@ def split_note(note: str | bytes) -> tuple[str, list[Signature]]:
     return text, [_signature(line) for line in lines]
 
 
-def _decoded(note: object) -> str:
-    if not isinstance(note, str | bytes):
-        raise FormatError(f"a {type(note).__name__} is no note", hint="give its text")
-    if len(note) > MOST_NOTE_BYTES:
-        raise FormatError(f"a note of more than {MOST_NOTE_BYTES:,} bytes is not read")
+def text_of(given: object, what: str, most_bytes: int) -> str:
+    """What a stranger gave for the text of a note or a proof. Raises FormatError for anything else."""
+    if not isinstance(given, str | bytes):
+        raise FormatError(f"a {type(given).__name__} is no {what}", hint="give its text")
+    if len(given) > most_bytes:
+        raise FormatError(f"a {what} of more than {most_bytes:,} bytes is not read")
     try:
-        content = note.decode() if isinstance(note, bytes) else note
+        content = given.decode() if isinstance(given, bytes) else given
         content.encode()
     except UnicodeError:
-        raise FormatError("the note is not UTF-8") from None
+        raise FormatError(f"the {what} is not UTF-8") from None
+    return content
+
+
+def _decoded(note: object) -> str:
+    content = text_of(note, "note", MOST_NOTE_BYTES)
     if any(letter < " " and letter != "\n" for letter in content):
         raise FormatError("the note has control characters")
     return content

@@ -82,3 +82,33 @@ class CurveGroup:
 
 G1 = CurveGroup(1, field.G1, 3)
 G2 = CurveGroup(2, field.G2, field.TWIST_B)
+
+
+# --- rows, as files of keys and kernels hold points: Montgomery with R = 2^256, zeros for infinity ------
+def row_of(point: Any, degree: int) -> bytes:
+    """The affine row of a point."""
+    flat = [0] * (2 * degree) if point is None else point if degree == 1 else (*point[0], *point[1])
+    return b"".join(field.FQ.montgomery(c).to_bytes(32, "little") for c in flat)
+
+
+def point_of(row: Any) -> Any:
+    """The point of an affine row, given as bytes or as words."""
+    c = [field.FQ.plain(value) for value in _integers(row)]
+    if not any(c):
+        return None
+    return (c[0], c[1]) if len(c) == 2 else ((c[0], c[1]), (c[2], c[3]))
+
+
+def checked_point(row: Any) -> Any:
+    """``point_of`` a row that a stranger wrote. Raises ValueError that says what is wrong with it."""
+    if any(value >= Q for value in _integers(row)):
+        raise ValueError("has a coordinate that is not below q")
+    point = point_of(row)
+    if not (G1 if len(bytes(row)) == 64 else G2).contains(point):
+        raise ValueError("is not on the curve")
+    return point
+
+
+def _integers(row: Any) -> list[int]:
+    content = bytes(row)
+    return [int.from_bytes(content[k : k + 32], "little") for k in range(0, len(content), 32)]

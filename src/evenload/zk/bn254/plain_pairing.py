@@ -5,7 +5,7 @@ Source: Vercauteren, "Optimal pairings" (2010); line formulas by direct computat
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from evenload.gpu.field import FQ, FR, X
@@ -34,12 +34,12 @@ def multiply(a: Fq12, b: Fq12) -> Fq12:
     return tuple((real[k] % Q, imaginary[k] % Q) for k in range(6))  # pyrefly: ignore
 
 
-def power(a: Fq12, exponent: int) -> Fq12:
-    result = ONE
+def power(a: Any, exponent: int, times: Callable[[Any, Any], Any] = multiply, one: Any = ONE) -> Any:
+    result = one
     for bit in bin(exponent)[2:]:
-        result = multiply(result, result)
+        result = times(result, result)
         if bit == "1":
-            result = multiply(result, a)
+            result = times(result, a)
     return result
 
 
@@ -50,8 +50,8 @@ def frobenius_point(point: Any, n: int) -> Any:
     x, y = point
     if n % 2:
         x, y = (x[0], -x[1] % Q), (y[0], -y[1] % Q)
-    of_x, of_y = _frobenius_factors(n)
-    return fq2_multiply(x, of_x), fq2_multiply(y, of_y)
+    powers = xi_powers(n)
+    return fq2_multiply(x, powers[2]), fq2_multiply(y, powers[3])
 
 
 def has_order_r(point: Any) -> bool:
@@ -69,18 +69,13 @@ def has_order_r(point: Any) -> bool:
     return left == frobenius_point(G2.add(multiple, multiple), 3)
 
 
-def _frobenius_factors(n: int) -> tuple[Fq2, Fq2]:
-    powers = xi_powers(n)
-    return powers[2], powers[3]
-
-
 @functools.cache
 def xi_powers(n: int) -> tuple[Fq2, ...]:
     """XI^(k * (q^n - 1) / 6) for k = 0..5.
 
     (q^n - 1) / 6 is (q - 1) / 6 times 1 + q + ... + q^(n - 1), and the power q of an element its conjugate.
     """
-    first = power2(XI, (Q - 1) // 6)
+    first = power(XI, (Q - 1) // 6, fq2_multiply, ONE2)
     base = ONE2
     for i in range(n):
         base = fq2_multiply(base, (first[0], -first[1] % Q) if i % 2 else first)
@@ -88,15 +83,6 @@ def xi_powers(n: int) -> tuple[Fq2, ...]:
     for _ in range(5):
         powers.append(fq2_multiply(powers[-1], base))
     return tuple(powers)
-
-
-def power2(a: Fq2, exponent: int) -> Fq2:
-    result = ONE2
-    for bit in bin(exponent)[2:]:
-        result = fq2_multiply(result, result)
-        if bit == "1":
-            result = fq2_multiply(result, a)
-    return result
 
 
 def line(t: Any, s: Any, p: tuple[int, int]) -> tuple[Fq12, Any]:

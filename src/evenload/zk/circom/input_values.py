@@ -71,21 +71,14 @@ def signal_hash(name: str) -> tuple[int, int]:
     return value >> 32, value & 0xFFFFFFFF
 
 
-def _flat(value: Any, where: str) -> list[Any]:
+def _flat(value: Any, where: str, depth: int = 0) -> list[Any]:
     if not isinstance(value, list):
         return [value]
-    found, left = [], [(value, 0)]
-    while left:
-        part, at = left.pop()
-        if len(left) >= MOST_DEPTH:
-            raise FormatError(f"{where}: lists nested deeper than {MOST_DEPTH}")
-        while at < len(part):
-            one = part[at]
-            at += 1
-            if isinstance(one, list):
-                left += [(part, at), (one, 0)]
-                break
-            found.append(one)
+    if depth >= MOST_DEPTH:
+        raise FormatError(f"{where}: lists nested deeper than {MOST_DEPTH}")
+    found = []
+    for one in value:
+        found += _flat(one, where, depth + 1) if isinstance(one, list) else (one,)
     return found
 
 

@@ -1,28 +1,15 @@
 """Knowledge of a SHA-256 preimage: nearly all wires are bits, as in most real circuits.
 
-Source: FIPS 180-4; its constants are the fractional parts of roots of the first primes, computed here.
+Source: FIPS 180-4.
 """
 
 import math
 from collections.abc import Sequence
 
+from evenload.gpu.hashing.sha256 import INITIAL, ROUND
 from evenload.zk.circuits.builder import CircuitBuilder, Linear
 
-_PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, math.isqrt(n) + 1))]
 Word = list[Linear]  # 32 bits, least significant first
-
-
-def _cube_root_bits(n: int) -> int:
-    """The first 32 bits of the fractional part of the cube root."""
-    low, high = 0, 1 << 40
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if middle**3 <= n << 96 else (low, middle)
-    return low & 0xFFFFFFFF
-
-
-ROUND_CONSTANTS = [_cube_root_bits(p) for p in _PRIMES]
-START = [math.isqrt(p << 64) & 0xFFFFFFFF for p in _PRIMES[:8]]
 
 
 def _constant(value: int) -> Word:
@@ -83,7 +70,7 @@ def _compress(circuit: CircuitBuilder, state: list[Word], block: list[Word]) -> 
         s1 = _xor3(circuit, (_rotate(e, 6), _rotate(e, 11), _rotate(e, 25)))
         s0 = _xor3(circuit, (_rotate(a, 2), _rotate(a, 13), _rotate(a, 22)))
         first = [_number(h), _number(s1), _number(_choose(circuit, e, f, g)), _number(schedule[t])]
-        first.append(Linear.of(ROUND_CONSTANTS[t]))
+        first.append(Linear.of(ROUND[t]))
         second = [_number(s0), _number(_majority(circuit, a, b, c))]
         h, g, f, e = g, f, e, _add(circuit, [*first, _number(d)], 6)
         d, c, b, a = c, b, a, _add(circuit, [*first, *second], 7)
@@ -100,7 +87,7 @@ def sha256_preimage(n_bytes: int) -> CircuitBuilder:
     padding = [1] + [0] * ((447 - len(bits)) % 512) + [len(bits) >> k & 1 for k in range(63, -1, -1)]
     bits += [Linear.of(bit) for bit in padding]
     words = [bits[k : k + 32][::-1] for k in range(0, len(bits), 32)]
-    state = [_constant(value) for value in START]
+    state = [_constant(value) for value in INITIAL]
     for k in range(0, len(words), 16):
         state = _compress(circuit, state, words[k : k + 16])
     for half in (state[:4], state[4:]):

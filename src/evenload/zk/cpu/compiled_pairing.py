@@ -1,31 +1,30 @@
 """The optimal ate pairing with the compiled tower kernels: products of pairings compared with one."""
 
 import functools
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from evenload.gpu.field import FQ, X
+from evenload.gpu.field import FQ, FR, X
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import N_LINES, SCRATCH_BYTES
 from evenload.zk.bn254 import plain_pairing as oracle
-from evenload.zk.bn254.plain_curve import G2
+from evenload.zk.bn254.plain_curve import G1, G2, point_of, row_of
 from evenload.zk.cpu import points
 
 _F12_BYTES = 384
 _LINE_BYTES = 128
+_EXPONENT_BITS = 128
 
 
-def g1_row(point: Any) -> np.ndarray:
-    """[1, 8] uint64, Montgomery; zeros for infinity."""
-    return rows.from_integers([FQ.montgomery(c) for c in (point or (0, 0))], 4).reshape(1, 8)
-
-
-def g2_row(point: Any) -> np.ndarray:
-    """[1, 16] uint64, Montgomery; zeros for infinity."""
-    x, y = point or ((0, 0), (0, 0))
-    return rows.from_integers([FQ.montgomery(c) for c in (*x, *y)]).reshape(1, 16)
+def rows_of(points: Sequence[Any], degree: int) -> np.ndarray:
+    """[n, 8 * degree] uint64 on a cache line: the affine rows of points."""
+    out = rows.empty(len(points), 64 * degree)
+    for row, point in zip(out, points, strict=True):
+        row[:] = np.frombuffer(row_of(point, degree), np.uint64)
+    return out
 
 
 class Lines:
@@ -38,8 +37,8 @@ class Lines:
     def of_each(cls, points: Sequence[Any]) -> list["Lines"]:
         """For each of ``points``, which have order r; together they cost less than one by one."""
         images = [(oracle.frobenius_point(p, 1), G2.negate(oracle.frobenius_point(p, 2))) for p in points]
-        images_rows = np.concatenate([g2_row(image) for both in images for image in both])
-        given = np.concatenate([g2_row(point) for point in points])
+        images_rows = rows_of([image for both in images for image in both], 2)
+        given = rows_of(points, 2)
         scratch = rows.empty(len(points), SCRATCH_BYTES)
         table = rows.empty(len(points) * N_LINES, _LINE_BYTES)
         programs.scalar().g2_lines(
@@ -54,8 +53,8 @@ def has_order_r(point: Any) -> bool:
     The Frobenius map psi has psi^2 - t psi + q = 0 on the whole twist, so where psi(P) = [t - 1] P, it
     follows that [q + 1 - t] P = [r] P = 0; and in G2 psi is [q] = [t - 1]. For this curve t - 1 = 6 x^2.
     """
-    multiple = points.combine(2, g2_row(point), [6 * X * X], n_bits=127, are_public=True)
-    return points.to_integers(multiple) == oracle.frobenius_point(point, 1)
+    multiple = points.combine(2, rows_of([point], 2), [6 * X * X], n_bits=127, are_public=True)
+    return point_of(multiple) == oracle.frobenius_point(point, 1)
 
 
 def miller_loop(given: np.ndarray, lines: Sequence[Lines]) -> np.ndarray:
@@ -141,3 +140,61 @@ def is_one_product(given: np.ndarray, lines: Sequence[Lines]) -> bool:
     is_finite = np.any(given, axis=1)
     finite = [one for one, counts in zip(lines, is_finite, strict=True) if counts]
     return to_integers(final_exponentiation(miller_loop(given[is_finite], finite))) == oracle.ONE
+
+
+# --- the equations of statements under one key, several checked at once ---------------------------------
+class Equations:
+    """The equation e(a, b) = e(alpha, beta) * e(ic, gamma) * e(c, delta) of a key, for statements."""
+
+    def __init__(self, alpha1: Any, beta2: Any, gamma2: Any, delta2: Any, ic: Sequence[Any],
+                 tables: Sequence[np.ndarray] | None = None):  # fmt: skip
+        """Takes the points of a checked key; ``tables`` of lines if they are known."""
+        self._alpha1, self._ic = rows_of([alpha1], 1), rows_of(ic, 1)
+        fixed = [beta2, gamma2, delta2]
+        self._lines = Lines.of_each(fixed) if tables is None else [Lines(table) for table in tables]
+
+    def tables(self) -> list[np.ndarray]:
+        """The lines of beta, gamma and delta."""
+        return [lines.table for lines in self._lines]
+
+    def unequal(self, statements: Sequence[tuple[Sequence[int], Any]]) -> list[int]:
+        """The indices of the (public inputs below r, proof of finite points) whose equation does not hold.
+
+        Each equation is taken to the power of a random number of 128 bits, and their product is compared
+        with one; where it is not, halves are, down to single ones. A wrong one is missed with a chance of at
+        most 2^-127.
+        Source: Bellare, Garay, Rabin, "Fast batch verification" (1998), the small exponents test.
+        """
+        if not statements:
+            return []
+        lines = Lines.of_each([proof.b for _, proof in statements])
+        return list(self._unequal(statements, lines, range(len(statements))))
+
+    def _unequal(
+        self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[Lines], which: range
+    ) -> Iterator[int]:
+        if self._hold([statements[k] for k in which], [lines[k] for k in which]):
+            return
+        if len(which) == 1:
+            yield which[0]
+            return
+        middle = len(which) // 2
+        for half in (which[:middle], which[middle:]):
+            yield from self._unequal(statements, lines, half)
+
+    def _hold(self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[Lines]) -> bool:
+        n, n_bits = len(statements), _EXPONENT_BITS
+        powers = [secrets.randbits(n_bits) | 1 for _ in statements] if n > 1 else [1]
+        n_bits = n_bits if n > 1 else 1
+        negative = rows_of([G1.negate(proof.a) for _, proof in statements], 1)
+        a = [_sum(row[None], [power], n_bits) for row, power in zip(negative, powers, strict=True)]
+        c = _sum(rows_of([proof.c for _, proof in statements], 1), powers, n_bits)
+        total = sum(powers) % FR.modulus
+        columns = zip(*(public for public, _ in statements), strict=True)
+        public = [sum(p * x for p, x in zip(powers, column, strict=True)) % FR.modulus for column in columns]
+        alpha, ic = _sum(self._alpha1, [total]), _sum(self._ic, [total, *public])
+        return is_one_product(np.stack([*a, alpha, ic, c]), [*lines, *self._lines])
+
+
+def _sum(given: np.ndarray, scalars: Sequence[int], n_bits: int = 254) -> np.ndarray:
+    return points.combine(1, given, scalars, n_bits, are_public=True)

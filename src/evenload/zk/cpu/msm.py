@@ -16,14 +16,15 @@ import numpy as np
 from evenload.errors import FormatError
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes, shared_inversion
+from evenload.zk.bn254.plain_curve import checked_point
 
 _CHUNK_POINTS = 1 << 16
 """Points whose buckets are taken through all rounds at once, so that what lies between rounds stays in the
 cache."""
 _SORT_TOGETHER = 1 << 19
 """Digits that are sorted at once: small sums take several windows together."""
-_COST = {1: (1.0, 2.7), 2: (1.0, 2.7)}
-"""Relative time of one affine addition and of one bucket in ``bucket_sum``; see benchmarks/zk_kernels.py."""
+_BUCKET_COST = 2.7
+"""Time of a bucket in ``bucket_sum``, in affine additions; see benchmarks/zk_kernels.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Bases:
             load = getattr(programs.bulk(level), f"g{degree}_import_points")
             fault = load(*map(rows.address, (given, keep)), count, *map(rows.address, (points, bad)), 0)
             if fault:
-                position, why = _locate(given, keep[int(bad[0]) :][:8], degree)
+                position, why = _locate(given, keep[int(bad[0]) :][:8])
                 raise FormatError(where(position, why) if where else f"point {position} {why}")
         return cls(degree, level, n_given, keep, points)
 
@@ -69,29 +70,21 @@ class Bases:
         return self.points.nbytes + self.keep.nbytes
 
 
-def _locate(given: np.ndarray, candidates: np.ndarray, degree: int) -> tuple[int, str]:
+def _locate(given: np.ndarray, candidates: np.ndarray) -> tuple[int, str]:
     """Which of the points the kernel refused, and why, by the oracle."""
-    from evenload.gpu.field import FQ
-    from evenload.zk.bn254.plain_curve import G1, G2
-
     for position in map(int, candidates):
-        values = rows.to_integers(given[position])
-        if any(value >= FQ.modulus for value in values):
-            return position, "has a coordinate that is not below q"
-        plain = [FQ.plain(value) for value in values]
-        point = tuple(plain) if degree == 1 else (tuple(plain[:2]), tuple(plain[2:]))
-        if not (G1 if degree == 1 else G2).contains(point):
-            return position, "is not on the curve"
+        try:
+            checked_point(given[position])
+        except ValueError as why:
+            return position, str(why)
     raise AssertionError("a kernel refused points that the oracle accepts")
 
 
-def choose_width(n_bits: int, n: int, degree: int) -> int:
+def choose_width(n_bits: int, n: int) -> int:
     """Window width for ``n`` scalars with ``n_bits`` significant bits in total: least estimated time."""
-    per_addition, per_bucket = _COST[degree]
-    longest = 254
 
     def time(width: int) -> float:
-        return n_bits / width * per_addition + longest / width * 2 ** (width - 1) * per_bucket
+        return n_bits / width + 254 / width * 2 ** (width - 1) * _BUCKET_COST
 
     return min(range(4, 17), key=time) if n else 4
 
@@ -132,7 +125,7 @@ def significant_bits(scalars: np.ndarray) -> int:
 
 
 def signed_digits(
-    keep: np.ndarray, n_given: int, scalars: np.ndarray, degree: int, width: int | None = None
+    keep: np.ndarray, n_given: int, scalars: np.ndarray, width: int | None = None
 ) -> tuple[np.ndarray, int] | None:
     """[n_windows, n] int16 digits of scalars[keep[i]], and their width in bits; None if all are zero."""
     n = len(keep)
@@ -140,7 +133,7 @@ def signed_digits(
     top = next((word for word in (3, 2, 1, 0) if kept[:, word].any()), None)
     if top is None:
         return None
-    width = width or choose_width(significant_bits(kept), n, degree)
+    width = width or choose_width(significant_bits(kept), n)
     n_windows = window_count(None if top == 3 else 64 * top + int(kept[:, top].max()).bit_length(), width)
     digit = np.empty((n_windows, n), np.int16)
     programs.scalar().digits(
@@ -176,7 +169,7 @@ def multiply(
     """
     n, degree = len(bases.keep), bases.degree
     out = rows.zeros(1, 64 * degree)
-    found = signed_digits(bases.keep, bases.n_given, scalars, degree, width)
+    found = signed_digits(bases.keep, bases.n_given, scalars, width)
     if found is None:
         return out[0]
     digit, width = found

@@ -1,11 +1,9 @@
 """Sums of few multiples, on rows: what blinding and verification need."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
 
 
@@ -18,16 +16,7 @@ def combine(
     scalars  n integers in [0, 2^n_bits); unless ``are_public``, the time does not depend on them
     """
     out, factors = rows.zeros(1, 64 * degree), rows.from_integers(scalars)
-    given = rows.empty(len(points), 64 * degree)
-    given[:] = points
+    given = rows.aligned(points)
     kernel = getattr(programs.scalar(), f"g{degree}_combine")
     kernel(rows.address(given), rows.address(factors), len(scalars), n_bits, are_public, rows.address(out))
     return out[0]
-
-
-def to_integers(row: np.ndarray) -> Any:
-    """An affine row as a plain point: (x, y), pairs for G2, None for infinity."""
-    plain = [FQ.plain(value) for value in rows.to_integers(row)]
-    if not any(plain):
-        return None
-    return (plain[0], plain[1]) if len(plain) == 2 else ((plain[0], plain[1]), (plain[2], plain[3]))

@@ -157,17 +157,15 @@ def _read_table(
     return Container(name, file, size, version, sections, titles)
 
 
-def write_container(target: BinaryIO, magic: bytes, version: int, sections: list[tuple[int, list]]) -> None:
+def write_container(
+    target: str | Path | BinaryIO, magic: bytes, version: int, sections: list[tuple[int, list]]
+) -> None:
     """Write sections in the order given; each payload is a list of parts (bytes or buffers)."""
+    if isinstance(target, (str, Path)):
+        with open(target, "wb") as file:
+            return write_container(file, magic, version, sections)
     target.write(magic + struct.pack("<II", version, len(sections)))
     for kind, parts in sections:
         target.write(struct.pack("<IQ", kind, sum(memoryview(part).nbytes for part in parts)))
         for part in parts:
             target.write(part)
-
-
-def rows_not_below(words: np.ndarray, modulus: int) -> np.ndarray:
-    """Positions of the rows of [n, 4] uint64 (little-endian words) that are not below ``modulus``."""
-    suspects = np.flatnonzero(words[:, 3] >= np.uint64(modulus >> 192))
-    values = (int.from_bytes(words[k].tobytes(), "little") for k in suspects)
-    return suspects[[value >= modulus for value in values]] if len(suspects) else suspects

@@ -8,7 +8,8 @@ from typing import BinaryIO
 import numpy as np
 
 from evenload.gpu.field import FR
-from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
+from evenload.gpu.llvm.rows import rows_not_below
+from evenload.zk.formats.container import Container, Source, open_container, write_container
 from evenload.zk.formats.zkey import COEFFICIENT
 
 TITLES = {1: "header", 2: "constraints", 3: "labels", 4: "custom gates", 5: "custom gate uses"}
@@ -110,9 +111,6 @@ def _gather_terms(
 
 def write_r1cs(target: str | Path | BinaryIO, circuit: R1cs) -> None:
     """Write ``circuit`` as .r1cs version 1; labels are the wires' own numbers."""
-    if isinstance(target, (str, Path)):
-        with open(target, "wb") as file:
-            return write_r1cs(file, circuit)
     header = struct.pack("<I", 32) + FR.modulus.to_bytes(32, "little")
     header += struct.pack(
         "<IIII", circuit.n_wires, circuit.n_outputs, circuit.n_public_inputs, circuit.n_private_inputs

@@ -9,7 +9,8 @@ import numpy as np
 
 from evenload.errors import FormatError, quoted
 from evenload.gpu.field import FR
-from evenload.zk.formats.container import Source, open_container, rows_not_below, write_container
+from evenload.gpu.llvm.rows import rows_not_below
+from evenload.zk.formats.container import Source, open_container, write_container
 
 TITLES = {1: "header", 2: "values"}
 
@@ -73,9 +74,6 @@ def witness_from_integers(values: Iterable[int]) -> np.ndarray:
 
 def write_witness(target: str | Path | BinaryIO, values: np.ndarray) -> None:
     """Write [n, 4] uint64 as .wtns, version 2."""
-    if isinstance(target, (str, Path)):
-        with open(target, "wb") as file:
-            return write_witness(file, values)
     prime = FR.modulus.to_bytes(32, "little")
     header = struct.pack("<I", 32) + prime + struct.pack("<I", len(values))
     body = np.ascontiguousarray(values, np.uint64).tobytes()

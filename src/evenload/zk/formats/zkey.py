@@ -11,11 +11,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from evenload.errors import FormatError
+from evenload.errors import FormatError, printable
 from evenload.gpu.field import FQ, FR
-from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.gpu.llvm.rows import rows_not_below
+from evenload.zk.bn254.plain_curve import checked_point, row_of
 from evenload.zk.bn254.plain_pairing import has_order_r
-from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
+from evenload.zk.formats.container import Container, Source, open_container, write_container
 from evenload.zk.groth16 import VerificationKey
 
 TITLES = {
@@ -137,17 +138,8 @@ def _read_header(box: Container) -> tuple[int, int, int]:
 
 def _point(words: bytes, degree: int) -> Any:
     """A plain affine point; raises ValueError saying what is wrong with it."""
-    raw = [int.from_bytes(words[k : k + 32], "little") for k in range(0, len(words), 32)]
-    if not any(raw):
-        return None
-    if any(value >= FQ.modulus for value in raw):
-        raise ValueError("has a coordinate that is not below q")
-    plain = [FQ.plain(value) for value in raw]
-    point = (plain[0], plain[1]) if degree == 1 else ((plain[0], plain[1]), (plain[2], plain[3]))
-    group = G1 if degree == 1 else G2
-    if not group.contains(point):
-        raise ValueError("is not on the curve")
-    if degree == 2 and not has_order_r(point):
+    point = checked_point(words)
+    if degree == 2 and point is not None and not has_order_r(point):
         raise ValueError("is not in the subgroup of order r")
     return point
 
@@ -202,18 +194,13 @@ def _coefficients(box: Container, n_vars: int, n_public: int, domain_size: int) 
 
 def point_rows(points: list[Any], degree: int) -> np.ndarray:
     """[n, 8 * degree] uint64 rows of plain affine points, as the file holds them."""
-    empty = [0] * (2 * degree)
-    flat = [empty if p is None else list(p) if degree == 1 else [*p[0], *p[1]] for p in points]
-    content = b"".join(FQ.montgomery(c).to_bytes(32, "little") for row in flat for c in row)
+    content = b"".join(row_of(point, degree) for point in points)
     return np.frombuffer(content, np.uint64).reshape(-1, 8 * degree)
 
 
 def write_zkey(target: str | Path | BinaryIO, key: ZKey) -> None:
     """Write ``key``, sections in ascending order as snarkjs does after a contribution. Raises FormatError if
     a section has a wrong length."""
-    if isinstance(target, (str, Path)):
-        with open(target, "wb") as file:
-            return write_zkey(file, key)
     lengths = {"A": key.n_vars, "B1": key.n_vars, "B2": key.n_vars, "H": key.domain_size}
     lengths["C"] = key.n_vars - key.n_public - 1
     for section, n in lengths.items():
@@ -233,3 +220,33 @@ def write_zkey(target: str | Path | BinaryIO, key: ZKey) -> None:
         10: [key.contributions or bytes(64) + struct.pack("<I", 0)],
     }
     return write_container(target, b"zkey", 1, list(sections.items()))
+
+
+_CONTRIBUTION_BYTES = 64 * 3 + 128 + 64
+_MAX_LISTED = 1000
+
+
+def contribution_names(content: bytes) -> list[str]:
+    """The name of each contribution, "?" where there is none or the section is damaged from there on."""
+    if len(content) < 68:
+        return []
+    n, at, names = struct.unpack_from("<I", content, 64)[0], 68, []
+    for _ in range(min(n, _MAX_LISTED)):
+        head = at + _CONTRIBUTION_BYTES
+        if head + 8 > len(content):
+            return [*names, "?"]
+        length = struct.unpack_from("<I", content, head + 4)[0]
+        names.append(_name(content[head + 8 : head + 8 + length]))
+        at = head + 8 + length
+    return names
+
+
+def _name(parameters: bytes) -> str:
+    """Parameters are a type byte, then: 1 length and name; 2 one byte; 3 length and beacon hash."""
+    at = 0
+    while at + 1 < len(parameters):
+        kind, value = parameters[at], parameters[at + 1]
+        if kind == 1:
+            return printable(parameters[at + 2 : at + 2 + value].decode("utf-8", "replace"), 255)
+        at += 2 if kind == 2 else 2 + value
+    return "?"

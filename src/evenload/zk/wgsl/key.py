@@ -8,10 +8,10 @@ import numpy as np
 from evenload.errors import ConfigError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.wgsl.buffer import Buffer
+from evenload.gpu.wgsl.context import Resident
 from evenload.gpu.wgsl.field import WgslField
+from evenload.gpu.wgsl.kernel import Buffer
 from evenload.gpu.wgsl.queue import Queue
-from evenload.gpu.wgsl.resident import Resident
 from evenload.gpu.wgsl.transform import butterfly_kernel, product_kernel, quotient_kernel, scale_kernel
 from evenload.zk.cpu.ntt import MAX_LOG_SIZE, bit_reversal
 from evenload.zk.formats.zkey import ZKey

@@ -11,9 +11,9 @@ import numpy as np
 
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.wgsl.buffer import Buffer
+from evenload.gpu.wgsl.context import Resident
 from evenload.gpu.wgsl.field import WgslField
-from evenload.gpu.wgsl.resident import Resident
+from evenload.gpu.wgsl.kernel import Buffer
 from evenload.gpu.wgsl.sums import MAX_RUN, MAX_SEGMENT, collect_kernel, convert_kernel, segment_kernel
 from evenload.zk.cpu import msm, points
 from evenload.zk.wgsl_device import WgslDevice
@@ -68,7 +68,7 @@ class BoundPoints:
 
     def multiply(self, scalars: np.ndarray, width: int | None = None) -> np.ndarray:
         out = rows.zeros(1, 64 * self._degree)
-        found = msm.signed_digits(self._keep, self._n_given, scalars, self._degree, width)
+        found = msm.signed_digits(self._keep, self._n_given, scalars, width)
         if found is None:
             return out[0]
         digit, width = found
@@ -82,8 +82,7 @@ class BoundPoints:
                 for w in range(0, n_windows, together)
             ]
         )
-        aligned = rows.empty(n_windows * lanes, 192 * self._degree)
-        aligned[:] = segments
+        aligned = rows.aligned(segments)
         fold = getattr(programs.scalar(), f"g{self._degree}_fold")
         fold(rows.address(aligned), n_windows, lanes, int(math.log2(length)), width, rows.address(out))
         return out[0]

@@ -8,9 +8,15 @@ import pytest
 
 from evenload.gpu.hashing.rules import RULES
 from evenload.gpu.llvm import program, programs
-from evenload.gpu.llvm.conv.channel_kernels import channel_program
-from evenload.gpu.llvm.conv.geometry import channel_run, channel_scratch_bytes, channel_tile, n_registers
-from evenload.gpu.llvm.conv.kernels import Geometry, conv_program, scratch_bytes
+from evenload.gpu.llvm.conv.geometry import (
+    Geometry,
+    channel_run,
+    channel_scratch_bytes,
+    channel_tile,
+    n_registers,
+    scratch_bytes,
+)
+from evenload.gpu.llvm.conv.programs import channel_program, conv_program
 from evenload.gpu.llvm.field.floats import lanes_for
 from evenload.gpu.llvm.hash import hash_kernels, poseidon_kernels
 

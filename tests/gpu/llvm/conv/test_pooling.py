@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenload.gpu.llvm.conv.pooling import pool_program
+from evenload.gpu.llvm.conv.programs import pool_program
 
 pytest.importorskip("llvmlite")
 

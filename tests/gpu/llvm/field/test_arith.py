@@ -70,7 +70,7 @@ def kernels(level_name, prime):
 
 
 def _sources():
-    files = ("arith", "extension", "fma", "ifma", "limbs52", "word64")
+    files = ("arith", "extension", "fma", "limbs52", "word64")
     return program.sources("field", "curve", "llvm.ir_builder", *(f"llvm.field.{name}" for name in files))
 
 

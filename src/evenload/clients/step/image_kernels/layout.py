@@ -17,10 +17,8 @@ from torch import Tensor
 from evenload._optional import is_installed
 from evenload._terminal import log_of
 from evenload.errors import EvenloadError
-from evenload.gpu.llvm.conv.channel_kernels import channel_program
 from evenload.gpu.llvm.conv.geometry import Geometry, channel_scratch_bytes, scratch_bytes
-from evenload.gpu.llvm.conv.kernels import conv_program
-from evenload.gpu.llvm.conv.pooling import pool_program
+from evenload.gpu.llvm.conv.programs import channel_program, conv_program, pool_program
 
 Layout = Literal["samples", "channels"]
 

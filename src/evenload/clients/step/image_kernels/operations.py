@@ -32,7 +32,7 @@ from evenload.clients.step.image_kernels.layout import (
 )
 from evenload.clients.step.vmap_rules import FirstDerivative, clients_first
 from evenload.gpu.llvm.conv.geometry import Geometry
-from evenload.gpu.llvm.conv.pooling import pool_program
+from evenload.gpu.llvm.conv.programs import pool_program
 from evenload.gpu.llvm.keyed_places import kept_program
 
 _LIBRARY = torch.library.Library("evenload", "DEF")

@@ -2,13 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from evenload.native import machine
-
-__all__ = [
-    "Geometry", "blocks", "channel_run", "channel_scratch_bytes", "channel_tile", "n_registers",
-    "scratch_bytes", "tile", "widest",
-]  # fmt: skip
 
 WIDEST_TILE = 8  # output channels, or places
 WIDEST_RUN = 28  # neighbouring places, or taps, that share a vector of channels
@@ -99,37 +95,34 @@ def tile(channels: int, width: int) -> tuple[int, int]:
 
 def channel_tile(n_vectors: int, width: int) -> tuple[int, int]:
     """Vectors of output channels and places of a tile, for few loads and little work done twice."""
+    return min(
+        _channel_sizes(n_vectors, width),
+        key=lambda size: _channel_cost(size, -(-width // size[1]) * size[1] / width),
+    )
 
-    def cost(size: tuple[int, int]) -> float:
-        v, x = size
-        twice = -(-width // x) * x / width
-        return twice * (1 + (v + x) / (v * x) / 2) * max(1, LEAST_SUMS / (v * x))
 
-    options = [
+def channel_run(n_vectors: int, total: int) -> tuple[int, int]:
+    """Vectors and neighbouring taps of a tile of sums of weights, of which there are ``total`` in a row."""
+    return min(
+        _channel_sizes(n_vectors, total),
+        key=lambda size: _channel_cost(size) + (-(-total // size[1]) * size[1] - total) / total,
+    )
+
+
+def _channel_sizes(n_vectors: int, width: int) -> list[tuple[int, int]]:
+    """(vectors, places) of all tiles whose sums, and the factors of one product, fit the registers."""
+    return [
         (v, x)
         for v in range(1, min(n_vectors, WIDEST_RUN) + 1)
         for x in range(1, min(width, WIDEST_RUN) + 1)
         if v * x + v + 1 <= n_registers() and n_vectors % v == 0
     ]
-    return min(options, key=cost)
 
 
-def channel_run(n_vectors: int, total: int) -> tuple[int, int]:
-    """Vectors and neighbouring taps of a tile of sums of weights, of which there are ``total`` in a row."""
-
-    def cost(size: tuple[int, int]) -> float:
-        v, t = size
-        return (1 + (v + t) / (v * t) / 2) * max(1, LEAST_SUMS / (v * t)) + (
-            -(-total // t) * t - total
-        ) / total
-
-    options = [
-        (v, t)
-        for v in range(1, min(n_vectors, WIDEST_RUN) + 1)
-        for t in range(1, min(total, WIDEST_RUN) + 1)
-        if v * t + v + 1 <= n_registers() and n_vectors % v == 0
-    ]
-    return min(options, key=cost)
+def _channel_cost(size: tuple[int, int], twice: float = 1.0) -> float:
+    """Loads for each product, or the time that products wait for one another, where a part is done twice."""
+    v, x = size
+    return twice * (1 + (v + x) / (v * x) / 2) * max(1, LEAST_SUMS / (v * x))
 
 
 def n_registers() -> int:
@@ -152,3 +145,18 @@ def blocks(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield 0, total // size, size
     if total % size:
         yield total - total % size, 1, total % size
+
+
+def rows_inside(f: Any, padding: int, offset: Any, height: int, count: int) -> tuple[Any, Any]:
+    """The range of ``count`` rows from ``offset`` in a padded image that lie in the image itself."""
+    code = f.code
+    return code.max(0, code.sub(padding, offset)), code.min(count, code.sub(padding + height, offset))
+
+
+def weight_between(f: Any, g: Geometry, weights: Any, out: Any, c: Any, tap: Any, is_turned: bool) -> Any:
+    """The weight of [out, in, taps] from channel ``c`` to ``out``, or that of the turned convolution."""
+    code = f.code
+    pair = code.add(code.mul(c, g.c_out), out) if is_turned else code.add(code.mul(out, g.c_in), c)
+    own_tap = code.sub(g.taps - 1, tap) if is_turned else tap
+    source = code.add(code.mul(pair, g.taps), own_tap)
+    return f.scalar(code.add(weights, code.mul(source, f.n_bytes)))

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.gpu.field import FQ, Prime
-from evenload.gpu.llvm.ir_builder import Code
-
-__all__ = ["Element", "PrimeField"]
+from evenload.gpu.llvm.ir_builder import Code, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,25 @@ class Element:
     is_tidy: bool = field(default=True)
 
 
-class PrimeField:
+class Field:
+    """What fields of every degree do alike, with their own sums and products."""
+
+    def double(self: Any, a: Any) -> Any:
+        return self.add(a, a)
+
+    def triple(self: Any, a: Any) -> Any:
+        return self.add(self.double(a), a)
+
+    def dot(self: Any, *terms: tuple[Any, Any, int]) -> Any:
+        """The sum of sign * a * b over ``terms``."""
+        total = self.multiply(*terms[0][:2])
+        total = total if terms[0][2] > 0 else self.negate(total)
+        for a, b, sign in terms[1:]:
+            total = (self.add if sign > 0 else self.subtract)(total, self.multiply(a, b))
+        return total
+
+
+class PrimeField(Field):
     """Arithmetic of ``prime`` in Montgomery form at one level, as LLVM code."""
 
     degree = 1
@@ -115,12 +131,6 @@ class PrimeField:
     def negate(self, a: Element) -> Element:
         return self.subtract(self.zero(), a)
 
-    def double(self, a: Element) -> Element:
-        return self.add(a, a)
-
-    def triple(self, a: Element) -> Element:
-        return self.add(self.double(a), a)
-
     def times_3b(self, a: Element) -> Element:
         """9*a: three times the constant of y^2 = x^3 + 3."""
         if self.p != FQ.modulus:
@@ -161,12 +171,7 @@ class PrimeField:
         """The sum of sign * a * b over ``terms``; one reduction for all where the level can add wide
         products."""
         if not hasattr(self.level, "product"):
-            total = (
-                self.multiply(*terms[0][:2]) if terms[0][2] > 0 else self.negate(self.multiply(*terms[0][:2]))
-            )
-            for a, b, sign in terms[1:]:
-                total = (self.add if sign > 0 else self.subtract)(total, self.multiply(a, b))
-            return total
+            return super().dot(*terms)
         wide, bound = None, 0.0
         for a, b, sign in sorted(terms, key=lambda term: -term[2]):
             a, b = self._factors(a, b)
@@ -230,3 +235,22 @@ class PrimeField:
             digit = code.load_int(nibbles, k)
             power = self.load(code.add(powers, code.mul(digit, size)))
             self.store(self.multiply(self.load(slot), power), slot)
+
+
+class Registers:
+    """Elements that change inside a loop or a branch; the optimiser keeps them in registers where it can."""
+
+    def __init__(self, f: Any, elements: Sequence[Any], bound: float = 2):
+        self.f, self.bound = f, bound
+        flat = [limb for element in elements for limb in f.flatten(f.below(element, bound))]
+        self._slots = [Variable(f.code, limb.type, limb) for limb in flat]
+
+    def get(self) -> list[Any]:
+        limbs = [slot.get() for slot in self._slots]
+        size = self.f.degree * self.f.level.n_limbs
+        return [self.f.gather(limbs[k : k + size], self.bound) for k in range(0, len(limbs), size)]
+
+    def set(self, elements: Sequence[Any]) -> None:
+        flat = [limb for element in elements for limb in self.f.flatten(self.f.below(element, self.bound))]
+        for slot, limb in zip(self._slots, flat, strict=True):
+            slot.set(limb)

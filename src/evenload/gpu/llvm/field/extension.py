@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.gpu.field import TWIST_B, Prime
-from evenload.gpu.llvm.field.arith import Element, PrimeField
+from evenload.gpu.llvm.field.arith import Element, Field, PrimeField
 from evenload.gpu.llvm.ir_builder import Code
-
-__all__ = ["Pair", "QuadraticField"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +18,7 @@ class Pair:
     c1: Element
 
 
-class QuadraticField:
+class QuadraticField(Field):
     """Arithmetic of pairs over ``prime`` at one level, as LLVM code."""
 
     degree = 2
@@ -88,12 +86,6 @@ class QuadraticField:
     def conjugate(self, a: Pair) -> Pair:
         return Pair(a.c0, self.base.negate(a.c1))
 
-    def double(self, a: Pair) -> Pair:
-        return self.add(a, a)
-
-    def triple(self, a: Pair) -> Pair:
-        return self.add(self.double(a), a)
-
     def scale(self, a: Pair, factor: Element) -> Pair:
         return self._each(lambda c: self.base.multiply(c, factor), a)
 
@@ -132,13 +124,6 @@ class QuadraticField:
         f = self.base
         real = f.multiply(f.add(a.c0, a.c1), f.subtract(a.c0, a.c1))
         return Pair(real, f.multiply(f.double(a.c0), a.c1))
-
-    def dot(self, *terms: tuple[Pair, Pair, int]) -> Pair:
-        total = self.multiply(*terms[0][:2])
-        total = total if terms[0][2] > 0 else self.negate(total)
-        for a, b, sign in terms[1:]:
-            total = (self.add if sign > 0 else self.subtract)(total, self.multiply(a, b))
-        return total
 
     def is_zero(self, a: Pair) -> Any:
         return self.code.ir.and_(self.base.is_zero(a.c0), self.base.is_zero(a.c1))

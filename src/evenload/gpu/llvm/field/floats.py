@@ -8,8 +8,6 @@ from llvmlite import ir
 from evenload.gpu.llvm.ir_builder import I32, I64, POINTER, Code, Variable
 from evenload.native import machine
 
-__all__ = ["Floats", "Sums", "lanes_for"]
-
 
 def lanes_for(samples: int, n_bytes: int) -> int:
     """Samples in a vector: as many as this processor's registers hold, unless half of them serves as well."""
@@ -41,21 +39,30 @@ class Floats:
         """A whole number, as wide as the floating ones, in every lane."""
         return ir.Constant(ir.VectorType(self.integer, self.lanes), [value] * self.lanes)
 
-    def load(self, address: Any, offset: int = 0) -> Any:
-        return self.code.load(address, self.kind, offset, align=self.n_bytes)
+    def load(self, address: Any, offset: int = 0, mask: Any = None) -> Any:
+        """A vector; with a mask of lanes, zero in the others, whose memory is not touched."""
+        if mask is None:
+            return self.code.load(address, self.kind, offset, align=self.n_bytes)
+        kind = ir.FunctionType(self.kind, [POINTER, I32, self.mask_kind, self.kind])
+        function = self.code.intrinsic(f"llvm.masked.load.{self._name}.p0", kind)
+        align = self.code.const(self.n_bytes, I32)
+        return self.code.ir.call(function, [self._pointer(address, offset), align, mask, self.zero()])
 
-    def store(self, value: Any, address: Any, offset: int = 0) -> None:
-        self.code.store(value, address, offset, align=self.n_bytes)
+    def store(self, value: Any, address: Any, offset: int = 0, mask: Any = None) -> None:
+        """Write a vector, or only the lanes of ``mask``; or a single number."""
+        if mask is None:
+            return self.code.store(value, address, offset, align=self.n_bytes)
+        kind = ir.FunctionType(ir.VoidType(), [self.kind, POINTER, I32, self.mask_kind])
+        function = self.code.intrinsic(f"llvm.masked.store.{self._name}.p0", kind)
+        align = self.code.const(self.n_bytes, I32)
+        return self.code.ir.call(function, [value, self._pointer(address, offset), align, mask])
 
     def scalar(self, address: Any, offset: int = 0) -> Any:
         return self.code.load(address, self.number, offset, align=self.n_bytes)
 
-    def store_scalar(self, value: Any, address: Any, offset: int = 0) -> None:
-        self.code.store(value, address, offset, align=self.n_bytes)
-
     def spread(self, value: Any) -> Any:
         """One number in every lane."""
-        return self._spread(value, self.kind)
+        return self.code.spread(value, self.kind)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """a * b + c, rounded once."""
@@ -68,42 +75,18 @@ class Floats:
         while size > 1:
             size //= 2
             order = [size + k for k in range(size)] + [0] * (self.lanes - size)
-            upper = builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, self.lanes), order))
-            value = builder.fadd(value, upper)
+            value = builder.fadd(value, self.code.shuffle(value, value, order))
         return builder.extract_element(value, self.code.const(0, I32))
-
-    # --- where samples end ------------------------------------------------------------------------
 
     def first(self, n: Any) -> Any:
         """Mask of the lanes below ``n``."""
         kind = ir.VectorType(I32, self.lanes)
         count = self.code.ir.trunc(self.code.min(n, self.lanes), I32)
-        return self.code.ir.icmp_signed(
-            "<", ir.Constant(kind, list(range(self.lanes))), self._spread(count, kind)
-        )
+        lanes = ir.Constant(kind, list(range(self.lanes)))
+        return self.code.ir.icmp_signed("<", lanes, self.code.spread(count, kind))
 
-    def load_first(self, address: Any, mask: Any) -> Any:
-        """Zero in the other lanes, whose memory is not touched."""
-        kind = ir.FunctionType(self.kind, [POINTER, I32, self.mask_kind, self.kind])
-        function = self.code.intrinsic(f"llvm.masked.load.{self._name}.p0", kind)
-        align = self.code.const(self.n_bytes, I32)
-        return self.code.ir.call(function, [self._pointer(address), align, mask, self.zero()])
-
-    def store_first(self, value: Any, address: Any, mask: Any) -> None:
-        kind = ir.FunctionType(ir.VoidType(), [self.kind, POINTER, I32, self.mask_kind])
-        function = self.code.intrinsic(f"llvm.masked.store.{self._name}.p0", kind)
-        align = self.code.const(self.n_bytes, I32)
-        self.code.ir.call(function, [value, self._pointer(address), align, mask])
-
-    def _pointer(self, address: Any) -> Any:
-        return self.code.ir.inttoptr(address, POINTER)
-
-    def _spread(self, value: Any, kind: Any) -> Any:
-        nothing, first = ir.Constant(kind, ir.Undefined), self.code.const(0, I32)
-        one = self.code.ir.insert_element(nothing, value, first)
-        return self.code.ir.shuffle_vector(
-            one, nothing, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        )
+    def _pointer(self, address: Any, offset: int) -> Any:
+        return self.code.ir.inttoptr(self.code.add(address, offset) if offset else address, POINTER)
 
 
 class Sums:

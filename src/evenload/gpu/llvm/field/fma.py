@@ -22,8 +22,6 @@ from llvmlite import ir
 from evenload.gpu.llvm.field.limbs52 import LIMB, RADIX, VECTOR, Limbs, Limbs52, limbs52
 from evenload.gpu.llvm.ir_builder import I64, Code
 
-__all__ = ["Fma52x2", "Fma52x4", "Fma52x8"]
-
 HIGH, LOW = 0x467 << RADIX, 0x433 << RADIX  # bits of 2.0**104 and 2.0**52
 WORD = (1 << 64) - 1
 

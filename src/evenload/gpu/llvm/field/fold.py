@@ -13,11 +13,7 @@ from evenload.gpu.field import FQ
 from evenload.gpu.llvm.field.arith import PrimeField
 from evenload.gpu.llvm.field.extension import QuadraticField
 from evenload.gpu.llvm.field.word64 import Word64
-from evenload.gpu.llvm.ir_builder import Code, add_kernel
-
-__all__ = ["SIGNATURES", "add_fold_kernels"]
-
-SIGNATURES = {"fold": 6, "combine": 6}
+from evenload.gpu.llvm.ir_builder import Code
 
 
 class FoldKernels:
@@ -112,10 +108,3 @@ class FoldKernels:
                     self._store(f, chosen, addend)
                     code.call(plus, total, addend)
         self._store_affine(f, total, out)
-
-
-def add_fold_kernels(module: ir.Module, degree: int) -> None:
-    """Add ``g1_...`` or ``g2_...`` for every name of SIGNATURES."""
-    kernels = FoldKernels(degree)
-    for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, f"g{degree}_{name}", n_arguments, getattr(kernels, name))

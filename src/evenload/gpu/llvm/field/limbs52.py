@@ -1,4 +1,4 @@
-"""Field elements as five 52-bit limbs, eight of them side by side; ``ifma`` and ``fma`` multiply them.
+"""Field elements as five 52-bit limbs, eight of them side by side, multiplied by IFMA here and by ``fma``.
 
 Montgomery form has R = 2^260. The six bits between p and 2^260 are head-room: sums of many elements need no
 reduction, only carries. Factors of a product must be *tidy* (limbs in [0, 2^52)) and non-negative; addends
@@ -11,8 +11,6 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.llvm.ir_builder import I8, I64, Code
-
-__all__ = ["LIMB", "RADIX", "Limbs", "Limbs52", "limbs52", "splat"]
 
 VECTOR = ir.VectorType(I64, 8)
 QUAD = ir.VectorType(I64, 4)
@@ -83,36 +81,37 @@ class Limbs52:
             else:
                 rows = self.transpose([*words, *words])
                 for row, address in zip(rows, addresses, strict=True):
-                    self.code.store(self._shuffle(row, row, range(4)), address, 32 * k, align=8)
-
-    def _shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-        kind = ir.VectorType(ir.IntType(32), len(lanes))
-        return self.code.ir.shuffle_vector(a, b, ir.Constant(kind, list(lanes)))
+                    self.code.store(self.code.shuffle(row, row, range(4)), address, 32 * k, align=8)
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
         """8 x 8 words, in three rounds of two-input shuffles."""
         low, high = [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]
-        pairs = [self._shuffle(rows[k], rows[k + 1], lanes) for k in (0, 2, 4, 6) for lanes in (low, high)]
+        pairs = [
+            self.code.shuffle(rows[k], rows[k + 1], lanes) for k in (0, 2, 4, 6) for lanes in (low, high)
+        ]
         low, high = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
         quads: list[Any] = [None] * 8
         for half in (0, 4):
             for k in (0, 1):
                 a, b = pairs[half + k], pairs[half + 2 + k]
-                quads[half + k], quads[half + 2 + k] = self._shuffle(a, b, low), self._shuffle(a, b, high)
+                quads[half + k], quads[half + 2 + k] = (
+                    self.code.shuffle(a, b, low),
+                    self.code.shuffle(a, b, high),
+                )
         low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
-        halves = [self._shuffle(quads[k], quads[4 + k], lanes) for lanes in (low, high) for k in range(4)]
+        halves = [self.code.shuffle(quads[k], quads[4 + k], lanes) for lanes in (low, high) for k in range(4)]
         return halves
 
     def _transpose_quads(self, rows: Sequence[Any]) -> list[Any]:
         """Eight rows of four words -> four vectors of eight lanes."""
-        wide = [self._shuffle(rows[k], rows[k + 4], range(8)) for k in range(4)]
+        wide = [self.code.shuffle(rows[k], rows[k + 4], range(8)) for k in range(4)]
         low, high = [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]
         even, odd = (
-            [self._shuffle(wide[0], wide[1], lanes), self._shuffle(wide[2], wide[3], lanes)]
+            [self.code.shuffle(wide[0], wide[1], lanes), self.code.shuffle(wide[2], wide[3], lanes)]
             for lanes in (low, high)
         )
         low, high = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
-        return [self._shuffle(a, b, lanes) for lanes in (low, high) for a, b in (even, odd)]
+        return [self.code.shuffle(a, b, lanes) for lanes in (low, high) for a, b in (even, odd)]
 
     def _from_words(self, words: Sequence[Any]) -> list[Any]:
         """Four 64-bit words -> five 52-bit limbs."""
@@ -183,11 +182,64 @@ class Limbs52:
     def select(self, mask: Any, a: Limbs, b: Limbs) -> list[Any]:
         return [self.code.ir.select(mask, x, y) for x, y in zip(a, b, strict=True)]
 
-    def no_lane(self) -> Any:
-        return ir.Constant(self.mask_type, [0] * 8)
-
     def bits(self, mask: Any) -> Any:
         return self.code.ir.zext(self.code.ir.bitcast(mask, I8), I64)
 
     def mask(self, bits: Any) -> Any:
         return self.code.ir.bitcast(self.code.ir.trunc(bits, I8), self.mask_type)
+
+
+class Ifma52(Limbs52):
+    """The level for processors with AVX-512 IFMA: a vpmadd52 adds one half of eight products."""
+
+    name = "ifma52"
+
+    def __init__(self, code: Code, modulus: int):
+        super().__init__(code, modulus)
+        self._p = [splat(limb) for limb in limbs52(modulus)]
+        self._inverse = splat(-pow(modulus, -1, 1 << RADIX) % (1 << RADIX))
+
+    def _madd(self, half: str, total: Any, a: Any, b: Any) -> Any:
+        kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
+        function = self.code.intrinsic(f"llvm.x86.avx512.vpmadd52{half}.uq.512", kind)
+        return self.code.ir.call(function, [total, a, b])
+
+    def product(self, a: Limbs, b: Limbs) -> list[Any]:
+        """The ten limbs of a*b, not tidy."""
+        return self._with_products([splat(0)] * 10, a, b, [(i, j) for i in range(5) for j in range(5)])
+
+    def product_square(self, a: Limbs) -> list[Any]:
+        """The ten limbs of a*a: cross products once, then doubled."""
+        crossed = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+        wide = self._with_products([splat(0)] * 10, a, a, crossed)
+        doubled = [self.code.ir.add(limb, limb) for limb in wide]
+        return self._with_products(doubled, a, a, [(i, i) for i in range(5)])
+
+    def _with_products(self, wide: list[Any], a: Limbs, b: Limbs, pairs: Sequence[tuple[int, int]]) -> Any:
+        """``wide``, with both halves of a[i] * b[j] added for each pair (i, j)."""
+        for i, j in pairs:
+            wide[i + j] = self._madd("l", wide[i + j], a[i], b[j])
+            wide[i + j + 1] = self._madd("h", wide[i + j + 1], a[i], b[j])
+        return wide
+
+    def reduce_wide(self, wide: Limbs) -> list[Any]:
+        """Montgomery reduction: wide / 2^260 mod p, below wide / 2^260 + p. Five limbs, not tidy."""
+        builder, total = self.code.ir, list(wide)
+        for i in range(5):
+            quotient = self._madd("l", splat(0), total[i], self._inverse)
+            # The low limb becomes a multiple of 2^52, so its carry is itself rounded up.
+            carry = builder.ashr(builder.add(total[i], splat(LIMB)), splat(RADIX))
+            total[i + 1] = builder.add(total[i + 1], carry)
+            for j in range(1, 5):
+                total[i + j] = self._madd("l", total[i + j], quotient, self._p[j])
+            for j in range(5):
+                total[i + j + 1] = self._madd("h", total[i + j + 1], quotient, self._p[j])
+        return total[5:]
+
+    def multiply(self, a: Limbs, b: Limbs) -> list[Any]:
+        return self.reduce_wide(self.product(a, b))
+
+    multiply_inline = multiply
+
+    def square(self, a: Limbs) -> list[Any]:
+        return self.reduce_wide(self.product_square(a))

@@ -11,19 +11,9 @@ from llvmlite import ir
 from evenload.gpu.field import FQ, X
 from evenload.gpu.llvm.field.extension import Pair, QuadraticField
 from evenload.gpu.llvm.field.word64 import Word64
-from evenload.gpu.llvm.ir_builder import Code, add_kernel
+from evenload.gpu.llvm.ir_builder import Code
 from evenload.gpu.llvm.layout import N_LINES, SCRATCH_BYTES, STEPS
 
-__all__ = ["LINE_BYTES", "SIGNATURES", "add_tower_kernels"]
-
-SIGNATURES = {
-    "f12_multiply": 3,
-    "f12_power_x": 2,
-    "f12_invert": 2,
-    "f12_map": 4,
-    "g2_lines": 5,
-    "miller_loop": 4,
-}
 LINE_BYTES = 128
 BEFORE, RUN = 128, 192  # in a point's scratch
 Six = list[Pair]
@@ -96,7 +86,7 @@ def _multiply_sparse(f: QuadraticField, a: Six, b0: Pair, b1: Pair) -> Six:
     ]
 
 
-def multiply(code: Code, out: Any, a: Any, b: Any) -> None:
+def f12_multiply(code: Code, out: Any, a: Any, b: Any) -> None:
     """out = a * b; ``out`` may be one of them."""
     f = _field(code)
     (a0, a1), (b0, b1) = _load(f, a), _load(f, b)
@@ -116,28 +106,24 @@ def square(code: Code, out: Any, a: Any) -> None:
 
 
 def _multiplier(code: Code) -> Any:
-    return code.function("f12_multiply_body", 3, multiply)
+    return code.function("f12_multiply_body", 3, f12_multiply)
 
 
 def _squarer(code: Code) -> Any:
     return code.function("f12_square_body", 2, square)
 
 
-def power_x(code: Code, out: Any, a: Any) -> None:
+def f12_power_x(code: Code, out: Any, a: Any) -> None:
     """out = a^x, x the curve's parameter; ``out`` is not ``a``."""
     bits = code.table("bits_of_x", [int(bit) for bit in bin(X)[3:]])
-    _copy(code, out, a)
+    code.copy(out, a, 384)
     with code.range(0, len(bin(X)) - 3) as k:
         code.call(_squarer(code), out, out)
         with code.when(code.ir.icmp_unsigned("!=", code.load_int(bits, k), code.const(0))):
             code.call(_multiplier(code), out, out, a)
 
 
-def _copy(code: Code, target: Any, source: Any) -> None:
-    code.copy(target, source, 384)
-
-
-def invert(code: Code, out: Any, a: Any) -> None:
+def f12_invert(code: Code, out: Any, a: Any) -> None:
     f = _field(code)
     a0, a1 = _load(f, a)
     norm = _difference(f, _multiply(f, a0, a0), _times_v(f, _multiply(f, a1, a1)))
@@ -157,7 +143,7 @@ def _invert(f: QuadraticField, a: Six) -> Six:
     return [times(t, inverse) for t in (t0, t1, t2)]
 
 
-def map_coefficients(code: Code, out: Any, a: Any, factors: Any, conjugate: Any) -> None:
+def f12_map(code: Code, out: Any, a: Any, factors: Any, conjugate: Any) -> None:
     """out[k] = a[k] * factors[k], a[k] conjugated first if ``conjugate``: the Frobenius maps."""
     f = _field(code)
     is_odd = code.ir.trunc(conjugate, ir.IntType(1))
@@ -167,7 +153,7 @@ def map_coefficients(code: Code, out: Any, a: Any, factors: Any, conjugate: Any)
         f.store(f.multiply(c, f.load(factors, 64 * k)), out, 64 * k)
 
 
-def lines(code: Code, points: Any, images: Any, n: Any, scratch: Any, out: Any) -> None:
+def g2_lines(code: Code, points: Any, images: Any, n: Any, scratch: Any, out: Any) -> None:
     """The lines of the Miller loop for ``n`` points of G2 (affine rows) of order r.
 
     images: two affine rows for each point, pi(Q) and -pi^2(Q). scratch: n times SCRATCH_BYTES.
@@ -254,17 +240,3 @@ def _multiply_line(code: Code, value: Any, line: Any, point: Any) -> None:
     start = Pair(f.base.below(f.base.add(first.c0, y), 2), first.c1)
     cross = _multiply_sparse(f, _sum(f, even, odd), start, third)
     _store(f, _sum(f, low, _times_v(f, high)), _difference(f, _difference(f, cross, low), high), value)
-
-
-def add_tower_kernels(module: ir.Module) -> None:
-    """Add every kernel of SIGNATURES."""
-    bodies = {
-        "f12_multiply": multiply,
-        "f12_power_x": power_x,
-        "f12_invert": invert,
-        "f12_map": map_coefficients,
-        "g2_lines": lines,
-        "miller_loop": miller_loop,
-    }
-    for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, name, n_arguments, bodies[name])

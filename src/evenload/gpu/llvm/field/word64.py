@@ -12,8 +12,6 @@ from llvmlite import ir
 
 from evenload.gpu.llvm.ir_builder import I64, Code
 
-__all__ = ["Word64"]
-
 I128, I256 = ir.IntType(128), ir.IntType(256)
 Limbs = Sequence[Any]
 
@@ -147,9 +145,6 @@ class Word64:
 
     def select(self, mask: Any, a: Limbs, b: Limbs) -> list[Any]:
         return [self.code.ir.select(mask, a[0], b[0])]
-
-    def no_lane(self) -> Any:
-        return ir.Constant(self.mask_type, 0)
 
     def bits(self, mask: Any) -> Any:
         """A mask as an integer, bit i for lane i."""

@@ -17,8 +17,6 @@ from evenload.gpu.llvm import program
 from evenload.gpu.llvm.program import Program, Recipe
 from evenload.native import machine
 
-__all__ = ["SHA", "SIGNATURES", "best_level", "hash_ir", "hash_program", "hash_recipe", "vector_bits"]
-
 SIGNATURES = {"leaves": 4, "pairs": 4, "fold": 4, "messages": 7}
 SHA = "sha"
 SHA_RULES = ("rfc6962", "bitcoin")
@@ -53,7 +51,7 @@ def hash_program(rule_name: str, level: int | str | None = None) -> Program:
 def hash_recipe(rule_name: str, level: int | str) -> Recipe:
     sources = program.sources(
         "hashing.blake2s", "hashing.keccak", "hashing.rules", "hashing.sha256", "hashing.words",
-        "llvm.hash.hash_kernels", "llvm.hash.sha_words", "llvm.ir_builder", "llvm.vector_words",
+        "llvm.hash.hash_kernels", "llvm.ir_builder", "llvm.vector_words",
     )  # fmt: skip
     build = functools.partial(hash_ir, rule_name, level)
     baselines = {"512": ("x86-64-v4",), "128": ("armv8-a",)}.get(str(level), ("x86-64-v3",))
@@ -69,16 +67,7 @@ def kernels_of(rule_name: str) -> dict[str, int]:
 
 def hash_ir(rule_name: str, level: int | str) -> str:
     """The LLVM IR of a rule's kernels."""
-    from llvmlite import ir
-
-    from evenload.gpu.llvm.ir_builder import add_kernel
-
-    rule = RULES[rule_name]
-    module = ir.Module(f"hash-{rule_name}")
-    emit = _RuleKernels(rule, level)
-    for name, n_arguments in kernels_of(rule_name).items():
-        add_kernel(module, name, n_arguments, getattr(emit, name))
-    return str(module)
+    return program.ir_text(f"hash-{rule_name}", kernels_of(rule_name), _RuleKernels(RULES[rule_name], level))
 
 
 class _RuleKernels:
@@ -99,7 +88,7 @@ class _RuleKernels:
         with code.range(0, levels):
             left.set(code.lshr(left.get(), 1))
             # A group is read before it is written, and never written beyond where the next one is read.
-            self._rows(code, "pair", 64, rows, rows, left.get(), params)
+            self.pairs(code, rows, rows, left.get(), params)
 
     def messages(
         self,
@@ -163,8 +152,7 @@ class _RuleKernels:
         w.store_rows(digest, target, DIGEST_BYTES)
 
     def _words(self, code: Any) -> Any:
-        from evenload.gpu.llvm.hash.sha_words import ShaWords
-        from evenload.gpu.llvm.vector_words import VectorWords
+        from evenload.gpu.llvm.vector_words import ShaWords, VectorWords
 
         return ShaWords(code) if self.level == SHA else VectorWords(code, self.rule.bits, self.lanes)
 

@@ -14,8 +14,6 @@ from evenload.gpu.llvm import program, programs
 from evenload.gpu.llvm.program import Program, Recipe
 from evenload.gpu.poseidon import FULL_ROUNDS, parameters
 
-__all__ = ["SIGNATURES", "poseidon_ir", "poseidon_program", "poseidon_recipe"]
-
 SIGNATURES = {"pairs": 4, "fold": 4}
 WIDTH = 3
 
@@ -31,25 +29,17 @@ def poseidon_program(level: str | None = None) -> Program:
 
 def poseidon_recipe(level: str) -> Recipe:
     sources = program.sources(
-        "field", "poseidon", "llvm.field.arith", "llvm.field.fma", "llvm.field.ifma", "llvm.field.limbs52",
-        "llvm.field.word64", "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers",
-        "llvm.programs",
+        "field", "poseidon", "llvm.field.arith", "llvm.field.fma", "llvm.field.limbs52", "llvm.field.word64",
+        "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.programs",
     )  # fmt: skip
-    build = functools.partial(poseidon_ir, level)
-    return Recipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, *programs.SHIPPED_FOR[level])
+    build, known = functools.partial(poseidon_ir, level), programs.LEVELS[level]
+    return Recipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, known.shipped_for, known.beyond)
 
 
 def poseidon_ir(level: str) -> str:
     """The LLVM IR of the kernels."""
-    from llvmlite import ir
-
-    from evenload.gpu.llvm.ir_builder import add_kernel
-
-    module = ir.Module("hash-poseidon")
     emit = _PoseidonKernels(level)
-    for name, n_arguments in SIGNATURES.items():
-        add_kernel(module, name, n_arguments, getattr(emit, name), emit.level_type.rounds_to_zero)
-    return str(module)
+    return program.ir_text("hash-poseidon", SIGNATURES, emit, emit.level_type.rounds_to_zero)
 
 
 class _PoseidonKernels:
@@ -87,7 +77,7 @@ class _PoseidonKernels:
         f.store_rows([f.multiply(digest, f.raw(1))], targets)
 
     def _permute(self, f: Any, state: Sequence[Any]) -> Any:
-        from evenload.gpu.llvm.loop_registers import Registers
+        from evenload.gpu.llvm.field.arith import Registers
 
         kept = Registers(f, list(state))
         half, partial = FULL_ROUNDS // 2, self.chosen.partial_rounds
@@ -131,11 +121,5 @@ class _PoseidonKernels:
         words = [v >> bits * j & (1 << bits) - 1 for row in values for v in row for j in range(level.n_limbs)]
         table = code.table("poseidon_constants", words)
         at = code.add(table, code.mul(number, 8 * level.n_limbs * WIDTH))
-        zero = ir.Constant(ir.VectorType(I64, level.lanes), ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), level.lanes), [0] * level.lanes)
-        limbs = []
-        for j in range(level.n_limbs):
-            word = code.load(at, I64, 8 * (level.n_limbs * k + j))
-            first = code.ir.insert_element(zero, word, ir.Constant(ir.IntType(32), 0))
-            limbs.append(code.ir.shuffle_vector(first, zero, zeros))
-        return Element(limbs, 1)
+        kind, n = ir.VectorType(I64, level.lanes), level.n_limbs
+        return Element([code.spread(code.load(at, I64, 8 * (n * k + j)), kind) for j in range(n)], 1)
