@@ -16,9 +16,8 @@ from typing import Any
 
 from evenload._memory_sizes import limit_from
 from evenload.devices import Device, DevicePool
-from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
-from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends import Backend, WorkerOptions
 from evenload.executor.task.failure import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
@@ -48,7 +47,7 @@ MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
-class FrameBackend:
+class FrameBackend(Backend):
     """A backend that speaks with its workers by frames, whichever way these go."""
 
     def forward(self, worker: int, frame: Frame) -> None:
@@ -78,7 +77,6 @@ class ProcessBackend(FrameBackend):
     ``read`` makes a message of a worker's number, its process id and a frame that it has sent.
     """
 
-    host = "127.0.0.1"
     is_threaded = True
 
     def __init__(
@@ -106,9 +104,6 @@ class ProcessBackend(FrameBackend):
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
-
-    def devices(self, spec: Spec) -> DevicePool:
-        return DevicePool.find(spec)
 
     def expect(self) -> None:
         with contextlib.suppress(OSError):  # as whoever starts the first worker will say
