@@ -139,12 +139,10 @@ class Child:
         their_log, self._log_fd = self._pipe(theirs, they_read=False)
         their_life, _ = self._pipe(theirs, they_read=True)
         passed = (their_in, their_out, their_life, cell_fd)
-        arenas = self._memory.open()
+        arenas = self._memory.open(self._warn)
         self.has_arenas = arenas is not None
         if arenas is not None:
             theirs.extend(arenas.own)
-        else:
-            self._warn(self._memory.warning())
         fds = (*passed, *(arenas.theirs[:4] if arenas is not None else ()))
         cell = arenas.theirs[4] if arenas is not None else None
         self._process = start(device, environment, fds, their_log, cell)
@@ -221,7 +219,7 @@ class Child:
         self.is_unsent = True
         if self._outbox.refused:
             self._outbox.refused = 0
-            self._warn(self._memory.warn_full())
+            self._memory.warn_full(self._warn)
 
     def flush(self) -> None:
         """Send what is queued, the rest when the worker reads on."""
@@ -239,9 +237,8 @@ class Child:
         if events or sys.platform == "linux":
             self._selector.register(self._out_fd, events or selectors.EVENT_READ, self._on_writable)
 
-    def _warn(self, text: str | None) -> None:
-        if text is not None:
-            self._messages.append(Warned(self.worker, text))
+    def _warn(self, text: str) -> None:
+        self._messages.append(Warned(self.worker, text))
 
     def position(self) -> tuple[int, float]:
         """Return its position in the first chunk that it holds, and the seconds spent there."""
@@ -335,7 +332,7 @@ class Child:
             return self._end_for(violation)
         if self._inbox.refused:
             self._inbox.refused = 0
-            self._warn(self._memory.warn_full())
+            self._memory.warn_full(self._warn)
         return True
 
     def _take(self, frames: Sequence[Frame]) -> None:
