@@ -439,13 +439,13 @@ def sizes_of(policy: str, items: list[float], **options: Any) -> list[int]:
 
 def test_tiny_items_share_messages_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "STUCK_S", 1000.0)  # a busy machine must not split a chunk
-    tiny = sizes_of("pull", [0.0] * 2000)
+    tiny = sizes_of("pull", [0.0] * 500)
     assert tiny[0] == 1
     assert 2 <= max(tiny) <= 32
     assert set(sizes_of("pull", [0.002] * 50)) == {1}
-    assert set(sizes_of("pull", [0.0] * 200, repeatable=False)) == {1}
-    assert max(sizes_of("pull:16", [0.0] * 2000)) <= 32 * 16
-    assert set(sizes_of("pull:16", [0.0005] * 320)) == {16}
+    assert set(sizes_of("pull", [0.0] * 100, repeatable=False)) == {1}
+    assert max(sizes_of("pull:16", [0.0] * 1000)) <= 32 * 16
+    assert set(sizes_of("pull:16", [0.0005] * 160)) == {16}
 
 
 def test_items_that_differ_are_judged_by_the_long_ones() -> None:
