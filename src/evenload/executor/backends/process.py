@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from evenload._memory_sizes import limit_from
@@ -110,17 +111,9 @@ class ProcessBackend(FrameBackend):
             self._make_server_ready(_import_path())
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        child = Child(
-            worker,
-            device.id,
-            environment,
-            self._selector,
-            self._messages,
-            self._ended.append,
-            self._memory,
-            self._start_process,
-            self._read,
-        )
+        begin = partial(self._start_process, device.id, environment)
+        ours = (self._selector, self._messages, self._ended.append, self._memory)
+        child = Child(worker, *ours, begin, self._read)
         self._children[worker] = child
         self._must_check = not child.can_tell_death
 
