@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 from bad_item import BAD, HEALTHY, N, once, run
@@ -21,6 +22,9 @@ from evenload.devices import current_device
 from evenload.errors import ConfigError, ResultNotSendable, TaskError, TaskTimeout, WorkerLost
 from evenload.events import EventLog, Note
 from evenload.executor import Executor
+
+# What misbehaves is of this module, which workers cannot import.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +299,11 @@ def test_a_device_that_fails_all_that_others_do_is_left() -> None:
 HUNGRY = "import time; kept = bytearray(400_000_000); time.sleep(1000)"
 
 
-@pytest.mark.parametrize("who", ["itself", "a process that it starts"])
+@pytest.mark.parametrize(
+    ("threaded", "who"),
+    [("process", "itself"), ("process", "a process that it starts"), ("ray", "a process that it starts")],
+    indirect=["threaded"],
+)
 def test_an_item_over_the_limit_of_memory_ends_alone_and_says_how_much_it_used(
     threaded: str, who: str
 ) -> None:

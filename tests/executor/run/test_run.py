@@ -257,6 +257,7 @@ def held_back(folder: Path, n_ahead: int, rest_s: float = 0.0) -> Callable[[int]
     return fn
 
 
+@pytest.mark.parametrize("backend", ["inline", "process"], indirect=True)
 def test_static_queues_are_rebalanced_between_devices(backend: str, tmp_path: Path) -> None:
     events: list[Any] = []
     fn = held_back(tmp_path, 0 if backend == "inline" else 21)  # its own half, and one of the other
