@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide.instruction import Accept, Fail, Leave, Renew, Rest, Send
-from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.scheduler import Accept, Fail, Rest, Scheduler, Send
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING
 
 DEVICES = ("a", "b", "c")
@@ -77,8 +76,6 @@ class World:
                 assert items is not None
                 settled = one.items if one.positions is None else [one.items[p] for p in one.positions]
                 why = "accepted"
-            elif isinstance(one, Renew | Leave):
-                continue  # no item's fate
             else:
                 assert isinstance(one, Fail)
                 settled, why = one.items, one.why

@@ -285,7 +285,7 @@ class RunEngine:
                 run.answered(chunk, worker.slot, message, now)
                 if run.has_duplicates:
                     self._sender.drop_superseded(run)
-                for device, why in run.verdicts.take_left().items():
+                for device, why in run.trust.take_left().items():
                     self._membership.slots[device].refusals[run.task.id] = why
             except self._faults as error:
                 self.fail(run, error)

@@ -37,10 +37,11 @@ class Call(NamedTuple):
         """In the worker: make the call."""
         if self.caller is not None:
             self.caller.enter()
-        fn, (args, kwargs) = self.function, self.arguments
+        fn: Any = self.function
         if type(fn) is tuple:
             body, buffers = fn
             fn = pickle.loads(body, buffers=buffers) if buffers else _function(body)
+        args, kwargs = self.arguments
         return fn(*args, **kwargs)
 
 
