@@ -65,7 +65,7 @@ class BufferedSource(Source):
     Their size hints are in ``_costs``; None: there are none.
     """
 
-    _buffer: list | tuple | range
+    _buffer: Any  # a list, tuple or range
     _costs: list[float] | None = None
     _first = 0
 
