@@ -137,10 +137,8 @@ class Clock:
         least_s, most_s = sent_s - reply.came_s, heard_s - reply.left_s
         if least_s <= self._most_s and most_s >= self._least_s:
             least_s, most_s = max(least_s, self._least_s), min(most_s, self._most_s)
-        self._least_s, self._most_s = (
-            least_s,
-            most_s,
-        )  # where they contradict, the clocks have drifted: take the last exchange
+        # Where they contradict, the clocks have drifted: the last exchange is taken.
+        self._least_s, self._most_s = least_s, most_s
 
     @property
     def behind_s(self) -> float:
