@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from evenload.devices import Device, DevicePool
+from evenload.executor.backends import Backend
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spoilt, TaskRefused, Up
@@ -67,7 +68,7 @@ class VirtualWorker:
     waits_for: int = 0
 
 
-class VirtualBackend:
+class VirtualBackend(Backend):
     """The backend. An item is a number; its result is twice that.
 
     n_faults   so many happen at most, at random
@@ -79,7 +80,7 @@ class VirtualBackend:
     most_run   of each hundred of items, the most that one worker has begun
     """
 
-    is_threaded, host = True, ""
+    is_threaded = True
 
     def __init__(
         self,
@@ -138,9 +139,6 @@ class VirtualBackend:
             return NOT_BEGUN, 0.0
         return one.position, self.clock.now - one.since_s
 
-    def activity(self, worker: int) -> float | None:
-        return None
-
     def stop(self, worker: int) -> None:
         self._tell(worker, Order(None))
 
@@ -148,12 +146,6 @@ class VirtualBackend:
         if worker in self._workers:
             self._workers[worker].is_killed = True
             self._wait(self._workers[worker], 0.01)
-
-    def expect(self) -> None:
-        pass
-
-    def show_stack(self, worker: int) -> None:
-        pass
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Let time pass until there is news; AssertionError if there would be none for ever."""
@@ -171,9 +163,6 @@ class VirtualBackend:
             self.clock.now = max(until_s, self.clock.now + 1e-6)
             assert self.clock.now - self._silent_since_s < NEVER_S, "nothing happens any more"
         return news
-
-    def wake(self) -> None:
-        pass
 
     def close(self, grace_s: float) -> list[Message]:
         self._workers.clear()

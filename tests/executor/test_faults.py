@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
+from bad_item import BAD, HEALTHY, N, once, run
 
 from evenload.devices import current_device
 from evenload.errors import ConfigError, ResultNotSendable, TaskError, TaskTimeout, WorkerLost
 from evenload.events import EventLog, Note
 from evenload.executor import Executor
 
-N, BAD = 12, 4
-
-
-HEALTHY = [x for x in range(N) if x != BAD]
+# What misbehaves is of this module, which workers cannot import.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
@@ -33,38 +33,9 @@ def executor(threaded: str) -> Iterator[Executor]:
         yield executor
 
 
-def run(executor: Executor, misbehave: Callable[[int], Any], **options: Any) -> Any:
-    """Map twelve items, one of which misbehaves; check the others and return what became of it."""
-
-    def task(x: int) -> Any:
-        if x == BAD:
-            return misbehave(x)
-        time.sleep(0.005)
-        return x
-
-    got = list(executor.map(task, range(N), on_error="return", **options))
-    assert [got[x] for x in HEALTHY] == HEALTHY
-    assert list(executor.map(abs, range(5))) == list(range(5)), "usable afterwards"
-    return got[BAD]
-
-
 class CannotBeRebuilt(Exception):
     def __init__(self, a: str, b: str):
         super().__init__(a)
-
-
-def once(folder: Path, then: Callable[[], Any]) -> Callable[[int], int]:
-    """Misbehave the first time only."""
-
-    def misbehave(x: int, marker: str = str(folder / "marker")) -> int:
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return x
-        then()
-        return -1
-
-    return misbehave
 
 
 # --- twelve faults --------------------------------------------------------------------------------
@@ -155,33 +126,6 @@ def test_what_a_stopped_worker_holds_is_done_by_the_other(tmp_path: Path, n_item
         assert list(own.map(abs, [-1, -2, -3, -4])) == [1, 2, 3, 4], "usable afterwards"
 
 
-def test_an_exception_that_cannot_be_pickled(executor: Executor) -> None:
-    def misbehave(x: int) -> None:
-        error = ValueError("holds a generator")
-        error.generator = (i for i in "ab")  # type: ignore[attr-defined]
-        raise error
-
-    got = run(executor, misbehave)
-    assert type(got) is TaskError
-    assert "holds a generator" in got.message
-
-
-def test_an_exception_that_cannot_be_unpickled(executor: Executor) -> None:
-    def misbehave(x: int) -> None:
-        raise CannotBeRebuilt("first", "second")
-
-    got = run(executor, misbehave)
-    assert type(got) is TaskError
-    assert "CannotBeRebuilt: first" in got.message
-
-
-@pytest.mark.parametrize("policy", ["measured", "pull:6"])
-def test_a_result_that_cannot_be_pickled(executor: Executor, policy: str) -> None:
-    got = run(executor, lambda x: (i for i in "ab"), policy=policy)
-    assert isinstance(got, ResultNotSendable)
-    assert "generator" in got.message
-
-
 class Rebuilds:
     """Unpickling it runs ``code``."""
 
@@ -192,32 +136,52 @@ class Rebuilds:
         return exec, (self.code,)
 
 
-@pytest.mark.parametrize("policy", ["measured", "pull:6"])
-def test_a_result_that_cannot_be_unpickled(executor: Executor, policy: str) -> None:
-    got = run(executor, lambda x: Rebuilds("raise LookupError('not here')"), policy=policy)
-    assert isinstance(got, ResultNotSendable)
-    assert "LookupError" in got.message
+def raise_with_a_generator(x: int) -> None:
+    error = ValueError("holds a generator")
+    error.generator = (i for i in "ab")  # type: ignore[attr-defined]
+    raise error
 
 
-@pytest.mark.parametrize("policy", ["measured", "pull:6"])
-@pytest.mark.parametrize("batch", [None, 4])
+def raise_what_cannot_be_rebuilt(x: int) -> None:
+    raise CannotBeRebuilt("first", "second")
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "kind", "said"),
+    [
+        (raise_with_a_generator, TaskError, "holds a generator"),
+        (raise_what_cannot_be_rebuilt, TaskError, "CannotBeRebuilt: first"),
+        (lambda x: (i for i in "ab"), ResultNotSendable, "generator"),
+        (lambda x: Rebuilds("raise LookupError('not here')"), ResultNotSendable, "LookupError"),
+    ],
+    ids=["an error pickled", "an error unpickled", "a result pickled", "a result unpickled"],
+)
+def test_what_cannot_travel_back_is_its_items_error(
+    executor: Executor, misbehave: Any, kind: type, said: str
+) -> None:
+    for policy in ("measured", "pull:6"):
+        got = run(executor, misbehave, policy=policy)
+        assert type(got) is kind
+        assert said in got.message
+
+
 @pytest.mark.parametrize(
     "item", [Rebuilds("raise LookupError('not here')"), (i for i in "ab")], ids=["unpickled", "pickled"]
 )
-def test_an_item_that_cannot_be_sent(executor: Executor, policy: str, batch: int | None, item: Any) -> None:
-    items: list[Any] = list(range(N))
-    items[BAD] = item
-    fn = (lambda xs: xs) if batch else (lambda x: x)
-    got = list(executor.map(fn, items, policy=policy, batch=batch, on_error="return"))
-    assert [got[x] for x in HEALTHY] == HEALTHY
-    assert isinstance(got[BAD], TaskError)
-    assert f"item {BAD} cannot be sent" in got[BAD].message
+def test_an_item_that_cannot_be_sent(executor: Executor, item: Any) -> None:
+    items: list[Any] = [*range(BAD), item, *range(BAD + 1, N)]
+    for policy in ("measured", "pull:6"):
+        for batch in (None, 4):
+            options: Any = {"policy": policy, "batch": batch, "on_error": "return"}
+            got = list(executor.map(lambda x: x, items, **options))
+            assert [got[x] for x in HEALTHY] == HEALTHY
+            assert isinstance(got[BAD], TaskError)
+            assert f"item {BAD} cannot be sent" in got[BAD].message
 
 
 @pytest.mark.parametrize("batch", [None, 4])
 def test_an_item_that_crashes_the_worker_as_it_is_read(executor: Executor, batch: int | None) -> None:
-    items: list[Any] = list(range(N))
-    items[BAD] = Rebuilds("import os; os._exit(9)")
+    items: list[Any] = [*range(BAD), Rebuilds("import os; os._exit(9)"), *range(BAD + 1, N)]
     got = list(executor.map(lambda x: x, items, policy="pull:6", batch=batch, on_error="return"))
     assert [got[x] for x in HEALTHY] == HEALTHY
     assert isinstance(got[BAD], WorkerLost)
@@ -245,16 +209,17 @@ def test_a_result_of_three_gigabytes(executor: Executor) -> None:
     assert got[-1] == 1
 
 
-@pytest.mark.parametrize("moved_s", [-1e9, 1e9, float("nan"), float("-inf")])
-def test_an_item_that_moves_its_process_s_clock_moves_no_figure(executor: Executor, moved_s: float) -> None:
+def test_items_that_move_their_process_s_clock_move_no_figure(executor: Executor) -> None:
+    moved_s = {4: -1e9, 10: 1e9, 16: float("nan"), 22: float("-inf")}
+
     def task(x: int) -> int:
-        if x == BAD:
+        if x in moved_s:
             now = time.monotonic()
-            time.monotonic = lambda: now + moved_s  # as a test that freezes the time, and forgets to end it
+            time.monotonic = lambda: now + moved_s[x]  # as a test that freezes the time
         return x
 
-    run = executor.map(task, range(N), fresh=6)
-    assert list(run) == list(range(N))
+    run = executor.map(task, range(24), fresh=3)
+    assert list(run) == list(range(24))
     assert all(0 <= share.busy_s <= run.summary.wall_s for share in run.summary.devices.values())
     assert list(executor.map(abs, range(N))) == list(range(N))
 
@@ -334,7 +299,11 @@ def test_a_device_that_fails_all_that_others_do_is_left() -> None:
 HUNGRY = "import time; kept = bytearray(400_000_000); time.sleep(1000)"
 
 
-@pytest.mark.parametrize("who", ["itself", "a process that it starts"])
+@pytest.mark.parametrize(
+    ("threaded", "who"),
+    [("process", "itself"), ("process", "a process that it starts"), ("ray", "a process that it starts")],
+    indirect=["threaded"],
+)
 def test_an_item_over_the_limit_of_memory_ends_alone_and_says_how_much_it_used(
     threaded: str, who: str
 ) -> None:

@@ -54,9 +54,8 @@ class RunsPage:
                 self._file(RunFinished(self.log.now(), finished.status))
 
     def _enter(self, stack: ExitStack, log: EventLog, name: str, devices: DevicePool) -> None:
-        folder = tempfile.mkdtemp(
-            prefix="evenload-"
-        )  # a TemporaryDirectory may go first at the program's end
+        # Not a TemporaryDirectory, which may go first at the program's end.
+        folder = tempfile.mkdtemp(prefix="evenload-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder) / "events.jsonl"
         stack.callback(LivePage(path).close)

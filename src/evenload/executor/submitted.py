@@ -66,7 +66,7 @@ class _Waiters(list[Any]):
 def _make_call(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any], *, sends: bool) -> Call:
     """Make the call of ``fn``. ``sends``: to another process. Raises ConfigError if it cannot be sent."""
     if not sends:
-        return Call(name_of(fn), (fn,), (args, kwargs))
+        return Call(name_of(fn), fn, (args, kwargs))
     body, buffers = pickle_callable(fn)
     return Call(
         name_of(fn),

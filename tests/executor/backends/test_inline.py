@@ -46,7 +46,7 @@ def _grow(item: list) -> list:
 @pytest.mark.parametrize("kind", ["call", "c_return"])
 def test_ctrl_c_at_any_moment_leaves_no_device_behind(kind: str) -> None:
     """Python looks for signals where a function begins, and after a call of one in C."""
-    list(evenload.map(_named, range(3), devices="cpu*2", backend="inline", echo=False))
+    list(evenload.map(_named, range(1), devices="cpu*2", backend="inline", echo=False))
     at = 1
     while _is_interrupted(kind, at):
         assert evenload.current_device() is None, f"moment {at}"
@@ -69,7 +69,7 @@ def _is_interrupted(kind: str, at: int) -> bool:
     gc.disable()  # what it ends may be anybody's, and swallows what is raised there
     sys.setprofile(interrupts)
     try:
-        list(evenload.map(_named, range(3), devices="cpu*2", backend="inline", echo=False))
+        list(evenload.map(_named, range(1), devices="cpu*2", backend="inline", echo=False))
     except KeyboardInterrupt:
         return True
     finally:

@@ -5,51 +5,60 @@ what is built is dead, until it is built anew or for ever.
 """
 
 import random
+from collections.abc import Sequence
 
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.executor.decide.device_trust import MOST_UNPROVED, DeviceTrust, DeviceVerdicts
-from evenload.executor.decide.instruction import Accept, Leave, Renew
+from evenload.executor.decide.device_trust import MOST_UNPROVED, DeviceTrust
 
 HERE = ("a", "b")
 
 
+def judged(
+    trust: DeviceTrust, device: str, items: list[int], bad: list[int], here: Sequence[str]
+) -> list[str]:
+    """What is to be done about devices after this answer."""
+    trust.judge(device, items, bad, here)
+    renewed = [f"renew {one}" for one in here if trust.takes_renewal(one)]
+    return renewed + [f"leave {one}: {why}" for one, why in trust.take_left().items()]
+
+
 def test_an_item_that_fails_twice_on_the_same_object_has_it_built_anew_once() -> None:
     trust = DeviceTrust()
-    assert trust.judge("a", [1], [0], ["a"]) == []
-    assert trust.judge("a", [1], [0], ["a"]) == [Renew("a")]
-    assert trust.judge("a", [1], [0], ["a"]) == []
-    assert trust.judge("a", [1], [0], ["a"]) == [], "twice on the new one, too: it is the item"
+    assert judged(trust, "a", [1], [0], ["a"]) == []
+    assert judged(trust, "a", [1], [0], ["a"]) == ["renew a"]
+    assert judged(trust, "a", [1], [0], ["a"]) == []
+    assert judged(trust, "a", [1], [0], ["a"]) == [], "twice on the new one, too: it is the item"
 
 
 def test_what_succeeds_between_shows_that_the_object_is_alive() -> None:
     trust = DeviceTrust()
     for _ in range(5):
-        assert trust.judge("a", [1], [0], ["a"]) == []
-        assert trust.judge("a", [2], [], ["a"]) == []
-    assert trust.judge("a", [1, 3], [0], ["a"]) == []
+        assert judged(trust, "a", [1], [0], ["a"]) == []
+        assert judged(trust, "a", [2], [], ["a"]) == []
+    assert judged(trust, "a", [1, 3], [0], ["a"]) == []
 
 
 def test_a_device_that_fails_what_others_do_is_renewed_and_then_left() -> None:
     trust = DeviceTrust()
     verdicts = []
     for item in range(10):
-        verdicts += trust.judge("a", [item], [0], HERE)
+        verdicts += judged(trust, "a", [item], [0], HERE)
         assert trust.failed_on(item) == {"a"}
-        verdicts += trust.judge("b", [item], [], HERE)
-    assert verdicts[:2] == [Renew("a"), Leave("a", "it fails what other devices do, with a new worker, too")]
-    assert {type(one) for one in verdicts[2:]} <= {Leave}
+        verdicts += judged(trust, "b", [item], [], HERE)
+    assert verdicts[:2] == ["renew a", "leave a: it fails what other devices do, with a new worker, too"]
+    assert all(one.startswith("leave a") for one in verdicts[2:])
 
 
 def test_one_that_works_again_when_it_is_new_stays() -> None:
     trust = DeviceTrust()
     for item in (1, 2):
         trust.judge("a", [item], [0], HERE)
-    assert trust.judge("b", [1, 2], [], HERE) == [Renew("a")]
-    assert trust.judge("a", [3, 4], [1], HERE) == []
-    assert trust.judge("b", [4], [], HERE) == [], "one is not enough"
+    assert judged(trust, "b", [1, 2], [], HERE) == ["renew a"]
+    assert judged(trust, "a", [3, 4], [1], HERE) == []
+    assert judged(trust, "b", [4], [], HERE) == [], "one is not enough"
 
 
 @settings(max_examples=examples(200))
@@ -68,37 +77,30 @@ def test_items_that_fail_everywhere_cost_no_device_and_few_renewals(
         for item in items:
             todo.remove(item)
         bad = [at for at, item in enumerate(items) if is_bad[item]]
-        verdicts += trust.judge(world.choice(devices), items, bad, devices)
-    assert all(isinstance(one, Renew) for one in verdicts)
-    assert all(verdicts.count(Renew(device)) <= MOST_UNPROVED for device in devices)
+        verdicts += judged(trust, world.choice(devices), items, bad, devices)
+    assert set(verdicts) <= {f"renew {device}" for device in devices}
+    assert all(verdicts.count(f"renew {device}") <= MOST_UNPROVED for device in devices)
 
 
 @settings(max_examples=examples(200))
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_dead_object_is_found_before_it_has_failed_many_items(seed: int, heals: bool) -> None:
     """Device a is dead from the start. An item that failed is tried next where it has not."""
-    world, trust, verdicts = random.Random(seed), DeviceTrust(), DeviceVerdicts()
+    world, trust = random.Random(seed), DeviceTrust()
     is_dead, here, n_failed = True, set(HERE), 0
     waiting = list(range(60))
     while waiting:
         item = waiting.pop(0)
         free = sorted(here - trust.failed_on(item)) or sorted(here)
         device = world.choice(free)
-        if verdicts.takes_renewal("a") and heals:
+        if trust.takes_renewal("a") and heals:
             is_dead = False
         bad = [0] if device == "a" and is_dead else []
         n_failed += len(bad)
-        assert verdicts.take(trust.judge(device, [item], bad, here)) == []
-        here -= verdicts.take_left().keys()
+        trust.judge(device, [item], bad, here)
+        here -= trust.take_left().keys()
         if bad:
             waiting.insert(world.randint(0, min(2, len(waiting))), item)
     assert n_failed <= 12
     assert "b" in here
     assert heals == ("a" in here) or n_failed < 4, "few came to it at all"
-
-
-def test_verdicts_are_told_from_other_instructions_and_taken_once() -> None:
-    verdicts, accept = DeviceVerdicts(), Accept(range(2), None)
-    assert verdicts.take([Renew("a"), accept, Leave("b", "why")]) == [accept]
-    assert [verdicts.takes_renewal("a"), verdicts.takes_renewal("a")] == [True, False]
-    assert [verdicts.take_left(), verdicts.take_left()] == [{"b": "why"}, {}]

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide.instruction import Accept, Fail, Send
-from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.scheduler import Accept, Fail, Scheduler, Send
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, QUEUED, UNPACKING
 
 DEVICES = ("a", "b", "c")

@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.executor.decide.instruction import Accept, Fail, Leave, Renew, Rest, Send
-from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.scheduler import Accept, Fail, Rest, Scheduler, Send
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING
 
 DEVICES = ("a", "b", "c")
@@ -77,8 +76,6 @@ class World:
                 assert items is not None
                 settled = one.items if one.positions is None else [one.items[p] for p in one.positions]
                 why = "accepted"
-            elif isinstance(one, Renew | Leave):
-                continue  # no item's fate
             else:
                 assert isinstance(one, Fail)
                 settled, why = one.items, one.why
@@ -230,31 +227,6 @@ def test_a_worker_killed_once_costs_nothing_but_a_retry_elsewhere() -> None:
     assert 0 not in world.held["a"].items, "goes elsewhere while there is another"
     world.run()
     assert set(world.fates.values()) == {"accepted"}
-
-
-def test_the_culprit_of_a_chunk_is_the_one_that_ran() -> None:
-    world = make("pull:6", 6)
-    world.bad = {3: "kill"}
-    world.run()
-    assert world.n_deaths == 2
-    assert [item for item, fate in world.fates.items() if fate != "accepted"] == [3]
-
-
-def test_the_culprit_of_a_batch_is_found_by_running_its_items_singly() -> None:
-    world = make("pull:3", 12, batch=4)
-    world.bad = {6: "kill"}
-    world.run()
-    assert world.fates[6] == "died"
-    assert sum(fate == "accepted" for fate in world.fates.values()) == 11
-    assert world.n_deaths <= 3
-
-
-def test_an_item_over_time_fails_at_once_and_its_neighbours_run_again() -> None:
-    world = make("pull:5", 5)
-    world.bad = {2: "hang"}
-    world.run()
-    assert world.fates == {0: "accepted", 1: "accepted", 2: "overtime", 3: "accepted", 4: "accepted"}
-    assert world.n_deaths == 1
 
 
 def test_an_item_too_large_for_one_device_is_tried_on_another_once() -> None:
@@ -453,11 +425,3 @@ def test_a_stuck_item_is_copied_when_nothing_else_is_left(end: str) -> None:
     world.finish("b")
     assert world.fates[stuck] == ("overtime" if end == "overtime" else "accepted")
     assert world.scheduler.is_finished
-
-
-def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:
-    world = make("pull", 2)
-    world.ask("a")
-    world.scheduler.withdrawn(world.held.pop("a").chunk, 0.0)
-    world.run()
-    assert world.fates == {1: "accepted"}

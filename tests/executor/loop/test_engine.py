@@ -195,14 +195,14 @@ def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
         assert list(results) == list(range(1, 50))
         assert isinstance(results._run._dealer.policy, Guided)
         (calls,) = executor._engine.runs
-        assert isinstance(calls.policy, Pull)
+        assert isinstance(calls._dealer.policy, Pull)
 
 
 def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
     with Executor("cpu*1", echo=False) as executor:
         waiting = executor.submit(time.sleep, 1000)
         engine, old = executor._engine, executor._calls()._taking
-        engine.call(lambda: engine.fail(engine.runs[0], ZeroDivisionError("a mistake")))
+        engine.call(lambda: engine.end(engine.runs[0], ZeroDivisionError("a mistake")))
         with pytest.raises(ZeroDivisionError):
             waiting.result(100)
         assert executor.submit(abs, -1).result(100) == 1

@@ -32,6 +32,10 @@ def executor(request: pytest.FixtureRequest) -> Iterator[tuple[Executor, list[An
         yield executor, events
 
 
+inline = pytest.mark.parametrize("executor", ["inline"], indirect=True)
+"""For what concerns no worker."""
+
+
 def slow(x: int) -> str:
     time.sleep(0.01)
     return os.environ["EVENLOAD_DEVICE"]
@@ -144,6 +148,7 @@ def test_a_device_removed_at_once_loses_nothing(
     assert own.submit(abs, -3).result(100) == 3
 
 
+@inline
 def test_what_cannot_be_is_refused(executor: tuple[Executor, list]) -> None:
     own, _ = executor
     with pytest.raises(UnknownName, match="did you mean"):
@@ -171,6 +176,7 @@ def test_inline_too() -> None:
 # --- through the run folder -------------------------------------------------------------------------
 
 
+@inline
 def test_a_job_is_told_through_its_folder(
     executor: tuple[Executor, list], tmp_path: Path, until: Callable[..., None]
 ) -> None:
@@ -218,6 +224,7 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(
         assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
 
 
+@inline
 def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, list]) -> None:
     with Control(tmp_path, executor[0]) as listener:
         listener._is_over.set()
@@ -226,6 +233,7 @@ def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, li
             ask(tmp_path, "list", wait_s=0.2)
 
 
+@inline
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_job_that_ends_before_it_looks_is_found_out(
     tmp_path: Path, executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, answers: bool
@@ -257,6 +265,7 @@ def test_a_job_that_ends_before_it_looks_is_found_out(
             ask(tmp_path, "list", wait_s=1e9, sleep=sleep)
 
 
+@inline
 @pytest.mark.parametrize("deed", ["glob", "unlink"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 def test_a_folder_that_fails_meanwhile_hides_no_end(
@@ -274,6 +283,7 @@ def test_a_folder_that_fails_meanwhile_hides_no_end(
         works()
 
 
+@inline
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that is another user's")
 def test_requests_and_folders_of_other_users_are_refused(
     executor: tuple[Executor, list], tmp_path: Path, until: Callable[..., None]

@@ -133,6 +133,7 @@ def test_cancelling_the_coroutine_ends_the_run(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("threaded", ["process"], indirect=True)
 def test_a_loop_that_is_left_ends_the_run(threaded: str, until: Any, left_behind: Any) -> None:
     async def main() -> None:
         async with evenload.map(
@@ -149,6 +150,7 @@ def test_a_loop_that_is_left_ends_the_run(threaded: str, until: Any, left_behind
     until(lambda: not left_behind(), "no process is left")
 
 
+@pytest.mark.parametrize("threaded", ["process"], indirect=True)
 def test_a_map_that_is_closed_ends_the_coroutine_that_fetches(threaded: str) -> None:
     async def main() -> None:
         executor = Executor("cpu*1", backend=threaded, echo=False)

@@ -37,6 +37,11 @@ def wrapped(dice: random.Random, value: Any, depth: int = 0) -> Any:
     return {"list": [1, inner], "tuple": (inner, 2), "dict": {"a": 3, "b": inner}}[kind]
 
 
+# Futures are waited for by the engine, whatever is behind it: of Ray, one graph of calls is enough.
+here = pytest.mark.parametrize("backend", ["inline", "process"], indirect=True)
+processes = pytest.mark.parametrize("threaded", ["process"], indirect=True)
+
+
 class Graph:
     """A random graph of calls: each call's earlier calls, where they stand, and whether it fails."""
 
@@ -100,6 +105,7 @@ def test_random_graphs_give_what_they_give_one_by_one(executor: Executor) -> Non
             assert str(first.__cause__) in outcome
 
 
+@processes
 def test_calls_that_are_cancelled_take_those_with_them_that_need_them(
     threaded: str, two_workers: Any
 ) -> None:
@@ -121,6 +127,7 @@ def test_calls_that_are_cancelled_take_those_with_them_that_need_them(
                     assert (future.exception(0) is not None) == graph.fails[at]
 
 
+@here
 def test_one_worker_is_enough_for_a_long_chain(executor: Executor) -> None:
     future = executor.submit(int, 0)
     for _ in range(100):
@@ -128,12 +135,14 @@ def test_one_worker_is_enough_for_a_long_chain(executor: Executor) -> None:
     assert future.result(100) == 100
 
 
+@here
 def test_closing_makes_the_calls_that_wait(backend: str) -> None:
     with Executor("cpu*2", backend=backend, echo=False) as executor:
         ends = [executor.submit(sum, [executor.submit(pow, n, 2), 1]) for n in range(10)]
     assert [end.result(0) for end in ends] == [n * n + 1 for n in range(10)]
 
 
+@processes
 def test_a_future_of_somebody_else_is_waited_for(threaded: str, two_workers: Any) -> None:
     with two_workers(threaded) as executor:
         other: Future = Future()
@@ -152,6 +161,7 @@ def test_a_future_of_somebody_else_is_waited_for(threaded: str, two_workers: Any
         assert concurrent.futures.wait([dropped], 100).done
 
 
+@processes
 def test_dropping_what_was_submitted_drops_what_waits(threaded: str) -> None:
     executor = Executor("cpu", backend=threaded, echo=False)
     executor.start()

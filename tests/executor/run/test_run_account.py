@@ -1,7 +1,7 @@
 """What the workers did for a run is counted for its summary."""
 
-from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.record import Record
+from evenload.executor.decide.scheduler import Send
 from evenload.executor.decide.summary import Summary
 from evenload.executor.run.run_account import RunAccount, SentChunk
 from evenload.executor.task.answer import Answer

@@ -95,7 +95,11 @@ def executor(threaded: str) -> Iterator[Executor]:
         yield executor
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "pull"}, {"batch": 3}])
+@pytest.mark.parametrize(
+    ("threaded", "options"),
+    [("process", {}), ("process", {"policy": "pull"}), ("process", {"batch": 3}), ("ray", {})],
+    indirect=["threaded"],
+)
 def test_every_item_finds_what_the_first_one_found(options: dict[str, Any], executor: Executor) -> None:
     dice, is_batch = random.Random(str(options)), "batch" in options
     leaks = [leak for leak in LEAKS if leak != "an error" or not is_batch]

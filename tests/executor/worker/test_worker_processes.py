@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_item import BAD, once, run
 
 import evenload
 from evenload.errors import NoUsableDevice, TaskTimeout
@@ -19,45 +20,11 @@ from evenload.events import EventLog, Note, Span, WorkerExited, WorkerStarted
 from evenload.executor import Executor
 from evenload.executor.loop import watchdog
 
-N, BAD = 12, 4
-
-
-HEALTHY = [x for x in range(N) if x != BAD]
-
 
 @pytest.fixture(scope="module")
 def executor(threaded: str) -> Iterator[Executor]:
     with Executor("cpu*2", backend=threaded, echo=False) as executor:
         yield executor
-
-
-def run(executor: Executor, misbehave: Callable[[int], Any], **options: Any) -> Any:
-    """Map twelve items, one of which misbehaves; check the others and return what became of it."""
-
-    def task(x: int) -> Any:
-        if x == BAD:
-            return misbehave(x)
-        time.sleep(0.005)
-        return x
-
-    got = list(executor.map(task, range(N), on_error="return", **options))
-    assert [got[x] for x in HEALTHY] == HEALTHY
-    assert list(executor.map(abs, range(5))) == list(range(5)), "usable afterwards"
-    return got[BAD]
-
-
-def once(folder: Path, then: Callable[[], Any]) -> Callable[[int], int]:
-    """Misbehave the first time only."""
-
-    def misbehave(x: int, marker: str = str(folder / "marker")) -> int:
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return x
-        then()
-        return -1
-
-    return misbehave
 
 
 # --- workers --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
+from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.worker.program_settings import ProgramSettings
 
 __all__ = [
@@ -47,11 +48,11 @@ class WorkerOptions:
     program: ProgramSettings | None = None
 
 
-class Backend(Protocol):
+class Backend:
     """A way to run workers. Everything but ``wake`` is called from one thread.
 
     The executor names workers by numbers and never uses one again. The effect of a call is reported by the
-    messages of ``poll``.
+    messages of ``poll``. Methods that need not do anything do nothing here.
     """
 
     is_threaded: bool
@@ -60,73 +61,69 @@ class Backend(Protocol):
     @property
     def host(self) -> str:
         """The address at which workers on other machines reach this program."""
-        ...
+        return "127.0.0.1"
 
     def devices(self, spec: Spec) -> DevicePool:
         """Select ``spec`` among the devices that it reaches. Raises as ``DevicePool.select``."""
-        ...
+        return DevicePool.find(spec)
 
     def expect(self) -> None:
-        """Begin what takes long before the first worker can start; nothing, where that is soon done."""
-        ...
+        """Begin what takes long before the first worker can start."""
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         """Begin to start a worker; Up or Gone follows. Raises OSError if not even that is possible."""
-        ...
+        raise NotImplementedError
 
     def load(self, worker: int, task: PreparedTask) -> None:
         """Build ``task`` in the worker; Loaded or Refused follows."""
-        ...
+        raise NotImplementedError
 
     def unload(self, worker: int, task: int) -> None:
         """Free what the worker has built of ``task``."""
-        ...
+        raise NotImplementedError
 
     def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
         """Send ``items`` to be run after what was sent before; Answered, Spoilt or Gone follows.
 
         Returns the bytes sent, None in this process. Raises what pickling raises; nothing was sent then.
         """
-        ...
+        raise NotImplementedError
 
     def drop(self, worker: int, chunk: int) -> None:
         """Skip the items of ``chunk``, and of those before it, that are not begun yet."""
-        ...
 
     def position(self, worker: int) -> tuple[int, float]:
         """Return the position in the first chunk it holds, and the seconds there; see ``progress_cell``."""
-        ...
+        return NOT_BEGUN, 0.0
 
     def activity(self, worker: int) -> float | None:
         """What the worker has done so far, as ``StartWatch`` counts it; None if nobody can see."""
-        ...
+        return None
 
     def stop(self, worker: int) -> None:
         """End the worker when it has done what was sent before and freed its tasks; Gone follows."""
-        ...
+        raise NotImplementedError
 
     def kill(self, worker: int) -> None:
         """Kill the worker and all processes it has started; Gone follows."""
-        ...
+        raise NotImplementedError
 
     def show_stack(self, worker: int) -> None:
-        """Have the worker print where its threads are, as lines of its output; nothing where it cannot."""
-        ...
+        """Have the worker print where its threads are, as lines of its output."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages, ``wake`` or the end of the time, and return the messages."""
-        ...
+        raise NotImplementedError
 
     def wake(self) -> None:
         """Make ``poll`` return soon; from any thread."""
-        ...
 
     def close(self, grace_s: float) -> list[Message]:
         """Stop the workers; those that are busy after ``grace_s`` are killed. Frees everything.
 
         Those that have nothing to do have longer, unless ``grace_s`` is 0. Returns the last messages.
         """
-        ...
+        raise NotImplementedError
 
 
 class FreeMemory(NamedTuple):

@@ -12,9 +12,8 @@ from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.environment import call_on
-from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
-from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends import Backend, WorkerOptions
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Spoilt, TaskRefused, Up
 from evenload.executor.task.task import PreparedTask, Runner
@@ -30,10 +29,9 @@ class _InlineWorker:
     runners: dict[int, Runner] = field(default_factory=dict)
 
 
-class InlineBackend:
-    """A backend whose workers run in the caller's thread, within ``poll``."""
+class InlineBackend(Backend):
+    """A backend whose workers run in the caller's thread, within ``poll``: what hangs, hangs there."""
 
-    host = "127.0.0.1"
     is_threaded = False
 
     def __init__(self, options: WorkerOptions | None = None) -> None:
@@ -44,12 +42,6 @@ class InlineBackend:
         self._workers: dict[int, _InlineWorker] = {}
         self._todo: deque[Callable[[], Message | None]] = deque()
         self._progress = ProgressCell()
-
-    def devices(self, spec: Spec) -> DevicePool:
-        return DevicePool.find(spec)
-
-    def expect(self) -> None:
-        pass
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         self._workers[worker] = _InlineWorker(device, pool)
@@ -64,23 +56,11 @@ class InlineBackend:
     def send(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
         self._ask(worker, lambda: self._run(worker, task, chunk, items, singly))
 
-    def drop(self, worker: int, chunk: int) -> None:
-        pass  # the caller is busy running the chunk
-
-    def position(self, worker: int) -> tuple[int, float]:
-        return NOT_BEGUN, 0.0
-
-    def activity(self, worker: int) -> float | None:
-        return None  # whoever asks does its work
-
     def stop(self, worker: int) -> None:
         self._ask(worker, lambda: self._stop(worker))
 
     def kill(self, worker: int) -> None:
         self._ask(worker, lambda: self._end(worker))
-
-    def show_stack(self, worker: int) -> None:
-        pass  # what hangs here hangs in the caller
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Do the next thing that was asked for. Waits a moment if there is none."""
@@ -92,9 +72,6 @@ class InlineBackend:
             if message is not None:
                 messages.append(message)
         return messages
-
-    def wake(self) -> None:
-        pass
 
     def close(self, grace_s: float) -> list[Message]:
         self._todo.clear()

@@ -12,13 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from evenload._memory_sizes import limit_from
 from evenload.devices import Device, DevicePool
-from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
-from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends import Backend, WorkerOptions
 from evenload.executor.task.failure import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
@@ -48,7 +48,7 @@ MEMORY_LOOK_S = 0.05  # how often the memory of workers is looked at that have a
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
-class FrameBackend:
+class FrameBackend(Backend):
     """A backend that speaks with its workers by frames, whichever way these go."""
 
     def forward(self, worker: int, frame: Frame) -> None:
@@ -78,7 +78,6 @@ class ProcessBackend(FrameBackend):
     ``read`` makes a message of a worker's number, its process id and a frame that it has sent.
     """
 
-    host = "127.0.0.1"
     is_threaded = True
 
     def __init__(
@@ -107,25 +106,14 @@ class ProcessBackend(FrameBackend):
         self._wake_in.setblocking(False)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
 
-    def devices(self, spec: Spec) -> DevicePool:
-        return DevicePool.find(spec)
-
     def expect(self) -> None:
         with contextlib.suppress(OSError):  # as whoever starts the first worker will say
             self._make_server_ready(_import_path())
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        child = Child(
-            worker,
-            device.id,
-            environment,
-            self._selector,
-            self._messages,
-            self._ended.append,
-            self._memory,
-            self._start_process,
-            self._read,
-        )
+        begin = partial(self._start_process, device.id, environment)
+        ours = (self._selector, self._messages, self._ended.append, self._memory)
+        child = Child(worker, *ours, begin, self._read)
         self._children[worker] = child
         self._must_check = not child.can_tell_death
 

@@ -9,8 +9,6 @@ others if it fails two more of these after that.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from evenload.executor.decide.instruction import Accept, Leave, Renew
-
 MOST_ELSEWHERE = 2  # items that fail on a device and succeed on another
 MOST_UNPROVED = 2  # renewals because of items that none of them has succeeded after: it may be the items
 
@@ -45,11 +43,16 @@ class _Record:
 
 
 class DeviceTrust:
-    """The failures of a run's items, by device. ``judge`` takes an answer and says what to do about it."""
+    """The failures of a run's items, by device, and what is to be done about devices and is not done yet.
+
+    ``judge`` takes an answer in.
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._failed_on: dict[int, set[str]] = {}
+        self._to_renew: set[str] = set()
+        self._left: dict[str, str] = {}
 
     @property
     def has_failures(self) -> bool:
@@ -60,20 +63,28 @@ class DeviceTrust:
         """The devices on which ``item`` has failed: it should be tried on others first."""
         return frozenset(self._failed_on.get(item, ()))
 
-    def judge(
-        self, device: str, items: Sequence[int], bad: Collection[int], here: Collection[str]
-    ) -> list[Renew | Leave]:
+    def takes_renewal(self, device: str) -> bool:
+        """Whether its worker is to be replaced before it gets more; asked once for each time."""
+        is_due = device in self._to_renew
+        self._to_renew.discard(device)
+        return is_due
+
+    def take_left(self) -> dict[str, str]:
+        """Devices that get nothing more, each with the reason in words that fit after a colon; each once."""
+        left, self._left = self._left, {}
+        return left
+
+    def judge(self, device: str, items: Sequence[int], bad: Collection[int], here: Collection[str]) -> None:
         """Take in that ``device`` has run ``items``, those at positions ``bad`` in vain.
 
         ``here``: the devices that take part.
         """
         if not bad and not self._failed_on:
-            return []
+            return
         good = [item for at, item in enumerate(items) if at not in bad]
         last_good = max((at for at in range(len(items)) if at not in bad), default=-1)
-        found: list[Renew | Leave] = []
         for item in good if self._failed_on else ():
-            found += self._succeeded(item, device, here)
+            self._succeeded(item, device, here)
         record = self._records.setdefault(device, _Record())
         if good:
             record.succeeded(good)
@@ -86,12 +97,10 @@ class DeviceTrust:
         if is_repeated and not record.is_renewed and record.n_unproved < MOST_UNPROVED:
             record.n_unproved += 1
             record.renew()
-            found.append(Renew(device))
-        return found
+            self._to_renew.add(device)
 
-    def _succeeded(self, item: int, device: str, here: Collection[str]) -> list[Renew | Leave]:
+    def _succeeded(self, item: int, device: str, here: Collection[str]) -> None:
         """An item was done on ``device``, maybe after others have failed it."""
-        found: list[Renew | Leave] = []
         for other in self._failed_on.pop(item, set()) - {device}:
             record = self._records[other]
             record.n_elsewhere += item in record.failed
@@ -99,33 +108,7 @@ class DeviceTrust:
                 continue
             if record.is_renewed:
                 record.n_elsewhere = 0
-                found.append(Leave(other, "it fails what other devices do, with a new worker, too"))
+                self._left[other] = "it fails what other devices do, with a new worker, too"
             else:
                 record.renew()
-                found.append(Renew(other))
-        return found
-
-
-class DeviceVerdicts:
-    """The decisions about a run's devices that are not carried out yet."""
-
-    def __init__(self) -> None:
-        self._to_renew: set[str] = set()
-        self._left: dict[str, str] = {}
-
-    def take(self, instructions: Sequence[Accept | Renew | Leave]) -> list[Accept]:
-        """Take those that are about devices; returns the others."""
-        self._to_renew.update(one.device for one in instructions if isinstance(one, Renew))
-        self._left |= {one.device: one.why for one in instructions if isinstance(one, Leave)}
-        return [one for one in instructions if not isinstance(one, Renew | Leave)]
-
-    def takes_renewal(self, device: str) -> bool:
-        """Whether its worker is to be replaced; asked once for each time."""
-        is_due = device in self._to_renew
-        self._to_renew.discard(device)
-        return is_due
-
-    def take_left(self) -> dict[str, str]:
-        """Devices that get nothing more, each with the reason; each once."""
-        left, self._left = self._left, {}
-        return left
+                self._to_renew.add(other)

@@ -9,7 +9,7 @@ suspect ◄──────┘ something went wrong: it is tried again, one by
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from evenload.executor.decide.instruction import Indices
+Indices = range | tuple[int, ...]
 
 STATES: Mapping[str, str] = MappingProxyType(
     {

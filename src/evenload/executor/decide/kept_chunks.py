@@ -21,9 +21,8 @@ class KeptChunks:
     def __init__(self, stage: str):
         self._stage = stage
         self._devices: dict[str, int] = {}
-        self._times = array(
-            "d"
-        )  # of each chunk: start, stop, seconds of work and told waiting, cost (nan without)
+        # Of each chunk: start, stop, seconds of work and told waiting, cost (nan without).
+        self._times = array("d")
         self._counts = array("q")  # of each chunk: 2 x device + whether it says something of speed, first, n
         self._scattered = array("q")  # items of chunks that have ``first`` -1
         self._is_full = False

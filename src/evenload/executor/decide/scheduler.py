@@ -16,9 +16,47 @@ from typing import NamedTuple
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.executor.decide.attempts import Losses, MemoryNeeds, RetryQueue
 from evenload.executor.decide.device_trust import DeviceTrust
-from evenload.executor.decide.instruction import Accept, Fail, Indices, Leave, Renew, Rest, Send
-from evenload.executor.decide.item_states import ItemStates
+from evenload.executor.decide.item_states import Indices, ItemStates
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
+
+
+class Send(NamedTuple):
+    """An instruction to run ``items`` on ``device``. ``singly``: one by one, as one of them may bring
+    workers down.
+    """
+
+    chunk: int
+    device: str
+    items: Indices
+    why: str
+    duplicate: bool
+    singly: bool
+
+
+class Rest(NamedTuple):
+    """Send nothing to ``device`` now: ask again when something has changed, or at ``until``."""
+
+    device: str
+    why: str
+    until: float | None
+
+
+class Accept(NamedTuple):
+    """An instruction to take the results at ``positions`` of the chunk (None: all); those of its other
+    items came before.
+    """
+
+    items: Indices
+    positions: tuple[int, ...] | None
+
+
+class Fail(NamedTuple):
+    """An instruction to give these items up. ``why``: died | overtime | spoilt | unknown (began, must not
+    be run twice).
+    """
+
+    items: tuple[int, ...]
+    why: str
 
 
 class HeldChunk(NamedTuple):
@@ -82,7 +120,7 @@ class Scheduler:
         self._hung: dict[int, HungChunk] = {}
         self._losses = Losses(max_worker_deaths)
         self._later = RetryQueue(most_retries)
-        self._trust = DeviceTrust()
+        self.trust = DeviceTrust()
         self._memory = MemoryNeeds(memory_bytes or {})
 
     @property
@@ -201,7 +239,7 @@ class Scheduler:
         no_memory: tuple[int, ...] = (),
         skipped: int | None = None,
         raised: tuple[int, ...] = (),
-    ) -> list[Accept | Renew | Leave]:
+    ) -> list[Accept]:
         """Settle a chunk that came back with results.
 
         no_memory  positions in the chunk that need more memory than the device has
@@ -209,33 +247,32 @@ class Scheduler:
         raised     positions where the task raised something else and may be tried again
         """
         if chunk in self._hung:
-            return [*self._settle_late(chunk, now, no_memory, skipped, raised)]
+            return self._settle_late(chunk, now, no_memory, skipped, raised)
         sent = self._sent.pop(chunk, None)
         if sent is None:
             return []
-        found: list[Accept | Renew | Leave] = []
-        if not no_memory and (raised or self._trust.has_failures):
+        if not no_memory and (raised or self.trust.has_failures):
             begun, here = sent.items[:skipped], self.dealer.devices_here()
-            found += self._trust.judge(sent.device, begun, raised, here)
+            self.trust.judge(sent.device, begun, raised, here)
         if skipped is not None:  # it was dropped as others were faster: what is still open runs again
             vain = {*no_memory, *raised} if self._repeatable else set()
-            found += self._accept(sent, [at for at in range(skipped) if at not in vain])
+            accepted = self._accept(sent, [at for at in range(skipped) if at not in vain])
             self.states.move(self.states.open(sent.items[at] for at in sorted(vain)), "went wrong")
             self._redo_rest(chunk, sent, now)
-            return found
+            return accepted
         if no_memory or raised:
             retry = [p for p in no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
             again = [p for p in raised if self._may_try_again(sent.items[p])]
             if retry or again:
-                return found + self._accept_part(chunk, now, sent, retry, again)
+                return self._accept_part(chunk, now, sent, retry, again)
         if sent.singly and any(item not in sent.items for unit in sent.units for item in self._open_in(unit)):
-            found += self._accept(sent, range(len(sent.items)))
+            accepted = self._accept(sent, range(len(sent.items)))
             self._redo_rest(chunk, sent, now)
-            return found
+            return accepted
         self.dealer.done(chunk, now, busy_s)
         if isinstance(sent.items, range) and self.states.moved_alike(sent.items, "answered"):
-            return [*found, Accept(sent.items, None)]
-        return found + self._accept(sent, range(len(sent.items)))
+            return [Accept(sent.items, None)]
+        return self._accept(sent, range(len(sent.items)))
 
     def _settle_late(
         self, chunk: int, now: float, no_memory: tuple[int, ...], skipped: int | None, raised: tuple[int, ...]
@@ -295,7 +332,7 @@ class Scheduler:
         self.dealer.failed(chunk, now, units, avoid=avoid, later=later)
         for item in unlucky:
             if item // self._batch in later:
-                self._later.put(item // self._batch, item, self._trust.failed_on(item), now)
+                self._later.put(item // self._batch, item, self.trust.failed_on(item), now)
                 later.discard(item // self._batch)
         return accepted
 

@@ -59,18 +59,39 @@ class Source:
         """Read no further."""
 
 
-class ListSource(Source):
+class BufferedSource(Source):
+    """A source whose items lie in ``_buffer``, the first of them with number ``_first``.
+
+    Their size hints are in ``_costs``; None: there are none.
+    """
+
+    _buffer: Any  # a list, tuple or range
+    _costs: list[float] | None = None
+    _first = 0
+
+    def take(self, items: Indices) -> list[Any]:
+        if isinstance(items, range):
+            return list(self._buffer[items.start - self._first : items.stop - self._first])
+        return [self._buffer[index - self._first] for index in items]
+
+    def costs(self, start: int, n: int) -> Sequence[float] | None:
+        return None if self._costs is None else self._costs[start - self._first : start - self._first + n]
+
+    def cost_of(self, items: Indices) -> float | None:
+        return None if self._costs is None else sum(self._costs[index - self._first] for index in items)
+
+
+class ListSource(BufferedSource):
     """A source over a list, tuple or range."""
 
     is_ended = True
 
     def __init__(self, items: list | tuple | range, cost: Cost = None):
-        self._items = items if isinstance(items, range) else tuple(items)
-        self._costs: list[float] | None = None
-        self.n_ready = self.total = len(self._items)
+        self._buffer = items if isinstance(items, range) else tuple(items)
+        self.n_ready = self.total = len(self._buffer)
         if cost is not None:
-            hints = map(cost, self._items) if callable(cost) else _iterate(cost)
-            few = itertools.islice(hints, len(self._items) + 1)  # they may have no end
+            hints = map(cost, self._buffer) if callable(cost) else _iterate(cost)
+            few = itertools.islice(hints, len(self._buffer) + 1)  # they may have no end
             self._costs = [_checked(hint, index) for index, hint in enumerate(few)]
         if self._costs is not None and len(self._costs) != self.total:
             n_hints = _n_hints(cost, len(self._costs))
@@ -79,19 +100,8 @@ class ListSource(Source):
                 hint="give one cost per item, or a function",
             )
 
-    def take(self, items: Indices) -> list[Any]:
-        if isinstance(items, range):
-            return list(self._items[items.start : items.stop])
-        return [self._items[index] for index in items]
 
-    def costs(self, start: int, n: int) -> Sequence[float] | None:
-        return None if self._costs is None else self._costs[start : start + n]
-
-    def cost_of(self, items: Indices) -> float | None:
-        return None if self._costs is None else sum(self._costs[index] for index in items)
-
-
-class IteratorSource(Source):
+class IteratorSource(BufferedSource):
     """A source over any iterable, read no further than wanted."""
 
     _catches: type[BaseException] = Exception  # others, such as Ctrl-C, are raised to the caller
@@ -103,9 +113,8 @@ class IteratorSource(Source):
             self._cost = cost
         else:
             self._cost = _from_list(_iterate(cost))
-        self._costs: list[float] = []
+        self._costs = None if cost is None else []
         self._buffer: list[Any] = []
-        self._first = 0  # number of the first item in the buffer
         self._n_released = 0
 
     def want(self, n: int) -> None:
@@ -129,22 +138,9 @@ class IteratorSource(Source):
 
     def _keep(self, item: Any, cost: float) -> None:
         self._buffer.append(item)
-        if self._cost is not None:
+        if self._costs is not None:
             self._costs.append(cost)
         self.n_ready += 1
-
-    def take(self, items: Indices) -> list[Any]:
-        if isinstance(items, range):
-            return self._buffer[items.start - self._first : items.stop - self._first]
-        return [self._buffer[index - self._first] for index in items]
-
-    def costs(self, start: int, n: int) -> Sequence[float] | None:
-        if self._cost is None:
-            return None
-        return self._costs[start - self._first : start - self._first + n]
-
-    def cost_of(self, items: Indices) -> float | None:
-        return None if self._cost is None else sum(self._costs[index - self._first] for index in items)
 
     def release(self, items: Indices) -> None:
         first = self._first
@@ -163,7 +159,8 @@ class IteratorSource(Source):
         while n < len(self._buffer) and self._buffer[n] is GONE:
             n += 1
         del self._buffer[:n]
-        del self._costs[:n]
+        if self._costs is not None:
+            del self._costs[:n]
         self._first += n
         self._n_released -= n
 

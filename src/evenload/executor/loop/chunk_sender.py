@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.record import Record
+from evenload.executor.decide.scheduler import Send
 from evenload.executor.loop.membership import DeviceSlot, Membership
 from evenload.executor.loop.watchdog import Watchdog
 from evenload.executor.run.run import Run, Sent
@@ -49,7 +49,7 @@ class ChunkSender:
         for run in runs:
             if run.is_over or slot.id not in run.devices:
                 continue
-            if run.verdicts.takes_renewal(slot.id) and run.has_work():
+            if run.trust.takes_renewal(slot.id) and run.has_work():
                 self._record.note("info", f"{slot.id}: a new worker, as what this one has built fails again")
                 self._supervisor.retire(worker, now)
                 return None

@@ -57,7 +57,7 @@ class RunEngine:
         self._membership = Membership(pool, self._supervisor, record)
         self._watchdog = Watchdog(self._supervisor, record)
         self._sender = ChunkSender(
-            self._membership, self._supervisor, self._watchdog, record, self.fail, self._faults
+            self._membership, self._supervisor, self._watchdog, record, self.end, self._faults
         )
         self._told_s = -math.inf
 
@@ -92,17 +92,12 @@ class RunEngine:
         self._membership.enter(run)
         self.runs.append(run)
         try:
-            run.begin(on_broken=partial(self.fail, run))
+            run.begin(on_broken=partial(self.end, run))
         except self._faults as error:
-            self.fail(run, error)
+            self.end(run, error)
 
-    def cancel(self, run: Run) -> None:
-        """Nobody wants any more of ``run``."""
-        run.end(None)
-        self._forget(run)
-
-    def fail(self, run: Run, error: BaseException) -> None:
-        """Something is wrong with ``run``, such as its policy: that ends it, and nothing else."""
+    def end(self, run: Run, error: BaseException | None = None) -> None:
+        """End ``run`` and nothing else: nobody wants more of it, or its policy, say, has this ``error``."""
         run.end(error)
         self._forget(run)
 
@@ -131,7 +126,7 @@ class RunEngine:
                 try:
                     one.set_policy(policy, now)
                 except self._faults as error:  # it does not fit this run
-                    self.fail(one, error)
+                    self.end(one, error)
 
     def set_balancing(self, run: Run | None, on: bool) -> None:
         """For ``run``, or for all."""
@@ -159,8 +154,7 @@ class RunEngine:
             return
         self.is_closed = True
         for run in tuple(self.runs):
-            run.end(ExecutorClosed("the executor was closed while this ran"))
-            self._forget(run)
+            self.end(run, ExecutorClosed("the executor was closed while this ran"))
         for worker in tuple(self._supervisor.workers.values()):
             if worker.chunks and all(chunk.run.is_done for chunk in worker.chunks):
                 self._supervisor.kill(worker)  # copies that came second: nobody waits for them
@@ -194,7 +188,7 @@ class RunEngine:
                     run.balance(now)
                     self._sender.ask_again_by(now + TICK_S)
             except self._faults as error:
-                self.fail(run, error)
+                self.end(run, error)
 
     def _deal(self, now: float) -> None:
         """Give every idle device a chunk, and those one in advance whose chunks are tiny."""
@@ -226,7 +220,7 @@ class RunEngine:
                 if run.is_over:
                     self._forget(run)
             except self._faults as error:
-                self.fail(run, error)
+                self.end(run, error)
 
     def _tell_queues(self, now: float) -> None:
         self._told_s = now
@@ -285,10 +279,10 @@ class RunEngine:
                 run.answered(chunk, worker.slot, message, now)
                 if run.has_duplicates:
                     self._sender.drop_superseded(run)
-                for device, why in run.verdicts.take_left().items():
+                for device, why in run.trust.take_left().items():
                     self._membership.slots[device].refusals[run.task.id] = why
             except self._faults as error:
-                self.fail(run, error)
+                self.end(run, error)
 
     def spoilt(self, worker: Worker, chunk: Sent, message: Spoilt) -> None:
         self._membership.pool.task_finished(worker.slot, 0.0)
@@ -296,7 +290,7 @@ class RunEngine:
             try:
                 chunk.run.spoilt(chunk, worker.slot, message.failure, message.is_run, time.monotonic())
             except self._faults as error:
-                self.fail(chunk.run, error)
+                self.end(chunk.run, error)
 
     def gone(self, worker: Worker, message: Gone) -> None:
         now = time.monotonic()
@@ -381,8 +375,8 @@ class EngineThread:
         journal = run.journal
         if not run.is_over:
             if journal is not None and not self._is_needed:
-                return self._engine.cancel(run)  # nobody else would, and the journal stay locked
-            self._engine.call(partial(self._engine.cancel, run))
+                return self._engine.end(run)  # nobody else would, and the journal stay locked
+            self._engine.call(partial(self._engine.end, run))
         if journal is None or not self._is_needed or self.asks():
             return None
         if threading.current_thread() is not journal.thread:

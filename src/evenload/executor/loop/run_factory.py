@@ -100,12 +100,12 @@ class RunFactory:
 
     def make_calls(self, devices: DevicePool, on_over: Callable[[Run], None]) -> tuple[Run, "CallSource"]:
         """Make the run of all submitted calls, and their source."""
-        from evenload.executor.run.calls import AfterInitializer, CallSource, FutureSink, run_call
+        from evenload.executor.run.calls import AfterInitializer, Call, CallSource, FutureSink
 
         calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
-        fn: Any = run_call if is_threaded else _call_here
+        fn: Any = Call.run
         if self._initializer is not None:
-            fn = partial(AfterInitializer, self._initializer, fn)
+            fn = partial(AfterInitializer, self._initializer)
         task = self._tasks.prepare(named("submitted calls", fn), is_tidied=True, sends=is_threaded)
         limit_s = self._call_timeout_s
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True, timeout_s=limit_s)
@@ -191,8 +191,3 @@ def _known(devices: DevicePool, options: MapOptions) -> dict[str, dict[str, Any]
     """What the factors of a run need to know of each device: its kind, and if asked for, its rates."""
     rates = {one.id: rates_of(one) for one in devices} if options.work else {}
     return {one.id: {"name": one.name, "kind": one.kind, **rates.get(one.id, {})} for one in devices}
-
-
-def _call_here(call: tuple[Callable, tuple, dict]) -> Any:
-    fn, args, kwargs = call
-    return fn(*args, **kwargs)

@@ -6,9 +6,9 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenload.errors import ConfigError, ExecutorClosed, quoted
 from evenload.executor.decide.delivery import Block, Sink
@@ -19,29 +19,30 @@ from evenload.executor.task.item_context import CallerContext
 Indices = range | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call as it was submitted.
+class Call(NamedTuple):
+    """A call as it was submitted, and as a worker gets it.
 
     name       of the function, for messages
-    function   what stands for it in a message to a worker: itself, or its bytes and buffers
+    function   itself or, for another process, its bytes and buffers
     arguments  positional ones and those with names
     caller     what it finds of the context in which it was submitted
     """
 
     name: str
-    function: tuple
+    function: Callable[..., Any] | tuple[bytes, list]
     arguments: tuple[tuple, dict[str, Any]]
     caller: CallerContext | None = None
 
-    @property
-    def sent(self) -> tuple:
-        """What a worker gets."""
-        return (*self.function, *self.arguments, *((self.caller,) if self.caller is not None else ()))
-
-    def with_results(self) -> "Call":
-        """The call with results in the places of futures, which are done."""
-        return replace(self, arguments=with_results(self.arguments))
+    def run(self) -> Any:
+        """In the worker: make the call."""
+        if self.caller is not None:
+            self.caller.enter()
+        fn: Any = self.function
+        if type(fn) is tuple:
+            body, buffers = fn
+            fn = pickle.loads(body, buffers=buffers) if buffers else _function(body)
+        args, kwargs = self.arguments
+        return fn(*args, **kwargs)
 
 
 @dataclass(slots=True)
@@ -116,7 +117,8 @@ class CallSource(Source):
             self._forget(future)
         elif not waiting.n_missing:
             try:
-                self._take_in(waiting.call.with_results(), future)
+                arguments = with_results(waiting.call.arguments)
+                self._take_in(waiting.call._replace(arguments=arguments), future)
             except RecursionError:
                 name = waiting.call.name
                 _fail(future, ConfigError(f"the arguments of {name} are nested too deep for futures in them"))
@@ -181,7 +183,7 @@ class CallSource(Source):
         return False
 
     def take(self, items: Indices) -> list[Any]:
-        return [self._calls[item].sent for item in items]
+        return [self._calls[item] for item in items]
 
     def release(self, items: Indices) -> None:
         for item in items:
@@ -234,24 +236,14 @@ def _fulfil(settle: Callable[..., Any], *value: Any) -> None:
         logging.getLogger("concurrent.futures").exception("a future's callback raised")
 
 
-def run_call(call: tuple) -> Any:
-    """In the worker: the call itself."""
-    body, buffers, args, kwargs, *callers = call
-    for caller in callers:
-        caller.enter()
-    fn = pickle.loads(body, buffers=buffers) if buffers else _function(body)
-    return fn(*args, **kwargs)
-
-
 class AfterInitializer:
     """A worker's way to run calls, built once its initializer has been called."""
 
-    def __init__(self, initializer: Callable[[], Any], run: Callable[[Any], Any]):
+    def __init__(self, initializer: Callable[[], Any]):
         initializer()
-        self._run = run
 
-    def __call__(self, call: Any) -> Any:
-        return self._run(call)
+    def __call__(self, call: Call) -> Any:
+        return call.run()
 
 
 @functools.lru_cache(maxsize=128)

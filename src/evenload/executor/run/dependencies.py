@@ -22,7 +22,7 @@ def with_results(arguments: Any) -> Any:
     Lists, tuples and dicts without a future stay the same objects. Raises RecursionError where they are
     nested too deep.
     """
-    return _Filled(_Walk(arguments).holders()).fill(arguments)
+    return _filled(arguments, _Walk(arguments).holders(), {})
 
 
 def error_of_argument(failed: Future, name: str) -> ArgumentFailed:
@@ -77,29 +77,23 @@ class _Walk:
         return holders
 
 
-class _Filled:
-    """Copies of the containers that hold futures, made once each, so that what is shared stays shared."""
-
-    def __init__(self, holders: set[int]) -> None:
-        self._holders = holders
-        self._copies: dict[int, Any] = {}
-
-    def fill(self, value: Any) -> Any:
-        if issubclass(type(value), Future):
-            return value.result()
-        if type(value) not in _PARTS or id(value) not in self._holders:
-            return value
-        if id(value) not in self._copies:
-            self._copy(value)
-        return self._copies[id(value)]
-
-    def _copy(self, value: Any) -> None:
-        if type(value) is tuple:
-            self._copies[id(value)] = value  # for a tuple that contains itself by way of a list
-            self._copies[id(value)] = tuple(map(self.fill, value))
-        elif type(value) is list:
-            self._copies[id(value)] = parts = []
-            parts.extend(map(self.fill, value))
-        else:
-            self._copies[id(value)] = values = {}
-            values.update((key, self.fill(part)) for key, part in value.items())
+def _filled(value: Any, holders: set[int], copies: dict[int, Any]) -> Any:
+    """Return ``value`` with results; containers of ``holders`` are copied once each, so that what is shared
+    stays shared.
+    """
+    if issubclass(type(value), Future):
+        return value.result()
+    if type(value) not in _PARTS or id(value) not in holders:
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    if type(value) is tuple:
+        copies[id(value)] = value  # for a tuple that contains itself by way of a list
+        copies[id(value)] = tuple(_filled(part, holders, copies) for part in value)
+    elif type(value) is list:
+        copies[id(value)] = parts = []
+        parts.extend(_filled(part, holders, copies) for part in value)
+    else:
+        copies[id(value)] = values = {}
+        values.update((key, _filled(part, holders, copies)) for key, part in value.items())
+    return copies[id(value)]

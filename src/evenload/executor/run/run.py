@@ -14,10 +14,8 @@ from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
 from evenload.executor.decide.attempts import Losses
 from evenload.executor.decide.delivery import Block, Sink
-from evenload.executor.decide.device_trust import DeviceVerdicts
-from evenload.executor.decide.instruction import Accept, Rest, Send
 from evenload.executor.decide.record import Record
-from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.scheduler import Accept, Rest, Scheduler, Send
 from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
 from evenload.executor.run.chunk_sizing import ChunkSizing
@@ -70,7 +68,7 @@ class Run:
 
     devices   those that take part; given with what is known of each
     journal   its sink, if it has a journal
-    verdicts  what to do about devices that fail
+    trust     what to do about devices that fail
     on_over   called once, when nothing more will be delivered
     size      of its items, by which costs are remembered; None if they are not to be
     summary   how it went, once it is over; then ``certificate()`` makes its certificate
@@ -99,7 +97,7 @@ class Run:
         self.is_over = self.is_stopping = self.is_held_up = False
         self.error: BaseException | None = None
         self.summary: Summary | None = None
-        self.sizing, self.verdicts = ChunkSizing(task.batch or 1), DeviceVerdicts()
+        self.sizing, self.trust = ChunkSizing(task.batch or 1), scheduler.trust
         self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices, options.work)
@@ -362,10 +360,9 @@ class Run:
             raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
         if self._describer is not None:
             self._describer.answered(chunk.send.items, has_failures=bool(answer.failures))
-        instructions = self._scheduler.answered(
+        accepted = self._scheduler.answered(
             chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised
         )
-        accepted = self.verdicts.take(instructions)
         self._count(chunk, device, message, accepted)
         self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
         for accept in accepted:

@@ -11,10 +11,10 @@ from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.events import ItemFailed, Moved, Restored, StageFinished, StageStarted
 from evenload.executor.decide.delivery import Block
-from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.kept_chunks import KeptChunks
 from evenload.executor.decide.record import Record, scattered
 from evenload.executor.decide.run_seconds import RunSeconds
+from evenload.executor.decide.scheduler import Send
 from evenload.executor.decide.summary import DeviceShare, Summary
 from evenload.executor.task.answer import Answer
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING

@@ -6,6 +6,7 @@ workers are served by. Code that does not return there holds up all of them, and
 
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
@@ -53,8 +54,4 @@ class ReadingWatch:
 def _frames_of(thread_id: int | None) -> list[FrameType]:
     """The frames of a thread, the innermost first; none if it does not run."""
     frame = sys._current_frames().get(thread_id) if thread_id is not None else None
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+    return [] if frame is None else [one for one, _ in traceback.walk_stack(frame)]

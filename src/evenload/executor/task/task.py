@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from evenload._waiting import Meter
 from evenload.errors import ConfigError
@@ -57,18 +57,6 @@ class PreparedTask:
     is_seeded: bool = False
 
 
-class State(Protocol):
-    """The state of a worker's process, which items may change."""
-
-    def is_untouched(self) -> bool:
-        """Whether nothing seems to have been changed: fast, and not certain."""
-        ...
-
-    def restore(self) -> None:
-        """Put back what was changed."""
-        ...
-
-
 class Runner:
     """A task built for one device."""
 
@@ -78,12 +66,12 @@ class Runner:
         device: Callable[[], Any],
         *,
         inline: bool = False,
-        state: State | None = None,
+        state: Any = None,
     ):
         """Build the instance if the task is a class. Raises what its constructor raises.
 
         inline  exceptions are not pickled, and Ctrl-C is raised to the caller
-        state   of the process, to be restored between items if the task says so
+        state   of the process (a ``ProcessState``), to be restored between items if the task says so
         """
         self._state = state if task.is_tidied else None
         self._compare_ns = 0
@@ -136,7 +124,7 @@ class Runner:
         if self._state is not None and not self._state.is_untouched():
             self._restore(self._state)
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: Any) -> None:
         state.restore()
         self._compare_ns = time.monotonic_ns() + COMPARE_NS
 

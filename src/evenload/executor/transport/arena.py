@@ -165,12 +165,6 @@ class Lender:
         """Call ``function`` when this end is freed."""
         weakref.finalize(self._map, function, *arguments).atexit = False  # pyrefly: ignore
 
-    @property
-    def n_lent(self) -> int:
-        """The number of pieces that the other end has not given back."""
-        self._collect()
-        return len(self._lent)
-
     def put(self, buffer: memoryview) -> ArenaPiece | None:
         """Copy ``buffer`` (of bytes) into the arena and lend it. Returns None if there is no room."""
         n = buffer.nbytes
@@ -275,10 +269,6 @@ class Borrower:
     def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call ``function`` when this end and all views of its pieces are freed."""
         weakref.finalize(self._map, function, *arguments).atexit = False  # pyrefly: ignore
-
-    @property
-    def n_leases(self) -> int:
-        return len(self._leases)
 
     def is_open_to(self, piece: ArenaPiece) -> bool:
         """Whether ``piece`` lies in the arena and its slot is not in use."""

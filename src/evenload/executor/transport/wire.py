@@ -199,12 +199,8 @@ class Inbox:
         self._start = self._stop = 0  # the part of the view that is read and not yet used
         self._large: Frame | None = None  # a frame larger than the view is read into its own buffers
         self._missing: list[memoryview] = []
-        self._sums: tuple[Buffer, int, Buffer, bytes] = (
-            b"",
-            0,
-            b"",
-            b"",
-        )  # what to check of it when it is whole
+        # What to check of it when it is whole.
+        self._sums: tuple[Buffer, int, Buffer, bytes] = (b"", 0, b"", b"")
         self._n_frames = 0
         self.refused = 0
 

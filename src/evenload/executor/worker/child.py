@@ -6,7 +6,7 @@ import selectors
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenload.executor.task.messages import OVER_MEMORY, Gone, Said, Warned
@@ -15,7 +15,6 @@ from evenload.executor.transport.wire import Frame, Inbox, Outbox, ProtocolViola
 from evenload.executor.worker import protocol
 from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
-from evenload.executor.worker.replies import message_of
 
 MB = 10**6
 LARGE_BYTES = 128 * 1024
@@ -24,8 +23,8 @@ MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
 MOST_LAST_READS = 64  # of what a dead worker has left; what it has started may write on for ever
 
-Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], SpawnedWorker | ForkedWorker]
-"""Starts the process of a device, given its environment, file descriptors, output, and its arena's cell."""
+Start = Callable[[Sequence[int], int, int | None], SpawnedWorker | ForkedWorker]
+"""Starts a worker's process, given its file descriptors, its output, and its arena's cell."""
 
 
 MIB = 2**20
@@ -92,14 +91,12 @@ class Child:
     def __init__(
         self,
         worker: int,
-        device: str,
-        environment: Mapping[str, str],
         selector: selectors.BaseSelector,
         messages: list[Any],
         on_end: "Callable[[Child], None]",
         memory: SharedMemory,
         start: Start,
-        read: Callable[[int, int, Frame], Any] = message_of,
+        read: Callable[[int, int, Frame], Any],
     ):
         self.worker = worker
         self.chunks: deque[int] = deque()
@@ -122,7 +119,7 @@ class Child:
         self._fds: list[int] = []
         theirs: list[int] = []
         try:
-            self._start(device, environment, theirs, start)
+            self._start(theirs, start)
         except BaseException:
             self._close_fds()
             raise
@@ -130,7 +127,7 @@ class Child:
             for fd in theirs:
                 os.close(fd)
 
-    def _start(self, device: str, environment: Mapping[str, str], theirs: list[int], start: Start) -> None:
+    def _start(self, theirs: list[int], start: Start) -> None:
         cell_fd = make_progress_file()
         theirs.append(cell_fd)
         self.cell = ProgressCell(cell_fd)
@@ -139,15 +136,13 @@ class Child:
         their_log, self._log_fd = self._pipe(theirs, they_read=False)
         their_life, _ = self._pipe(theirs, they_read=True)
         passed = (their_in, their_out, their_life, cell_fd)
-        arenas = self._memory.open()
+        arenas = self._memory.open(self._warn)
         self.has_arenas = arenas is not None
         if arenas is not None:
             theirs.extend(arenas.own)
-        else:
-            self._warn(self._memory.warning())
         fds = (*passed, *(arenas.theirs[:4] if arenas is not None else ()))
         cell = arenas.theirs[4] if arenas is not None else None
-        self._process = start(device, environment, fds, their_log, cell)
+        self._process = start(fds, their_log, cell)
         self._inbox = Inbox(self._in_fd, arenas.borrower if arenas is not None else None)
         self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
         self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
@@ -221,7 +216,7 @@ class Child:
         self.is_unsent = True
         if self._outbox.refused:
             self._outbox.refused = 0
-            self._warn(self._memory.warn_full())
+            self._memory.warn_full(self._warn)
 
     def flush(self) -> None:
         """Send what is queued, the rest when the worker reads on."""
@@ -239,9 +234,8 @@ class Child:
         if events or sys.platform == "linux":
             self._selector.register(self._out_fd, events or selectors.EVENT_READ, self._on_writable)
 
-    def _warn(self, text: str | None) -> None:
-        if text is not None:
-            self._messages.append(Warned(self.worker, text))
+    def _warn(self, text: str) -> None:
+        self._messages.append(Warned(self.worker, text))
 
     def position(self) -> tuple[int, float]:
         """Return its position in the first chunk that it holds, and the seconds spent there."""
@@ -335,7 +329,7 @@ class Child:
             return self._end_for(violation)
         if self._inbox.refused:
             self._inbox.refused = 0
-            self._warn(self._memory.warn_full())
+            self._memory.warn_full(self._warn)
         return True
 
     def _take(self, frames: Sequence[Frame]) -> None:

@@ -4,6 +4,7 @@ Buffers that every worker needs, such as weights bound to a task, are stored onc
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,6 @@ class SharedMemory:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self._warning: str | None = None
         self._is_warned = False
         self._budget: MemoryBudget | None = None
         self._common: Lender | None = None
@@ -65,8 +65,8 @@ class SharedMemory:
         self._tasks: dict[int, list[Any]] = {}
         self._n_common = 0
 
-    def open(self) -> WorkerArenas | None:
-        """Make the arenas of one more worker; None if it must go without."""
+    def open(self, warn: Callable[[str], None] = lambda why: None) -> WorkerArenas | None:
+        """Make the arenas of one more worker; None if it must go without: ``warn`` is told why, once."""
         if self.limit <= 0:
             return None
         fds: list[int] = []
@@ -85,7 +85,7 @@ class SharedMemory:
                 os.close(fd)
             for cell in cells:
                 self._budget.close_cell(cell)  # pyrefly: ignore
-            self._give_up(f"no shared memory: {reason_of(error, with_path=True)}")
+            self._warn_once(warn, f"no shared memory: {reason_of(error, with_path=True)}")
             return None
         lender.when_gone(budget.close_cell, cells[0])
         borrower.when_gone(budget.close_cell, cells[1])
@@ -101,19 +101,14 @@ class SharedMemory:
             pieces = self._tasks[task] = [self._share(memoryview(buffer).cast("B")) for buffer in buffers]
         return pieces
 
-    def warn_full(self) -> str | None:
-        """Return a warning, once, that a buffer went through a pipe because the arena was full."""
+    def warn_full(self, warn: Callable[[str], None]) -> None:
+        """Call ``warn``, once, as a buffer went through a pipe because the arena was full."""
         if self._budget is not None:
-            self._give_up(
+            self._warn_once(
+                warn,
                 f"shared memory is full ({self.limit / 2**20:.0f} MiB): what is large travels through pipes "
-                "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit"
+                "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit",
             )
-        return self.warning()
-
-    def warning(self) -> str | None:
-        """Return the pending warning for the user, once."""
-        why, self._warning = self._warning, None
-        return why
 
     def close(self) -> None:
         """Free the shared memory. Views of results stay valid."""
@@ -154,7 +149,7 @@ class SharedMemory:
         self._n_common += n
         return ArenaPiece(piece.slot | COMMON, piece.offset, piece.n)
 
-    def _give_up(self, why: str) -> None:
+    def _warn_once(self, warn: Callable[[str], None], why: str) -> None:
         if not self._is_warned:
             self._is_warned = True
-            self._warning = why
+            warn(why)

@@ -17,6 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -36,7 +37,7 @@ LARGE_BYTES = 64 * 1024
 
 
 class ActorCommand(NamedTuple):
-    """A command for the actor: one of its private methods by name, and its arguments."""
+    """A command for the actor: a method of it (``_start``) or of its backend by name, and the arguments."""
 
     verb: str
     arguments: tuple
@@ -155,7 +156,9 @@ class WorkerActor:
             while self._commands:
                 command, answer = self._commands.popleft()
                 try:
-                    value = getattr(self, f"_{command.verb}")(*command.arguments, messages)
+                    own = getattr(self, f"_{command.verb}", None)
+                    do = partial(own, messages) if own else getattr(self._backend, command.verb)
+                    value = do(*command.arguments)
                 except KeyError:  # its worker is gone, which is about to be reported
                     value = (NOT_BEGUN, 0.0)
                 if answer is not None:
@@ -168,7 +171,7 @@ class WorkerActor:
                     self._changed.notify_all()
 
     def _start(
-        self, worker: int, device: Device, environment: Mapping[str, str], messages: list[Any]
+        self, messages: list[Any], worker: int, device: Device, environment: Mapping[str, str]
     ) -> None:
         try:
             self._backend.start(worker, device, DevicePool([device]), environment)
@@ -179,22 +182,10 @@ class WorkerActor:
                 )
             )
 
-    def _send(self, sent: RayFrame, messages: list[Any]) -> None:
+    def _send(self, messages: list[Any], sent: RayFrame) -> None:
         self._backend.forward(sent.worker, sent.open())
 
-    def _drop(self, worker: int, chunk: int, messages: list[Any]) -> None:
-        self._backend.drop(worker, chunk)
-
-    def _position(self, worker: int, messages: list[Any]) -> tuple[int, float]:
-        return self._backend.position(worker)
-
-    def _kill(self, worker: int, messages: list[Any]) -> None:
-        self._backend.kill(worker)
-
-    def _show_stack(self, worker: int, messages: list[Any]) -> None:
-        self._backend.show_stack(worker)
-
-    def _close(self, grace_s: float, messages: list[Any]) -> None:
+    def _close(self, messages: list[Any], grace_s: float) -> None:
         messages += self._backend.close(grace_s)
         self._is_closed = True
 

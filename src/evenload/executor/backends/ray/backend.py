@@ -18,11 +18,11 @@ from typing import Any
 from evenload._optional import require
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
-from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.errors import EvenloadError
 from evenload.executor.backends import FreeMemory, WorkerOptions
 from evenload.executor.backends.process import FREE_S, FrameBackend
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame, boot_id
-from evenload.executor.backends.ray.cluster import Cluster, NodeWatch
+from evenload.executor.backends.ray.cluster import Cluster, ClusterSettings, NodeWatch
 from evenload.executor.task.answer import Answer
 from evenload.executor.task.messages import Answered, Gone, Message, Untrue
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
@@ -41,7 +41,7 @@ MOST_UNANSWERED = 10  # times in a row that an actor may fail to tell its worker
 
 
 @dataclass(frozen=True, slots=True)
-class Ray:
+class Ray(ClusterSettings):
     """The settings of ``backend="ray"``: ``Executor(backend=Ray(address="10.0.0.1:6379"))``.
 
     address         of the cluster; None: that of ``RAY_ADDRESS``, the one that runs on this machine, or a new
@@ -50,18 +50,6 @@ class Ray:
     reserve         use only devices that Ray lists as free, and reserve them there; False: use any
     min_free_bytes  a GPU with less free memory is left out, whoever uses it
     """
-
-    address: str | None = None
-    runtime_env: Mapping[str, Any] | None = None
-    reserve: bool = True
-    min_free_bytes: int = 1 << 30
-
-    def __post_init__(self) -> None:
-        if self.address is not None and self.address.startswith("ray://"):
-            raise ConfigError(
-                f"address={quoted(self.address)} is a Ray Client, which carries no large arrays",
-                hint="run the program on a machine of the cluster, or through `ray job submit`",
-            )
 
     def make(self, options: WorkerOptions) -> "RayBackend":
         return RayBackend(options, self)
@@ -149,10 +137,8 @@ class Clock:
         least_s, most_s = sent_s - reply.came_s, heard_s - reply.left_s
         if least_s <= self._most_s and most_s >= self._least_s:
             least_s, most_s = max(least_s, self._least_s), min(most_s, self._most_s)
-        self._least_s, self._most_s = (
-            least_s,
-            most_s,
-        )  # where they contradict, the clocks have drifted: take the last exchange
+        # Where they contradict, the clocks have drifted: the last exchange is taken.
+        self._least_s, self._most_s = least_s, most_s
 
     @property
     def behind_s(self) -> float:
@@ -212,9 +198,6 @@ class RayBackend(FrameBackend):
     def free_memory(self) -> FreeMemory:
         return self._connected().free_memory()
 
-    def expect(self) -> None:
-        pass
-
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         channel = self._channels.get(device.id)
         if channel is None or channel.is_lost:
@@ -258,9 +241,6 @@ class RayBackend(FrameBackend):
         except (KeyError, self._ray.exceptions.RayError):  # it has no chunk, or has ended
             pass
         return NOT_BEGUN, 0.0
-
-    def activity(self, worker: int) -> float | None:
-        return None  # of a process on another machine
 
     def kill(self, worker: int) -> None:
         remote = self._workers.get(worker)
@@ -315,14 +295,8 @@ class RayBackend(FrameBackend):
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
-            settings = self._settings
-            self._cluster = Cluster(
-                settings.address,
-                settings.runtime_env,
-                settings.reserve,
-                settings.min_free_bytes,
-                replace(self._options, start=self._options.start or "spawn"),
-            )
+            options = replace(self._options, start=self._options.start or "spawn")
+            self._cluster = Cluster(self._settings, options)
         return self._cluster
 
     def forward(self, worker: int, frame: Frame) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload.devices import Device, DevicePool
@@ -26,6 +26,23 @@ RELEASE_S = 2.0  # for Ray to list a GPU as free after its last user has ended
 THREADS_OF_ACTOR = 8
 LOOK_S = 1.0  # between two looks at Ray's list of machines: Ray itself tells nobody
 LEAVE_S = 5.0  # for the thread that looks to end; it may wait for a cluster that does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The settings of a user of a cluster; ``Ray`` says what each of them means."""
+
+    address: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    reserve: bool = True
+    min_free_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ConfigError(
+                f"address={quoted(self.address)} is a Ray Client, which carries no large arrays",
+                hint="run the program on a machine of the cluster, or through `ray job submit`",
+            )
 
 
 class RayConnection:
@@ -98,31 +115,22 @@ _CONNECTION = RayConnection()  # ray itself is one per process
 class Cluster:
     """A cluster that the constructor joins and ``leave`` leaves.
 
-    Raises ConfigError if there is none at ``address``.
+    Raises ConfigError if there is none at the address.
     """
 
-    def __init__(
-        self,
-        address: str | None,
-        runtime_env: Mapping[str, Any] | None,
-        reserve: bool,
-        min_free_bytes: int,
-        options: WorkerOptions,
-    ):
+    def __init__(self, settings: ClusterSettings, options: WorkerOptions):
         import ray
 
         self._ray: Any = ray
-        self._runtime_env = dict(runtime_env) if runtime_env else None
-        self._reserve = reserve
-        self._min_free_bytes = min_free_bytes
-        self._options = options
+        self._settings, self._options = settings, options
+        self._runtime_env = dict(settings.runtime_env) if settings.runtime_env else None
         self._is_joined = True
         self._claims: dict[str, Any] = {}  # actors that already hold a GPU, by device
         self._homes: dict[str, str] = {}  # Ray's ids of the machines of devices that were selected
         self._nodes: dict[str, Node] = {}
         self._met: set[str] = set()  # Ray's ids of machines whose devices were selected from, or left
         self._lock = threading.RLock()  # of the nodes: devices are asked for by any thread
-        _CONNECTION.join(ray, address)
+        _CONNECTION.join(ray, settings.address)
         self.refresh()
 
     def leave(self) -> None:
@@ -192,12 +200,12 @@ class Cluster:
         self._ask_nodes(asked)
         wanted = families(spec) if machines_in(spec) is None else None
         claimed_before = set(self._claims)
-        if self._reserve and (wanted is None or wanted != {"cpu"}):
+        if self._settings.reserve and (wanted is None or wanted != {"cpu"}):
             self._claim_gpus(asked)
         with self._lock:
             nodes = dict(self._nodes)
         try:
-            pool = choose_on(list(nodes.values()), spec, self._min_free_bytes)
+            pool = choose_on(list(nodes.values()), spec, self._settings.min_free_bytes)
         except BaseException:
             self._give_back(set(self._claims) - claimed_before)
             raise
@@ -224,7 +232,7 @@ class Cluster:
     # --- inside -----------------------------------------------------------------------------------
 
     def _share(self, device: Device) -> tuple[float, int]:
-        if not self._reserve:
+        if not self._settings.reserve:
             return 0, 0
         return (device.threads or 1, 0) if device.family == "cpu" else (0, 1)
 
