@@ -49,6 +49,7 @@ class RunFleet:
         self._options = WorkerOptions(imports=(STAGE_HOST, *imports))
         self._backend: Backend | None = None
         self.machines: Machines | None = None
+        self._reached: Backend | None = None  # while it is another's to close
 
     def __enter__(self) -> Self:
         """Ask for the devices. Raises what making the backend and selecting devices raise."""
@@ -57,7 +58,7 @@ class RunFleet:
             if self.follows:
                 check_follow(self.use, self._backend)
             if isinstance(self._backend, Machines):
-                self.machines = self._backend
+                self.machines = self._reached = self._backend
             self.pool = self._backend.devices(self.use)
         except BaseException:
             self._close()
@@ -108,7 +109,7 @@ class RunFleet:
 
     def find(self, spec: str) -> DevicePool:
         """Select devices that may take part, too, also while the run is under way; from any thread."""
-        return DevicePool.find(spec) if self.machines is None else self.machines.devices(spec)
+        return DevicePool.find(spec) if self._reached is None else self._reached.devices(spec)
 
     def free_bytes(self, pool: DevicePool | None = None) -> dict[str, int]:
         """Return the free memory of devices by id, as their own machines say it; {} if all are here.
