@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from evenload.events.kinds import Event
+from evenload.events.kinds import Event, Note
 
 
 class EventLog:
@@ -44,6 +44,10 @@ class EventLog:
                     if sink in self._sinks:
                         self._sinks.remove(sink)
                     self.sink_errors.append(error)
+
+    def note(self, level: str, source: str, text: str) -> None:
+        """Emit what ``source`` has to say now."""
+        self.emit(Note(self.now(), level, source, text))
 
     def _remove(self, sink: Callable[[Event], None]) -> None:
         with self._lock:

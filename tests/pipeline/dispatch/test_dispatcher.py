@@ -176,7 +176,7 @@ def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
         assert p_death > 0
     assert not any(task.stage in barred[group] for group, task, _ in played.ran)
     assert not any(stage in barred[group] for group, stage in played.loads)
-    assert all(group.barred == barred[group.id] for group in dispatcher.view().groups)
+    assert all(group.barred == barred[group.id] for group in dispatcher.groups.values())
 
 
 @given(
@@ -319,7 +319,7 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
     dispatcher.decide(0.0)
     dispatcher.answered("d0", 0.0)
     dispatcher.made("d0", StageTask(0, 0), 1.0)
-    assert (dispatcher.n_running, 0 in dispatcher.view().over) == (1, False)
+    assert (dispatcher.n_running, 0 in dispatcher.over) == (1, False)
     assert isinstance(dispatcher.decide(1.0)[0], RunTasks)
     assert not dispatcher.lost("d0", 2.0, "was killed")
     assert sorted(dispatcher.waiting) == [StageTask(0, 0), StageTask(0, 1)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from evenload.pipeline.dispatch.device_group import DeviceGroup, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.dispatch.waiting import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item

@@ -46,7 +46,7 @@ def test_a_group_is_gone_until_all_of_its_devices_are_back_and_the_others_are_no
     dispatcher.leave("d2", "it was lost")
     dispatcher.follow(split_over("d0", "d2"))
     groups = dispatcher.groups
-    assert (dispatcher.lost_devices(), dispatcher.view().gone) == ({"d1", "d2"}, {"d1", "d2"})
+    assert (dispatcher.lost_devices(), dispatcher.gone) == ({"d1", "d2"}, {"d1", "d2"})
     dispatcher.join("d2")
     assert {name: group.state for name, group in groups.items()} == {"d0+d1+d2": "lost", "d0+d2": "off"}
     assert dispatcher.lost_devices() == {"d1"}

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from evenload.executor.supervisor.back_off import BackOff
 from evenload.pipeline.dispatch.strand import StageTask
@@ -121,15 +120,6 @@ class DeviceGroup:
     back_off: BackOff = field(default_factory=BackOff)
     is_draining: bool = False
     barred: frozenset[int] = frozenset()
-
-    def snapshot(self) -> "DeviceGroup":
-        """Return what it is now, which changes no more."""
-        return DeviceGroup(*(copy(getattr(self, one.name)) for one in fields(self)))
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the worker of the group is ready for orders, or has some."""
-        return self.state == "up"
 
     @property
     def is_usable(self) -> bool:
