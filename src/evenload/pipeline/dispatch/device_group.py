@@ -235,13 +235,9 @@ class DeviceGroup:
 
     def reset(self) -> None:
         """Forget what the worker of the group held: it is gone."""
-        for held in (self.running, self.ahead, self.share):
+        tasks = (self.running, self.ahead, self.share, self.saving, self.extra)
+        for held in (*tasks, self.resident, self.with_lanes, self.parked):
             held.clear()
-        self.saving.clear()
-        self.extra.clear()
-        self.resident.clear()
-        self.with_lanes.clear()
-        self.parked.clear()
         self.loading = None
         self.is_ordered, self.n_unbegun = False, 0
 
