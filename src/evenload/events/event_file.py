@@ -28,9 +28,7 @@ class EventFile(Closing):
         if _is_cut(Path(path)):
             self._file.write("\n")
         self.error: BaseException | None = None
-        self._flush_s = flush_s
-        self._clock = clock
-        self._flushed = clock()
+        self._flush_s, self._clock, self._flushed = flush_s, clock, clock()
 
     def __call__(self, event: Event) -> None:
         try:
@@ -72,6 +70,5 @@ def read_events(path: str | Path) -> Iterator[Event]:
         path = path / "events.jsonl"
     with io.TextIOWrapper(plain_file(path), "utf-8", "replace") as lines:
         for line in lines:
-            event = decode(line)
-            if event is not None:
+            if (event := decode(line)) is not None:
                 yield event

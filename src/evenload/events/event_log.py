@@ -41,8 +41,7 @@ class EventLog:
                 except KeyboardInterrupt:
                     raise  # it is not the sink's
                 except BaseException as error:  # SystemExit would end a loop that others wait for
-                    if sink in self._sinks:
-                        self._sinks.remove(sink)
+                    self._remove(sink)
                     self.sink_errors.append(error)
 
     def note(self, level: str, source: str, text: str) -> None:
