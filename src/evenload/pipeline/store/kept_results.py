@@ -194,8 +194,11 @@ def reuse_settings(
     """Gather what a run of ``spec`` may take over; ``folder`` is that of the job file.
 
     cache  wins over the job's; "" for none
+    Raises UnknownName if ``fresh`` has a name that is no stage of the job.
     """
-    check_stages(spec, fresh)
+    known = [stage.name for stage in spec.stages]
+    if unknown := [name for name in fresh if name not in known]:
+        raise UnknownName("stage", unknown[0], known)
     memory = user_cache() / "digests.sqlite" if resolve().warm_start else None
     with contextlib.closing(ContentDigests(memory)) as digests:
         began_ns = time.time_ns()
@@ -220,14 +223,6 @@ def no_reuse(spec: "JobSpec", folder: Path) -> contextlib.AbstractContextManager
     unknown = [StageIdentity("", {}) for _ in spec.stages]
     job = JobFacts(spec.job.seed, folder, 0)  # no file is older, so that none is read
     return contextlib.nullcontext(ReuseSettings(job, unknown, ContentDigests()))
-
-
-def check_stages(spec: "JobSpec", names: Collection[str]) -> None:
-    """Raise UnknownName for a name that is no stage of the job."""
-    known = [stage.name for stage in spec.stages]
-    for name in names:
-        if name not in known:
-            raise UnknownName("stage", name, known)
 
 
 def _cache(spec: "JobSpec", folder: Path, given: str | Path | None) -> ResultCache | None:
