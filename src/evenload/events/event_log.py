@@ -10,7 +10,7 @@ from pathlib import Path
 from evenload._closing import Closing
 from evenload._private_files import plain_file
 from evenload.events.json_lines import decode, encode
-from evenload.events.kinds import Event
+from evenload.events.kinds import Event, Note
 
 
 class EventLog:
@@ -47,9 +47,12 @@ class EventLog:
                 except KeyboardInterrupt:
                     raise  # it is not the sink's
                 except BaseException as error:  # SystemExit would end a loop that others wait for
-                    if sink in self._sinks:
-                        self._sinks.remove(sink)
+                    self._remove(sink)
                     self.sink_errors.append(error)
+
+    def note(self, level: str, source: str, text: str) -> None:
+        """Emit what ``source`` has to say now."""
+        self.emit(Note(self.now(), level, source, text))
 
     def _remove(self, sink: Callable[[Event], None]) -> None:
         with self._lock:

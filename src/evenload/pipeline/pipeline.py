@@ -31,7 +31,6 @@ from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.target import locate_target
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.run.machines.fleet import RunFleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
-    from evenload.pipeline.store.run_folder import RunFolder
+    from evenload.pipeline.store.run_folder import FinalWrites, RunFolder
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
 
@@ -345,7 +344,7 @@ class Pipeline:
             fleet.expect_workers()
             from evenload.pipeline.run.ending.read_run import RunCounter  # beside the start of the workers
             from evenload.pipeline.run.session import JobSession
-            from evenload.pipeline.store.run_folder import RunFolder
+            from evenload.pipeline.store.run_folder import FinalWrites, RunFolder
 
             with (
                 self._reusing(cache, again, retry_failed) as reuse,
@@ -446,7 +445,7 @@ class Pipeline:
         report: str | Path | None,
         counter: "RunCounter",
         faults: list[str],
-        last: FinalWrites,
+        last: "FinalWrites",
     ) -> PipelineResult:
         from evenload.pipeline.job.openai_batch import batch_line
         from evenload.pipeline.run.ending.read_run import read_run

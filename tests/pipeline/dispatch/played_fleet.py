@@ -7,8 +7,8 @@ from typing import Any
 from evenload.pipeline.dispatch.device_group import LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
@@ -85,6 +85,19 @@ class Fleet:
                 assert wait_s is not None, f"stuck: {self.dispatcher.why_stuck()}"
                 self.now += wait_s + 1e-9
         raise AssertionError("it does not end")
+
+    def ends(self, may_stop: object) -> bool:
+        """Play until nothing is open. False: no device can run what is left, as may be, and why is said."""
+        try:
+            self.go()
+        except AssertionError as error:
+            if "stuck" not in str(error) or not may_stop:
+                raise
+            stuck = self.dispatcher.why_stuck()
+            assert stuck is not None
+            assert stuck[1], "no device says why"
+            return False  # a real run ends here
+        return True
 
     def _seconds(self, group: str, stage: int) -> float:
         return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
@@ -195,10 +208,9 @@ class Fleet:
 
     def _follow(self, phases: Sequence[Phase]) -> None:
         """As when a run is planned again: stages of which nothing is left but what runs are left out."""
-        view = self.dispatcher.view()
-        first = next((at for at, n in enumerate(view.n_waiting) if n), len(view.stages))
-        first = min([first, *(at + 1 for at, n in enumerate(view.n_on_workers) if n)])
-        left = view.stages[first:]
+        fleet, n_stages = self.dispatcher, len(self.dispatcher.stages)
+        first = next(filter(fleet.n_waiting, range(n_stages)), n_stages)
+        left = fleet.stages[min([first, *(at + 1 for at in filter(fleet.n_begun, range(n_stages)))]) :]
         units = [tuple(unit for unit in phase.units if unit.stage in left) for phase in phases]
         rest = tuple(Phase(some, tuple({one.stage: 0 for one in some})) for some in units if some)
         if rest:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from evenload.pipeline.dispatch.device_group import DeviceGroup, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.dispatch.waiting import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
@@ -188,7 +188,7 @@ def test_with_a_limit_everything_ends_and_only_what_hangs_fails(seed, n_items, p
 
 
 @given(seeds, st.integers(1, 10), st.sampled_from([0.0, 0.1, 0.3]))
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(20))
 def test_without_a_limit_all_others_end_and_what_hangs_is_named(seed, n_items, p_hang) -> None:
     played = play(seed, None, n_items, p_hang=p_hang)
     has_ended = played.go(6_000.0)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.results import row_of
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.job.expression import parse_condition
 from evenload.pipeline.stage import Item
 
@@ -39,7 +39,7 @@ def test_who_does_not_meet_the_condition_ends_there() -> None:
     assert one.done(StageTask(0, 0), {"score": 7}) == [StageTask(1, 0)]
     assert one.done(StageTask(0, 1), {"score": 6.9}) == []
     assert fates(one) == ["open", "filtered"]
-    row = row_of(one.items[1], {}, [one.strands[1]], 5)
+    row = row_of(one.items[1], {}, [one.strands[1]])
     assert (row.status, row.error, row.outputs) == ("filtered", None, {"score": 6.9})
 
 
@@ -73,7 +73,7 @@ def test_samples_have_seeds_of_their_own_and_the_best_goes_on() -> None:
     assert one.done(StageTask(2, 2), {"score": 5}) == [StageTask(3, 1)]
     one.done(StageTask(3, 1), {})
     assert fates(one) == ["not chosen", "done", "not chosen"]
-    row = row_of(one.items[0], {}, one.strands, 5)
+    row = row_of(one.items[0], {}, one.strands)
     assert (row.status, row.outputs["score"], row.seed) == ("done", 9, seeds[1])
     assert [sample["status"] for sample in row.samples] == ["not chosen", "done", "not chosen"]
 
@@ -102,7 +102,7 @@ def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None
         assert one.n_failed == 0
         one.failed(task, WHY)
     assert (one.n_open, one.n_failed) == (0, 1)
-    row = row_of(one.items[0], {}, one.strands, 5)
+    row = row_of(one.items[0], {}, one.strands)
     assert (row.status, row.error) == ("failed", WHY)
 
 
@@ -111,7 +111,7 @@ def test_all_samples_fail() -> None:
     for task in one.begin():
         one.failed(task, WHY)
     assert (one.n_open, one.n_failed) == (0, 1)
-    row = row_of(one.items[0], {}, one.strands, 5)
+    row = row_of(one.items[0], {}, one.strands)
     assert (row.status, row.error) == ("failed", WHY)
 
 

@@ -41,14 +41,6 @@ report: {html: false, trace: false}
 def test_counts_are_named_and_failures_between_stages_are_told(job: Path) -> None:
     result = Pipeline.from_yaml(job).run(backend="inline")
     assert [item.status for item in result] == ["done", "failed", "done", "done", "filtered", "failed"]
-    assert result.item_counts == {
-        "total": 6,
-        "done": 3,
-        "filtered": 1,
-        "failed": 2,
-        "unfinished": 0,
-        "skipped": 0,
-    }
     ends = {"done": 3, "filtered": 1, "failed": 2, "unfinished": 0, "skipped": 0}
     assert result.item_counts == {"total": 6, **ends}
     assert result.sample_counts["total"] == 8

@@ -36,9 +36,7 @@ WHO_MAKES = {make_progress_file.__code__, SharedMemory.open.__code__, ForkServer
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "step.py").write_text(
-        "class Step:\n    def __call__(self, inputs, item):\n        return {'n': item.index}\n"
-    )
+    (tmp_path / "step.py").write_text(STEP)
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(4)))
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path / "job.yaml"

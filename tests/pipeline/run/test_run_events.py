@@ -9,8 +9,9 @@ from evenload.events import Event, EventLog, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.job.spec_stage import StageSpec
 from evenload.pipeline.plan import Phase, Unit
-from evenload.pipeline.run.run_events import QueueLengths
+from evenload.pipeline.run.run_events import QueueLengths, declared_work
 from evenload.report.html import view_of
 
 STAGES = """
@@ -99,3 +100,9 @@ def test_what_a_job_file_says_in_vain_is_told_on_stderr(job: Path, capsys: pytes
             main(["run", str(job), *options])
         assert not ended.value.code
         assert ("warning: stages.first.call.true_cfg_scale: 4.0 does" in capsys.readouterr().err) is is_told
+
+
+def test_of_what_stages_say_of_their_work_only_what_is_said_is_told() -> None:
+    said = {"a": {"flop": 2e12}, "b": {}, "c": {"flop": 1e9, "bytes": 1e6}}
+    stages = [{"name": name, "target": "x.py:X", "estimate": work} for name, work in said.items()]
+    assert declared_work(list(map(StageSpec.model_validate, stages))) == {"a": said["a"], "c": said["c"]}

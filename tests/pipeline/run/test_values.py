@@ -71,10 +71,9 @@ def expected(n: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["process", "inline"])
-def test_lists_dicts_bytes_and_files_come_through(job: Path, backend: str) -> None:
+def test_lists_dicts_bytes_and_files_come_through(job: Path) -> None:
     for _ in range(2):  # the second takes all of it from the folder of the first
-        result = Pipeline.from_yaml(job).run(backend=backend, out=job.parent / "run")
+        result = Pipeline.from_yaml(job).run(out=job.parent / "run")
         assert result.status == "done", result.failures
         rows = [json.loads(line) for line in (result.folder / "results.jsonl").read_text().splitlines()]
         for row in rows:

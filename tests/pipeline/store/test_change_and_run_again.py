@@ -311,3 +311,20 @@ def test_what_is_kept_costs_nothing_in_the_plan_and_says_how_long_the_rest_takes
     planned = [unit["stage"] for phase in done_again["phases"] for unit in phase["units"]]
     assert set(planned) == {"draw", "score"}
     assert done_again["makespan_s"] is not None, "its seconds are known from the run before"
+
+
+def test_a_stage_that_expands_from_now_on_is_done_again(tmp_path: Path) -> None:
+    """The oracle is a run of the same job in an empty folder. What was kept is why its list was refused."""
+    code = "class Split:\n    def __call__(self, inputs, item): return {'pages': [{'text': item.id}]}\n"
+    (tmp_path / "stages.py").write_text(code)
+    (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n')
+    stage = {"name": "split", "target": "stages.py:Split"}
+    for more in ({}, {"expand": "pages"}):
+        job = {"name": "split", "inputs": {"jsonl": "rows.jsonl"}}
+        text = {"version": 1, "job": job, "devices": "cpu*1", "stages": [stage | more]}
+        (tmp_path / "job.yaml").write_text(json.dumps(text | {"report": {"html": False, "trace": False}}))
+        pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
+        results = [pipeline.run(out=tmp_path / out, backend="inline") for out in ("run", f"empty{len(more)}")]
+        assert [one.status for one in results] == ["done" if more else "failures"] * 2
+    rows = [(result.folder / "results.jsonl").read_bytes() for result in results]
+    assert rows[0] == rows[1]

@@ -28,7 +28,7 @@ def filled(tmp_path: Path, limit_bytes: int = 1 << 30) -> ResultCache:
     run = tmp_path / "run"
     (run / "outputs/s").mkdir(parents=True)
     (run / "outputs/s/i.txt").write_bytes(b"hello")
-    cache = ResultCache.open(tmp_path / "cache", limit_bytes)
+    cache = ResultCache(tmp_path / "cache", limit_bytes)
     outputs, files = {"t": "outputs/s/i.txt", "n": 3}, {"t": [5, digest_of(b"hello")]}
     cache.keep(LedgerEntry("made", READS, outputs, files), run)
     assert not cache.faults
@@ -79,7 +79,7 @@ def test_what_others_may_write_to_is_refused(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(ConfigError, match="open to others"):
-        ResultCache.open(tmp_path / "cache")
+        ResultCache(tmp_path / "cache")
 
 
 def test_a_full_cache_gives_way(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_all_files_are_looked_at_only_when_they_may_be_too_much(tmp_path: Path, 
     assert len(seen) == 1, "nobody had counted"
     n_bytes = int((tmp_path / "cache/size").read_text().split()[0])
     assert n_bytes >= 4096, "a file of a few bytes takes a block"
-    ResultCache.open(tmp_path / "cache").close()
+    ResultCache(tmp_path / "cache").close()
     assert evict(tmp_path / "cache", n_bytes, 0)
     assert len(seen) == 1
     assert evict(tmp_path / "cache", n_bytes, 1)
     assert len(seen) == 2, "one byte more may be too much"
-    assert taken(ResultCache.open(tmp_path / "cache", n_bytes - 1), tmp_path / "other") is None
+    assert taken(ResultCache(tmp_path / "cache", n_bytes - 1), tmp_path / "other") is None
 
 
 @pytest.mark.parametrize("note", ["", "x", "1", "1 2 3", "-1 0", "9" * 10_000, f"0 {2**62}", "0 5"])

@@ -134,7 +134,7 @@ class FreeMemory(NamedTuple):
 
 
 @runtime_checkable
-class Machines(Backend, Protocol):
+class Machines(Protocol):
     """A backend over machines that come and go. These methods are for any thread."""
 
     def watch(self, changed: Callable[[], None]) -> None:

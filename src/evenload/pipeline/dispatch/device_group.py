@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from evenload.executor.supervisor.back_off import BackOff
 from evenload.pipeline.dispatch.strand import StageTask
@@ -122,15 +121,6 @@ class DeviceGroup:
     is_draining: bool = False
     barred: frozenset[int] = frozenset()
 
-    def snapshot(self) -> "DeviceGroup":
-        """Return what it is now, which changes no more."""
-        return DeviceGroup(*(copy(getattr(self, one.name)) for one in fields(self)))
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the worker of the group is ready for orders, or has some."""
-        return self.state == "up"
-
     @property
     def is_usable(self) -> bool:
         """Whether the group is not lost, and refuses no stage."""
@@ -245,13 +235,9 @@ class DeviceGroup:
 
     def reset(self) -> None:
         """Forget what the worker of the group held: it is gone."""
-        for held in (self.running, self.ahead, self.share):
+        tasks = (self.running, self.ahead, self.share, self.saving, self.extra)
+        for held in (*tasks, self.resident, self.with_lanes, self.parked):
             held.clear()
-        self.saving.clear()
-        self.extra.clear()
-        self.resident.clear()
-        self.with_lanes.clear()
-        self.parked.clear()
         self.loading = None
         self.is_ordered, self.n_unbegun = False, 0
 

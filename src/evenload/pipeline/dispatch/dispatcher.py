@@ -20,7 +20,6 @@ from evenload.pipeline.dispatch.device_group import (
     StartWorker,
     StopWorker,
 )
-from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.stage_policy import Copies, StagePolicy
 from evenload.pipeline.dispatch.strand import StageTask
@@ -30,7 +29,7 @@ from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
 
 
-class GroupScheduler(FleetState):
+class GroupScheduler(WorkChooser):
     """The dealer of tasks to the groups of devices that ``phases`` make.
 
     stages    their names, in order
@@ -74,10 +73,9 @@ class GroupScheduler(FleetState):
         self.is_once_only = self._suspects.is_once_only
         waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
         super().__init__(stages, waiting, item_s or {}, load_s or {}, free or {}, barred or {}, graph)
-        stage_policy = StagePolicy(policy, speeds or {})
-        self.is_measured = stage_policy.is_measured
-        self.copies = Copies(stage_policy, copyable, self._may_run_copy)
-        self._chooser = WorkChooser(self, queue, stage_policy)
+        self.queue, self.policy = queue, StagePolicy(policy, speeds or {})
+        self.is_measured = self.policy.is_measured
+        self.copies = Copies(self.policy, copyable, self._may_run_copy)
         self._fits, self._oom = fits or {}, tuple(oom)
         self.follow(phases)
 
@@ -114,9 +112,9 @@ class GroupScheduler(FleetState):
         self.copies.forget_wake()
         actions = self._deal(now)
         if not actions and len(self.waiting) and not any(one.is_busy for one in self.groups.values()):
-            self._chooser.may_leave = False  # to others who do not take it
+            self.may_leave = False  # to others who do not take it
             actions = self._deal(now)
-            self._chooser.may_leave = True
+            self.may_leave = True
         return actions
 
     def _deal(self, now: float) -> list[Action]:
@@ -141,7 +139,7 @@ class GroupScheduler(FleetState):
         assignment = self._work(group, now)
         if assignment is None and (action := self._copy(group, now)) is not None:
             return action
-        assignment = assignment or self._chooser.ahead(group, now) or self._chooser.choose(group, now)
+        assignment = assignment or self.ahead(group, now) or self.choose(group, now)
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
@@ -154,7 +152,7 @@ class GroupScheduler(FleetState):
             return None
         n_left, most = 0, self.batch_of(group.id, assignment.stage)
         if self._runs_in_turn(assignment, lead):
-            n_left = self._chooser.n_to_take(group, assignment, now)
+            n_left = self.n_to_take(group, assignment, now)
         while True:
             tasks = tuple(self.take(group, assignment, lead, n_free))
             group.take(RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks))
@@ -198,10 +196,10 @@ class GroupScheduler(FleetState):
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
         mine = set(group.devices)
         owners = [g for g in self.groups.values() if g.state in ("up", "starting") and mine & set(g.devices)]
-        if not self._is_due(group, now) and (owners or not self._chooser.is_next(group, now)):
+        if not self._is_due(group, now) and (owners or not self.is_next(group, now)):
             return []
         for owner in owners:
-            if owner.state == "starting" or owner.is_working or self._chooser.choose(owner, now) is not None:
+            if owner.state == "starting" or owner.is_working or self.choose(owner, now) is not None:
                 return []
         if self._work(group, now) is None and any(self._is_due(owner, now) for owner in owners):
             return []  # each would end the other's worker for ever, while nothing comes
@@ -215,11 +213,11 @@ class GroupScheduler(FleetState):
 
     def _work(self, group: DeviceGroup, now: float) -> Assignment | None:
         """What waits for ``group``, and not rather for others."""
-        found = self._chooser.choose(group, now)
-        return None if found is None or self._chooser.is_left_to_others(group, found, now) else found
+        found = self.choose(group, now)
+        return None if found is None or self.is_left_to_others(group, found, now) else found
 
     def _is_due(self, group: DeviceGroup, now: float) -> bool:
-        return any(self._chooser.is_due(group, assignment, now) for assignment in group.assignments)
+        return any(self.is_due(group, assignment, now) for assignment in group.assignments)
 
     def running_on(self, group_id: str) -> dict[StageTask, float]:
         """Tasks that run there, and since when."""

@@ -1,7 +1,7 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, LoadStage
@@ -9,22 +9,6 @@ from evenload.pipeline.dispatch.strand import StageTask
 from evenload.pipeline.dispatch.waiting import Lead, Waiting
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchView:
-    """All groups as they are at one moment, and of each stage: tasks that nobody has begun, and the others.
-
-    over     stages of which nothing is left, nor will come
-    gone     devices that take no part any more: they were drained, or left
-    """
-
-    stages: tuple[str, ...]
-    groups: tuple[DeviceGroup, ...]
-    n_waiting: tuple[int, ...]
-    n_on_workers: tuple[int, ...]
-    over: frozenset[int]
-    gone: frozenset[str]
 
 
 class FleetState:
@@ -199,17 +183,23 @@ class FleetState:
 
     # --- what there is ----------------------------------------------------------------------------
 
-    def view(self) -> DispatchView:
-        """Where the run is now."""
-        numbers = range(len(self.stages))
-        return DispatchView(
-            self.stages,
-            tuple(group.snapshot() for group in self.groups.values()),
-            tuple(len(self.waiting[one]) + self._unbegun_of(one) for one in numbers),
-            tuple(self.tasks_on(one) - self._unbegun_of(one) for one in numbers),
-            frozenset(filter(self.is_over, numbers)),
-            frozenset(self.drained | self.left.keys()),
-        )
+    @property
+    def over(self) -> frozenset[int]:
+        """Stages of which nothing is left, nor will come."""
+        return frozenset(filter(self.is_over, range(len(self.stages))))
+
+    @property
+    def gone(self) -> set[str]:
+        """Devices that take no part any more: they were drained, or left."""
+        return self.drained | self.left.keys()
+
+    def n_waiting(self, stage: int) -> int:
+        """How many tasks of ``stage`` nobody has begun."""
+        return len(self.waiting[stage]) + self._unbegun_of(stage)
+
+    def n_begun(self, stage: int) -> int:
+        """How many tasks of ``stage`` workers have begun."""
+        return self.tasks_on(stage) - self._unbegun_of(stage)
 
     @property
     def n_running(self) -> int:
@@ -325,15 +315,15 @@ class FleetState:
         Tasks that wait for others to go with are not counted, as those may come from here. Where nobody who
         is meant to take them can any more, nothing is full: who may help begins when ``stage`` is through.
         """
-        coming = self.tasks_on(stage) - self._n_waiting(stage)
+        coming = self.tasks_on(stage) - self._n_at_once(stage)
         rooms = [
-            max(queue, self.waiting[later].rule.most, 2 * self._n_waiting(later)) - self.n_ripe(later, now)
+            max(queue, self.waiting[later].rule.most, 2 * self._n_at_once(later)) - self.n_ripe(later, now)
             for later in self.graph.next[stage]
             if self._is_taken(later)
         ]
         return min(rooms, default=inf) - coming
 
-    def _n_waiting(self, stage: int) -> int:
+    def _n_at_once(self, stage: int) -> int:
         """How many tasks of ``stage`` can be under way at once, where its items wait."""
         fits = (one.resident.get(stage) for one in self.groups.values())
         return sum(fit.in_flight for fit in fits if fit is not None and fit.is_waiting)
@@ -374,15 +364,13 @@ class FleetState:
             for other in self.groups.values()
         )
 
-    def is_too_slow(
-        self, group: DeviceGroup, stage: int, holders: list[DeviceGroup], now: float, n: int = 1
-    ) -> bool:
+    def is_too_slow(self, group: DeviceGroup, stage: int, now: float, n: int = 1) -> bool:
         """Would the others be done with all that is ready before ``group`` was done with ``n`` of it?
 
         That is so if as many items as are ready fit, one after the other on each, into that of ``n`` here.
         """
         mine_s, n_ready = group.item_s.get(stage), len(self.waiting[stage])
-        others = [g for g in holders if g.item_s.get(stage)]
+        others = [g for g in self.holders(group, stage) if g.item_s.get(stage)]
         if mine_s is None or not others or self.is_fed(stage):
             return False
         end_s = now + n * mine_s * (1 - 1e-9)  # who would end at the same moment helps

@@ -93,7 +93,9 @@ class HangWatch:
             verdicts += self._look_at(group)
         is_any_ended = any(isinstance(one, EndWorker) for one in verdicts)
         if not is_any_ended and self._is_stuck(groups, n_waiting):
-            verdicts += [self._make_way(group) for group in groups if group.running]
+            why = "was killed: its item seems to hang, and others wait; it is run again when they are through"
+            stuck = (group for group in groups if group.running)
+            verdicts += [EndWorker(group.id, why, later=tuple(group.running)) for group in stuck]
         return verdicts
 
     def forget(self, group: str) -> None:
@@ -192,7 +194,3 @@ class HangWatch:
         if any(one.loading is not None for one in others):
             return False
         return bool(hung) and bool(n_waiting or any(one.saving or one.n_unbegun for one in hung))
-
-    def _make_way(self, group: DeviceGroup) -> EndWorker:
-        why = "was killed: its item seems to hang, and others wait; it is run again when they are through"
-        return EndWorker(group.id, why, later=tuple(group.running))

@@ -20,8 +20,8 @@ from evenload._plain_text import seconds_text
 from evenload.errors import ConfigError, quoted
 from evenload.events import json_text
 from evenload.pipeline.artifacts import digest_of, part_id
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.strand import (
+    ItemFailure,
     Made,
     Refusal,
     StageRule,
@@ -333,7 +333,8 @@ class ItemFlow:
             if stage in self.graph.gathers and not self.rules[stage].is_partial:
                 parts, needs = self._parts(strand, stage), self.graph.inner_needs(stage)
                 refuse_lost(parts, needs, self.graph, self.rules[stage].gather)
-            is_let_in = rule.condition is None or rule.condition.holds(self._plain_values(strand, stage))
+            values = {"group": strand.item.group, **self.values(StageTask(stage, strand.number))}
+            is_let_in = rule.condition is None or rule.condition.holds({**values, "id": strand.item.id})
         except ConfigError as error:
             self._refuse(strand, stage, error)
             return []
@@ -367,10 +368,6 @@ class ItemFlow:
             raise ConfigError(
                 f"{quoted(name)} was given by {who}", hint="let one of them give it another name"
             )
-
-    def _plain_values(self, strand: Strand, stage: int) -> dict[str, Any]:
-        values = self.values(StageTask(stage, strand.number))
-        return {"group": strand.item.group, **values, "id": strand.item.id}
 
     def _choose(self, at: int, stage: int) -> list[StageTask]:
         """Once all of an item's strands are through ``stage`` or ended, the best of them go on."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.strand import ItemFailure
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import ItemFlow, Strand
@@ -58,7 +58,6 @@ def row_of(
     item: "Item",
     inputs: Mapping[str, Any],
     strands: "Sequence[Strand]",
-    seed: int,
     parts_of: "Callable[[Strand], Sequence[Strand]]" = lambda strand: (),
 ) -> ItemResult:
     """The row of an item from its strands, in order of sample; with more than one, the best of those stands
@@ -68,7 +67,8 @@ def row_of(
     if not strands:
         return ItemResult(item.index, item.id, "unfinished", item.seed, item.group, inputs, {})
     best, status = _best_of(strands), _status_of(strands)
-    samples = tuple(_sample(strand) for strand in strands) if len(strands) > 1 else ()
+    several = strands if len(strands) > 1 else ()
+    samples = tuple({"seed": strand.item.seed, **_end(strand)} for strand in several)
     error = best.error if status == "failed" else None
     parts = tuple({"id": part.item.id, **_end(part)} for part in parts_of(best))
     return ItemResult(
@@ -84,10 +84,6 @@ def _status_of(strands: "Sequence[Strand]") -> str:
     fates = {strand.fate for strand in strands}
     is_open = not fates or ("open" in fates and "done" not in fates)
     return "unfinished" if is_open else _best_of(strands).fate
-
-
-def _sample(strand: "Strand") -> dict[str, Any]:
-    return {"seed": strand.item.seed, **_end(strand)}
 
 
 def _end(strand: "Strand") -> dict[str, Any]:

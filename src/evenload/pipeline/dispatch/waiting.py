@@ -242,13 +242,15 @@ class StageQueue:
 class Suspects:
     """The tasks of a run that are run alone, last or no more, because of what they did to a worker.
 
-    once  stages whose tasks may be run once only
+    once       stages whose tasks may be run once only
+    separate   has tasks run alone in their workers from now on
+    is_single  whether nothing else may run in a task's worker
     """
 
     def __init__(self, once: Collection[int] = ()) -> None:
         self._once = frozenset(once)
         self._losses = Losses()
-        self._alone: set[StageTask] = set()
+        self.separate, self.is_single = self._losses.suspect, self._losses.is_suspect
         self._held: list[StageTask] = []
 
     def after_loss(
@@ -280,14 +282,6 @@ class Suspects:
     def is_once_only(self, task: StageTask) -> bool:
         """Whether it may not be run a second time."""
         return task.stage in self._once
-
-    def separate(self, tasks: Iterable[StageTask]) -> None:
-        """Run each of these alone in its worker from now on."""
-        self._alone.update(tasks)
-
-    def is_single(self, task: StageTask) -> bool:
-        """Whether nothing else may run in its worker."""
-        return self._losses.is_suspect(task) or task in self._alone
 
     def hold(self, tasks: Iterable[StageTask]) -> None:
         """Keep these until nothing else waits."""

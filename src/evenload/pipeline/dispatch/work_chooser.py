@@ -5,17 +5,17 @@ from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.stage_policy import StagePolicy
 
 
-class WorkChooser:
-    """The rules by which a group chooses among its assignments; changes nothing.
+class WorkChooser(FleetState):
+    """The rules by which a group chooses among its assignments; they change nothing.
 
-    queue   most tasks that wait for a stage beside the one before it
-    policy  by which groups leave tasks to others: to faster ones that will be done sooner, or as their share
+    queue      most tasks that wait for a stage beside the one before it
+    policy     by which groups leave tasks to others: to faster ones that end sooner, or as their share
     may_leave  whether they do so now
     """
 
-    def __init__(self, state: FleetState, queue: int, policy: StagePolicy):
-        self._state, self._queue, self._policy = state, queue, policy
-        self.may_leave = True
+    queue: int
+    policy: StagePolicy
+    may_leave = True
 
     def choose(self, group: DeviceGroup, now: float) -> Assignment | None:
         """What ``group`` should work at: the earliest phase that has something for it."""
@@ -28,10 +28,10 @@ class WorkChooser:
         )
         if here is None or other is None:
             return here or other
-        if self._state.turn(other, group) == self._state.turn(here, group):
+        if self.turn(other, group) == self.turn(here, group):
             return self._first([here, other], group)
-        is_sooner = self._state.turn(other, group) < self._state.turn(here, group)
-        return other if is_sooner and self._state.is_worth_loading(group, other.stage) else here
+        is_sooner = self.turn(other, group) < self.turn(here, group)
+        return other if is_sooner and self.is_worth_loading(group, other.stage) else here
 
     def ahead(self, group: DeviceGroup, now: float) -> Assignment | None:
         """The next assignment of the plan, if its model can be loaded while its tasks are on their way."""
@@ -40,46 +40,39 @@ class WorkChooser:
             for assignment in group.assignments
             if not assignment.is_help and assignment.stage not in group.refused
         ]
-        for assignment in sorted(planned, key=lambda assignment: self._state.turn(assignment, group)):
-            if self._state.turn(assignment, group) >= self._state.n_phases:
+        for assignment in sorted(planned, key=lambda assignment: self.turn(assignment, group)):
+            if self.turn(assignment, group) >= self.n_phases:
                 break
             if not self._is_done_with(group, assignment, now):
                 is_there = group.resident.get(assignment.stage) == assignment.fit
-                return (
-                    None
-                    if is_there or group.running or self._state.n_ripe(assignment.stage, now)
-                    else assignment
-                )
+                return None if is_there or group.running or self.n_ripe(assignment.stage, now) else assignment
         return None
 
     def _is_done_with(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
         """Nothing is left of it, or nothing that the others would not do sooner."""
-        if self._state.is_fed(assignment.stage):
+        if self.is_fed(assignment.stage):
             return False
-        if not len(self._state.waiting[assignment.stage]):
+        if not len(self.waiting[assignment.stage]):
             return True
         return self._leaves(group, assignment.stage, now)
 
     def _leaves(self, group: DeviceGroup, stage: int, now: float) -> bool:
         """Whether ``group`` leaves what waits to others, as they are faster or it is their share."""
-        if self._policy.is_measured or not self.may_leave:
-            return self.may_leave and self._is_too_slow(group, stage, now)
-        sharers, n = self._state.sharers(group, stage), len(self._state.waiting[stage])
-        return n > 0 and not self._policy.n_left_of_share(group, sharers, stage, n)
-
-    def _is_too_slow(self, group: DeviceGroup, stage: int, now: float, n: int = 1) -> bool:
-        return self._state.is_too_slow(group, stage, self._state.holders(group, stage), now, n)
+        if self.policy.is_measured or not self.may_leave:
+            return self.may_leave and self.is_too_slow(group, stage, now)
+        sharers, n = self.sharers(group, stage), len(self.waiting[stage])
+        return n > 0 and not self.policy.n_left_of_share(group, sharers, stage, n)
 
     def n_to_take(self, group: DeviceGroup, assignment: Assignment, now: float) -> int:
         """How many tasks ``group`` takes at once, to run them one after the other or in batches."""
-        state, stage = self._state, assignment.stage
-        n = self._policy.n_to_take(
-            group, state.sharers(group, stage), stage, len(state.waiting[stage]), now,
-            is_all=not state.is_growing(stage),
+        stage = assignment.stage
+        n = self.policy.n_to_take(
+            group, self.sharers(group, stage), stage, len(self.waiting[stage]), now,
+            is_all=not self.is_growing(stage),
         )  # fmt: skip
-        while self._policy.is_measured and n > 1 and self._is_too_slow(group, stage, now, n):
+        while self.policy.is_measured and n > 1 and self.is_too_slow(group, stage, now, n):
             n //= 2
-        if assignment.limit is not None and state.turn(assignment, group) < state.n_phases:
+        if assignment.limit is not None and self.turn(assignment, group) < self.n_phases:
             n = min(n, assignment.limit - group.n_taken.get(stage, 0))
         return min(n, int(self._room(assignment, now, n)))
 
@@ -89,46 +82,42 @@ class WorkChooser:
         If nobody would, ``group`` must: what comes next in its plan may wait for just these tasks.
         """
         stage = assignment.stage
-        if self._state.turn(assignment, group) < self._state.n_phases:
+        if self.turn(assignment, group) < self.n_phases:
             return False
-        return not all(self._leaves(one, stage, now) for one in self._state.holders(group, stage))
+        return not all(self._leaves(one, stage, now) for one in self.holders(group, stage))
 
     def _first(self, assignments: list[Assignment], group: DeviceGroup) -> Assignment | None:
         if not assignments:
             return None
-        first = min(self._state.turn(assignment, group) for assignment in assignments)
-        mine = [assignment for assignment in assignments if self._state.turn(assignment, group) == first]
+        first = min(self.turn(assignment, group) for assignment in assignments)
+        mine = [assignment for assignment in assignments if self.turn(assignment, group) == first]
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
-        before = {mine[0].stage} | self._state.graph.before[mine[0].stage]
-        n_before = sum(len(self._state.waiting[one]) for one in before)
-        is_plenty = n_before > 2 * len(self._state.groups)
+        before = {mine[0].stage} | self.graph.before[mine[0].stage]
+        n_before = sum(len(self.waiting[one]) for one in before)
+        is_plenty = n_before > 2 * len(self.groups)
         return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
 
     def _may(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        if assignment.stage in group.refused or self._state.lead(group, assignment, now) is None:
+        if assignment.stage in group.refused or self.lead(group, assignment, now) is None:
             return False
-        holders = self._state.holders(group, assignment.stage)
+        holders = self.holders(group, assignment.stage)
         if assignment.stage not in group.resident and group.resident and holders:
             mine = [p for p in group.assignments if p.stage in group.resident and not p.is_help]
             is_back = any(p.phase > assignment.phase for p in mine)
             if is_back and assignment.stage not in group.parked:
                 return False  # those who still have the model there do it
-            if self._state.waits_for_its_own(group) and self.is_left_to_others(group, assignment, now):
+            if self.waits_for_its_own(group) and self.is_left_to_others(group, assignment, now):
                 return False  # it would be exchanged for its own at once
         if assignment.is_help and assignment.stage not in group.resident:
             is_planned = any(
-                self._state.is_coming(p.stage) and self._state.could_take(group, p.stage)
+                self.is_coming(p.stage) and self.could_take(group, p.stage)
                 for p in group.assignments
                 if not p.is_help and not self._is_full(p, now)
             )
-            if (is_planned and group.state == "off") or not self._state.is_worth_loading(
-                group, assignment.stage
-            ):
+            if (is_planned and group.state == "off") or not self.is_worth_loading(group, assignment.stage):
                 return False
-            if self._state.waits_for_its_own(group) and self._state.is_planned_elsewhere(
-                group, assignment.stage
-            ):
+            if self.waits_for_its_own(group) and self.is_planned_elsewhere(group, assignment.stage):
                 return False
         if self._is_full(assignment, now):
             return False
@@ -140,13 +129,13 @@ class WorkChooser:
 
     def _room(self, assignment: Assignment, now: float, n: int) -> float:
         """How many of ``n`` tasks may begin before others, who are meant to take the results, have enough."""
-        is_streamed = (assignment.phase, assignment.stage) in self._state.streams
-        return min(n, self._state.room_after(assignment.stage, self._queue, now)) if is_streamed else n
+        is_streamed = (assignment.phase, assignment.stage) in self.streams
+        return min(n, self.room_after(assignment.stage, self.queue, now)) if is_streamed else n
 
     def is_next(self, group: DeviceGroup, now: float) -> bool:
         """Nobody else wants its devices before it can be loaded for what is on its way."""
         ahead, mine = self.ahead(group, now), set(group.devices)
-        rivals = [g for g in self._state.groups.values() if g is not group and mine & set(g.devices)]
+        rivals = [g for g in self.groups.values() if g is not group and mine & set(g.devices)]
         if ahead is None:
             return False
         sooner = [
@@ -161,7 +150,7 @@ class WorkChooser:
         """Whether there is work, or soon will be: a stage that it needs goes on at the same time."""
         if assignment.stage in group.refused:
             return False
-        needs = self._state.graph.needs[assignment.stage]
-        is_streamed = any((assignment.phase, need) in self._state.streams for need in needs)
-        is_fed = is_streamed and self._state.is_fed(assignment.stage)
+        needs = self.graph.needs[assignment.stage]
+        is_streamed = any((assignment.phase, need) in self.streams for need in needs)
+        is_fed = is_streamed and self.is_fed(assignment.stage)
         return is_fed or self._may(group, assignment, now)

@@ -68,6 +68,8 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
             for file, digest in _files(value, folder, digests):
                 facts[f"{section}.{name} {file}"] = digest
     facts["outputs"] = json_text(stage.outputs)
+    if stage.expand is not None:  # else what it gave, or why it failed, would be kept as of one that does not
+        facts["expand"] = stage.expand
     facts |= _model_facts(stage, folder, digests)
     if stage.batch_changes_bits == "allow" and stage.n_in_flight == 1:  # else a batch makes no difference
         facts["batch"] = str(stage.batch)

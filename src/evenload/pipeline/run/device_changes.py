@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, EvenloadError, UnknownName
-from evenload.events import EventLog, Note
+from evenload.events import EventLog
 from evenload.executor.backends import Machines
 from evenload.executor.supervisor.call_queue import CallQueue
 from evenload.pipeline.dispatch.item_flow import ItemFlow
@@ -63,11 +63,6 @@ class DeviceChanges:
         self._in_loop(lambda: self._driver.join(known, barred))
         return tuple(device.id for device in known)
 
-    @property
-    def all_devices(self) -> tuple[Device, ...]:
-        """Devices that have ever taken part."""
-        return tuple(self._driver.pool)
-
     def enter(self, devices: Sequence[Device]) -> None:
         """Have devices that came with a machine work as well, soon."""
         barred = self._barred_with(devices)
@@ -76,6 +71,33 @@ class DeviceChanges:
     def lose(self, devices: Collection[str], why: str) -> None:
         """Give up devices that are gone with their machine, ``why`` in words that fit after "the worker"."""
         self._soon(lambda: self._driver.leave(devices, why))
+
+    def watch(self, machines: Machines, follows: Any, log: EventLog) -> None:
+        """Look from now on at the machines of the run, in a thread of the backend, until that is closed.
+
+        follows  what is taken in of machines that join; None: nothing
+        """
+        known: set[str] = set()  # devices that are lost
+
+        def look() -> None:
+            nonlocal known
+            try:
+                lost = set(machines.lost(self._driver.pool))
+                if new := sorted(lost - known):
+                    self.lose(new, LEFT)
+                    log.note("warning", "cluster", f"{', '.join(new)}: the machine has left the cluster")
+                known = lost
+                came = machines.arrivals(follows) if follows is not None else ()
+                if came:
+                    self.enter(came)
+                    known -= {device.id for device in came}
+                    log.note(
+                        "info", "cluster", f"{', '.join(device.id for device in came)} joined with a machine"
+                    )
+            except EvenloadError as error:
+                log.note("warning", "cluster", f"machines that came or went: {error.message}")
+
+        machines.watch(look)
 
     def _barred_with(self, devices: Sequence[Device]) -> Mapping[str, Collection[int]]:
         there = {device.id: device for device in (*self._driver.pool, *devices)}
@@ -133,42 +155,3 @@ class DeviceChanges:
             raise ConfigError("the run is busy and has not looked yet", hint="look again in a while")
         if errors:
             raise errors[0]
-
-
-class MachineWatch:
-    """A watch over the machines of a run, from ``begin`` until its backend is closed.
-
-    machines  the backend; None where all devices are on this machine
-    follows   what is taken in of machines that join; None: nothing
-    """
-
-    def __init__(self, machines: Machines | None, follows: Any, changes: DeviceChanges, log: EventLog):
-        self._machines, self._follows = machines, follows
-        self._changes, self._log = changes, log
-        self._lost: set[str] = set()
-
-    def begin(self) -> None:
-        """Look from now on, in a thread of the backend."""
-        if self._machines is not None:
-            self._machines.watch(self._look)
-
-    def _look(self) -> None:
-        assert self._machines is not None
-        try:
-            lost = set(self._machines.lost(self._changes.all_devices))
-            if lost - self._lost:
-                self._changes.lose(sorted(lost - self._lost), LEFT)
-                self._note(
-                    "warning", f"{', '.join(sorted(lost - self._lost))}: the machine has left the cluster"
-                )
-            self._lost = lost
-            came = self._machines.arrivals(self._follows) if self._follows is not None else ()
-            if came:
-                self._changes.enter(came)
-                self._lost -= {device.id for device in came}
-                self._note("info", f"{', '.join(device.id for device in came)} joined with a machine")
-        except EvenloadError as error:
-            self._note("warning", f"machines that came or went: {error.message}")
-
-    def _note(self, level: str, text: str) -> None:
-        self._log.emit(Note(self._log.now(), level, "cluster", text))

@@ -118,7 +118,8 @@ class OutcomeCheck:
             is_due = order.kind == LOAD and order.stage == one.stage and one.kind in OF_LOADS
             return "" if is_due and one.how in HOW_LOADED else "news of a load that nobody asked for"
         if one.kind == "keyed":
-            return "" if order.kind == KEYS and _is_batch_key(one.key) else "a key that nobody asked for"
+            is_key = one.key is None or (type(one.key) is str and len(one.key) <= MOST_KEY)
+            return "" if order.kind == KEYS and is_key else "a key that nobody asked for"
         if one.kind not in ("made", *ENDS) or (one.kind == "lacks" and not self._is_remote):
             return "an outcome of no kind"
         if not HOW_COMPARED.fullmatch(one.how):
@@ -197,10 +198,6 @@ def _is_number(number: Any) -> bool:
 
 def _is_text(text: Any) -> bool:
     return isinstance(text, str) and len(text) <= MOST_TEXT
-
-
-def _is_batch_key(key: Any) -> bool:
-    return key is None or (type(key) is str and len(key) <= MOST_KEY)
 
 
 def _is_piece(piece: Any) -> bool:

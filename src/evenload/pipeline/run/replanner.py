@@ -6,16 +6,17 @@
 A better plan is searched for in a thread, from values taken at one moment; the run goes on meanwhile.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from evenload.events import EventLog, Note, Replanned
+from evenload.events import EventLog, Replanned
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
-from evenload.pipeline.dispatch.fleet_state import DispatchView
+from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.item_flow import ItemFlow, Strand
 from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.estimates.speed_estimate import (
@@ -42,7 +43,7 @@ class _Replanning:
     why: str
     seen: SpeedEstimate
     taken: Mapping[str, Mapping[int, int]]
-    found: Future[tuple[ReplanDecision | Exception, float]]
+    found: Future[tuple[ReplanDecision | Exception, float]] = field(default_factory=Future)
 
 
 class Replanner:
@@ -81,9 +82,8 @@ class Replanner:
         self._has_times = "unknown" not in self._sources.values()
         self._phases: tuple[Phase, ...] = plan.phases
         self._there = frozenset(device.id for device in problem.devices)
-        self._over: frozenset[int] = dispatcher.view().over
+        self._over: frozenset[int] = dispatcher.over
         self._planned = estimate_speeds(problem, {})
-        self._thread = ThreadPoolExecutor(1, "evenload-replan")
         self._search: _Replanning | None = None
         self._stood_after: object = None  # devices and unusable groups at the last search by ``seeks``
         self._not_before_s = 0.0
@@ -111,12 +111,12 @@ class Replanner:
         There is one search for each set of devices and usable groups: a second one would find no more.
         """
         if self._search is None:
-            view, now, there = self._dispatcher.view(), self._clock(), frozenset(self._devices())
-            changes = there, frozenset(group.id for group in view.groups if not group.is_usable)
+            fleet, now, there = self._dispatcher, self._clock(), frozenset(self._devices())
+            changes = there, frozenset(one.id for one in fleet.groups.values() if not one.is_usable)
             if changes != self._stood_after:
                 self._stood_after = changes
                 self._describe_joined(there - self._there)
-                seen = estimate_speeds(self._problem, timings_of(view, now), self._sources)
+                seen = estimate_speeds(self._problem, timings_of(fleet, now), self._sources)
                 self._begin_search(why, seen, now)
         return self._search is not None
 
@@ -129,19 +129,19 @@ class Replanner:
 
     def _what_happened(self, now: float) -> tuple[str, SpeedEstimate]:
         """In words, or nothing; and how fast everything is."""
-        view = self._dispatcher.view()
-        there, over = frozenset(self._devices()), view.over
+        fleet = self._dispatcher
+        there, over = frozenset(self._devices()), fleet.over
         causes = [f"{device} joined" for device in sorted(there - self._there)]
         causes += [f"{device} left" for device in sorted(self._there - there)]
         self._describe_joined(there - self._there)
         self._there = there
-        names = view.stages
+        names = fleet.stages
         ended = over - self._over
         causes += [f"{names[stage]} is over" for stage in sorted(ended) if len(over) < len(names)]
         self._over = over
-        seen = estimate_speeds(self._problem, timings_of(view, now), self._sources)
+        seen = estimate_speeds(self._problem, timings_of(fleet, now), self._sources)
         if not self._has_times:
-            if not _are_times_known(view):
+            if not _are_times_known(fleet):
                 return "", seen
             self._has_times = True
             return "the times of all stages are known", seen
@@ -170,21 +170,22 @@ class Replanner:
         load_s = self._measured_load_s()
         stages = tuple(replace(s, load_s=load_s.get(s.name, s.load_s)) for s in self._problem.stages)
         problem = as_expanded(replace(self._problem, stages=stages), self._flow)
-        view = self._dispatcher.view()
-        state = state_of_run(problem, view, self._flow, seen, now)
-        taken = {group.id: group.n_taken for group in view.groups}
-        found = self._thread.submit(_search_plan, problem, state, self._phases, self._mode)
-        self._search = _Replanning(why, seen, taken, found)
+        fleet = self._dispatcher
+        state = state_of_run(problem, fleet, self._flow, seen, now)
+        taken = {group.id: dict(group.n_taken) for group in fleet.groups.values()}
+        self._search = _Replanning(why, seen, taken)
+        asked = self._search.found, problem, state, self._phases, self._mode
+        threading.Thread(target=_search_plan, args=asked, daemon=True).start()
 
     def _follow(self, search: _Replanning, found: ReplanDecision | Exception) -> None:
         self._planned = search.seen
         now = self._log.now()
         if isinstance(found, Exception):
             text = f"{search.why}; no other plan: {found}"
-            self._log.emit(Note(now, "debug", "plan", text))
+            self._log.note("debug", "plan", text)
             return
         if found.plan is None:
-            self._log.emit(Note(now, "debug", "plan", f"{search.why}; {found.why}"))
+            self._log.note("debug", "plan", f"{search.why}; {found.why}")
             return
         assert found.plan.makespan_s is not None
         self._phases = found.plan.phases
@@ -197,36 +198,40 @@ class Replanner:
             f"planned again, as {search.why}: what is left takes {found.plan.makespan_s:.1f} s "
             f"(before: {before}) - {found.why}"
         )
-        self._log.emit(Note(now, "info", "plan", text))
+        self._log.note("info", "plan", text)
 
 
-def _are_times_known(view: DispatchView) -> bool:
+def _are_times_known(fleet: FleetState) -> bool:
     """Has every stage with work left been measured?"""
-    timed = {stage for group in view.groups for stage in group.n_timed}
-    return timed | view.over >= set(range(len(view.stages)))
+    timed = {stage for group in fleet.groups.values() for stage in group.n_timed}
+    return timed | fleet.over >= set(range(len(fleet.stages)))
 
 
 def _search_plan(
-    problem: Problem, state: RunState, phases: tuple[Phase, ...], mode: str
-) -> tuple[ReplanDecision | Exception, float]:
+    found: Future[tuple[ReplanDecision | Exception, float]],
+    problem: Problem,
+    state: RunState,
+    phases: tuple[Phase, ...],
+    mode: str,
+) -> None:
     began_s = time.thread_time()
     try:
-        found: ReplanDecision | Exception = replan(problem, state, phases, mode)
+        decision: ReplanDecision | Exception = replan(problem, state, phases, mode)
     except Exception as error:  # it fits nowhere now, or the planner is wrong: the run goes on as it does
-        found = error
-    return found, time.thread_time() - began_s
+        decision = error
+    found.set_result((decision, time.thread_time() - began_s))
 
 
 def state_of_run(
-    problem: Problem, view: DispatchView, flow: ItemFlow, seen: SpeedEstimate, now: float
+    problem: Problem, fleet: FleetState, flow: ItemFlow, seen: SpeedEstimate, now: float
 ) -> RunState:
     """``problem`` has all devices of the run; those that take no part any more are left out.
 
     What runs counts as done: its device is free when it is through with it.
     """
     n_tasks = [stage.n_tasks for stage in problem.stages]
-    done = tasks_done(flow, n_tasks, problem.graph.needs, view.n_on_workers)
-    devices = [_as_it_is(device, view, problem, seen, now) for device in problem.devices]
+    done = tasks_done(flow, n_tasks, problem.graph.needs, list(map(fleet.n_begun, range(len(n_tasks)))))
+    devices = [_as_it_is(device, fleet, problem, seen, now) for device in problem.devices]
     return RunState(done, tuple(device for device in devices if device is not None), seen.item_s)
 
 
@@ -305,37 +310,37 @@ def as_expanded(problem: Problem, flow: ItemFlow) -> Problem:
     return replace(problem, stages=tuple(stages)) if len(n_tasks) > 1 else problem
 
 
-def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime]:
+def timings_of(fleet: FleetState, now: float) -> dict[tuple[str, str], MeanTime]:
     """Timings of groups of one device. What runs longer than anything before it says something already."""
     timings = {}
-    for group in view.groups:
-        for stage, name in enumerate(view.stages) if len(group.devices) == 1 else ():
+    for group in fleet.groups.values():
+        for stage, name in enumerate(fleet.stages) if len(group.devices) == 1 else ():
             n, total_s = group.n_timed.get(stage, 0), group.total_s.get(stage, 0.0)
             running = [since for task, since in group.running.items() if task.stage == stage]
             late_s = (now - min(running)) / len(running) if running else 0.0
-            if late_s > _expected_s(group, stage, view):
+            if late_s > _expected_s(group, stage, fleet):
                 n, total_s = n + 1, total_s + late_s
             if n:
                 timings[group.devices[0], name] = MeanTime(n, total_s / n)
     return timings
 
 
-def _expected_s(group: DeviceGroup, stage: int, view: DispatchView) -> float:
+def _expected_s(group: DeviceGroup, stage: int, fleet: FleetState) -> float:
     """Seconds for an item there, or with the slowest of the others, if it has done none."""
     own = group.item_s.get(stage)
-    others = (one.item_s[stage] for one in view.groups if stage in one.item_s)
+    others = (one.item_s[stage] for one in fleet.groups.values() if stage in one.item_s)
     return own if own is not None else max(others, default=float("inf"))
 
 
 def _as_it_is(
-    device: PlanDevice, view: DispatchView, problem: Problem, seen: SpeedEstimate, now: float
+    device: PlanDevice, fleet: FleetState, problem: Problem, seen: SpeedEstimate, now: float
 ) -> PlanDevice | None:
-    mine = [group for group in view.groups if device.id in group.devices]
-    complete = [group for group in mine if view.gone.isdisjoint(group.devices)]
-    if device.id in view.gone or not all(group.is_usable for group in complete):
+    mine = [group for group in fleet.groups.values() if device.id in group.devices]
+    complete = [group for group in mine if fleet.gone.isdisjoint(group.devices)]
+    if device.id in fleet.gone or not all(group.is_usable for group in complete):
         return None
     speed = seen.speed.get(device.id, device.speed)
-    group = next((group for group in mine if group.is_up), None)
+    group = next((group for group in mine if group.state == "up"), None)
     if group is None:
         return replace(device, speed=speed)
     held = [*group.resident, *([group.loading] if group.loading is not None else [])]

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import EvenloadError, reason_of
-from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
-from evenload.pipeline.dispatch.item_failure import ItemFailure
-from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
-from evenload.pipeline.dispatch.strand import Refusal
-from evenload.pipeline.job.spec import JobSpec
+from evenload.events import ItemFailed, ItemFinished, Restored, read_events
+from evenload.pipeline.dispatch.item_flow import StageTask, Strand
+from evenload.pipeline.dispatch.strand import ItemFailure, Refusal
 from evenload.pipeline.run.outcome_reader import EndedTask
-from evenload.pipeline.store.full_disk import HINT, says_full
+from evenload.pipeline.run.stage_inputs import RunContext
 from evenload.pipeline.store.kept_results import KeptResults
 from evenload.pipeline.store.ledger import LedgerEntry, StageResult
-from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.store.run_folder import HINT, says_full
 
 
 class ResultRecorder:
@@ -33,17 +31,10 @@ class ResultRecorder:
     n_restored  results that came from an earlier session
     """
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        flow: ItemFlow,
-        run_folder: RunFolder,
-        kept: KeptResults,
-        log: EventLog,
-    ):
+    def __init__(self, context: RunContext, kept: KeptResults):
         self.n_restored = 0
-        self._spec, self._flow, self._log = spec, flow, log
-        self._run_folder, self._ledger, self._kept = run_folder, run_folder.ledger, kept
+        self._spec, self._flow, self._log = context.spec, context.flow, context.log
+        self._run_folder, self._ledger, self._kept = context.run_folder, context.run_folder.ledger, kept
         self._told: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self._n_untold: Counter[int] = Counter()  # strand -> its results that the disk does not have yet
         self._refused: list[Refusal] = []  # failed between stages, and not told yet
@@ -61,7 +52,7 @@ class ResultRecorder:
         self._ledger.keep((one.stage, one.strand, one.kept) for one in adopted)
         self.tell(adopted)
         for text in self._kept.notes:
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+            self._log.note("warning", "pipeline", text)
         self._tell_refused()
         return tasks
 
@@ -221,7 +212,6 @@ class ResultRecorder:
         try:
             return {**more, "before": self._run_folder.keep_input(strand.item.id, Path(path))}
         except OSError as error:  # a copy for the report is not worth a run
-            self._log.emit(
-                Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {reason_of(error)}")
-            )
+            self._log.note("warning", "pipeline", f"no copy of {path}: {reason_of(error)}")
+
             return more

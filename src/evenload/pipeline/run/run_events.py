@@ -1,5 +1,6 @@
 """What a run tells of its plan, and of how much waits before each stage."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_SLICES = 2000  # of a plan in one line of events.jsonl; more are drawn together
 EVERY_S = 1.0  # from one word on the queues, or the items, to the next
-COUNTING_SHARE = 0.01  # of the time, at most, is spent on counting items
+COUNTING_SHARE = 0.01  # of the time, at most, is spent on counting
 
 
 def declared_work(stages: "Sequence[StageSpec]") -> dict[str, dict[str, float]]:
@@ -45,58 +46,57 @@ def planned_event(plan: "Plan", now_s: float) -> Planned:
     return Planned(now_s, plan.mode, plan.why, plan.makespan_s, plan.bound_s, rounded)
 
 
-class ItemCounts:
-    """A meter of how many items have come to which end. ``look`` in each round of the run's loop."""
+class _Meter(ABC):
+    """Something that is told now and then. ``look`` in each round of the run's loop."""
 
-    def __init__(self, log: EventLog, flow: ItemFlow):
-        self._log, self._flow = log, flow
-        self._told: tuple[dict[str, int], ...] | None = None
-        self._next_s = 0.0
+    def __init__(self, log: EventLog):
+        self._log, self._next_s = log, 0.0
 
     def look(self) -> None:
         now = self._log.now()
         if now >= self._next_s:
             self.tell()
-            took_s = self._log.now() - now
-            self._next_s = now + max(EVERY_S, took_s / COUNTING_SHARE)
+            self._next_s = now + max(EVERY_S, (self._log.now() - now) / COUNTING_SHARE)
+
+    @abstractmethod
+    def tell(self) -> None:
+        """Tell it now, whenever it was told last."""
+
+
+class ItemCounts(_Meter):
+    """A meter of how many items have come to which end, told if anything has changed since."""
+
+    def __init__(self, log: EventLog, flow: ItemFlow):
+        super().__init__(log)
+        self._flow = flow
+        self._told: tuple[dict[str, int], ...] = ()
 
     def tell(self) -> None:
-        """Now, if anything has changed since."""
         counts = count_ends(self._flow)
         if counts != self._told:
             self._told = counts
             self._log.emit(Counted(self._log.now(), *counts))
 
 
-class QueueLengths:
-    """A meter of what waits at each stage. ``look`` in each round of the run's loop: a stage is told once
-    in ``EVERY_S``, and when it has emptied.
+class QueueLengths(_Meter):
+    """A meter of what waits at each stage: it is told once in ``EVERY_S``, and when it has emptied.
 
     An item waits if its stage may run on it and no device has begun. Stages that nobody has come to are not
     told.
     """
 
     def __init__(self, log: EventLog, dispatcher: "GroupScheduler", stages: Sequence[str]):
-        self._log, self._dispatcher, self._stages = log, dispatcher, tuple(stages)
+        super().__init__(log)
+        self._dispatcher, self._stages = dispatcher, tuple(stages)
         self._told: dict[int, bool] = {}  # stage -> had it anything?
-        self._next_s = log.now()
-
-    def look(self) -> None:
-        now = self._log.now()
-        if now < self._next_s:
-            return
-        self._next_s = now + EVERY_S
-        self.tell()
 
     def tell(self) -> None:
-        """Now, whenever that was told last; at the end of a run its queues are seen to be empty."""
         running: dict[int, Counter[str]] = {}
-        view = self._dispatcher.view()
-        for group in view.groups:
+        for group in self._dispatcher.groups.values():
             for task in group.running.keys() - group.extra:
                 running.setdefault(task.stage, Counter())[group.id] += 1
         for at, name in enumerate(self._stages):
-            waiting, at_work = view.n_waiting[at], running.get(at, Counter())
+            waiting, at_work = self._dispatcher.n_waiting(at), running.get(at, Counter())
             has_any = bool(waiting or at_work)
             if has_any or self._told.get(at):
                 self._told[at] = has_any

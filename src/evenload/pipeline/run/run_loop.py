@@ -7,14 +7,9 @@ Its parts are built from the job and its plan: dispatcher, workers, replanner, t
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from evenload.errors import EvenloadError
-from evenload.events import EventLog
-from evenload.executor.backends import Backend
-from evenload.executor.decide.record import Record
 from evenload.executor.loop.control import Control
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import HangWatch
@@ -27,49 +22,21 @@ from evenload.pipeline.planning.estimates.run_history import mean_load_s
 from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
-from evenload.pipeline.run.device_changes import DeviceChanges, MachineWatch
+from evenload.pipeline.run.device_changes import DeviceChanges
 from evenload.pipeline.run.machines.fleet import RunFleet
-from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.replanner import Replanner, described
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
 from evenload.pipeline.run.stage_driver import StageDriver
-from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
-from evenload.pipeline.store.kept_results import ReuseSettings
-from evenload.pipeline.store.ledger import GroupCommit, LedgerEntry, StageResult
-from evenload.pipeline.store.run_folder import RunFolder
-from evenload.pipeline.store.uploads import Uploads
+from evenload.pipeline.run.stage_inputs import RunContext, StageInputs
+from evenload.pipeline.store.ledger import GroupCommit, StageResult
 from evenload.pipeline.worker.parking import parking_budget
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """The parts of a run before there are devices."""
-
-    spec: JobSpec
-    folder: Path
-    run_folder: RunFolder
-    flow: ItemFlow
-    log: EventLog
-    may_use_cpu: bool
-    reuse: ReuseSettings
-    uploads: Uploads | None = None
-
-    def share(self, kept: LedgerEntry) -> None:
-        """Hand on a result that is on disk: to a store, and to the cache that run folders share, if any."""
-        if self.uploads is not None:
-            for name in kept.files:
-                self.uploads.offer(str(kept.outputs[name]))
-        if self.reuse.cache is not None:
-            run_folder = self.run_folder.path
-            self.reuse.cache.keep(kept, run_folder, (str(run_folder), str(self.folder)))
 
 
 class RunLoop:
     """The loop of one run over the devices of ``fleet``; making one starts nothing.
 
     tasks       what may run at first
-    is_time_up  says whether the run may go on no longer
     check       raises what is to end it now, if anything
     has_failed  it was stopped because of failures, and deals nothing more
     is_late     it was ended because its time was up
@@ -83,25 +50,22 @@ class RunLoop:
         fleet: RunFleet,
         planned: PlannedJob,
         policy: str,
-        *,
-        is_time_up: Callable[[], bool],
         check: Callable[[], None],
     ):
         self.has_failed = self.is_late = False
-        self._is_time_up, self._check = is_time_up, check
-        self._context, self._recorder = context, recorder
+        self._check = check
+        self._context, self._recorder, self._fleet = context, recorder, fleet
         spec, flow, log = context.spec, context.flow, context.log
-        self._inputs = StageInputs(spec, flow, context.run_folder.path, log)
+        self._inputs = StageInputs(context)
         self._dispatcher = dispatcher = _dispatcher(context, planned, fleet, self._inputs, policy)
         dispatcher.add(tasks, {task.strand: self._inputs.size_of(task) for task in tasks})
-        backend = fleet.take_backend()
-        self._driver = _driver(context, dispatcher, self._inputs, fleet, backend, planned.plan.streamed_bytes)
-        self._commit = GroupCommit(context.run_folder.ledger, backend.wake, context.share)
+        free_bytes = fleet.host_bytes()
+        park_bytes = parking_budget(free_bytes, planned.plan.streamed_bytes, len(dispatcher.groups))
+        self._driver = StageDriver(context, self._inputs, dispatcher, fleet, _watch(spec, flow), park_bytes)
+        self._commit = GroupCommit(context.run_folder.ledger, self._driver.wake, context.share)
         self._changes = DeviceChanges(
             self._driver, flow, lambda devices: _numbered(spec, barred_stages(spec, devices)), fleet.find
         )
-        follows = fleet.use if fleet.follows else None
-        self._machines = MachineWatch(fleet.machines, follows, self._changes, log)
         self._queues = QueueLengths(log, dispatcher, dispatcher.stages)
         self._counts = ItemCounts(log, flow)
         self._replanner = (
@@ -113,12 +77,16 @@ class RunLoop:
 
         KeyboardInterrupt if another program has asked to stop.
         """
+        limit_s = self._context.spec.job.timeout_s
         try:
-            self._machines.begin()
+            if (machines := self._fleet.machines) is not None:
+                follows = self._fleet.use if self._fleet.follows else None
+                self._changes.watch(machines, follows, self._context.log)
             with Control(self._context.run_folder.path, self._changes), contextlib.closing(self._changes):
                 while self._is_going_on() or self._commit.pending:
                     self._round()
-                    self.is_late = self._is_time_up() and self._is_going_on()
+                    is_time_up = limit_s is not None and self._context.log.now() > limit_s
+                    self.is_late = is_time_up and self._is_going_on()
                     if self.is_late:
                         break
         finally:
@@ -215,37 +183,6 @@ def _dispatcher(
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
         graph=spec.graph,
         priority_of=_priority_of(spec, context.flow),
-    )
-
-
-def _driver(
-    context: RunContext,
-    dispatcher: GroupScheduler,
-    inputs: StageInputs,
-    fleet: RunFleet,
-    backend: Backend,
-    streamed_bytes: int,
-) -> StageDriver:
-    spec, flow, run_folder, record = context.spec, context.flow, context.run_folder.path, Record(context.log)
-    sources = [identity.sources for identity in context.reuse.identities]
-    setups = stage_setups(spec, context.folder, run_folder, sources, may_use_cpu=context.may_use_cpu)
-    remote = None
-    if fleet.machines is not None:
-        limit = spec.backend.file_limit
-        remote = RemoteWorkers(setups, run_folder, record, inputs.place_of, backend.wake, limit)
-    return StageDriver(
-        backend,
-        fleet.pool,
-        dispatcher,
-        setups,
-        record,
-        inputs.of,
-        parking_budget(fleet.host_bytes(), streamed_bytes, len(dispatcher.groups)),
-        _watch(spec, flow),
-        lambda task: f"{spec.stages[task.stage].name} of {flow.name_of(flow.strands[task.strand])}",
-        remote,
-        place_of=inputs.place_of,
-        kept=fleet.kept,
     )
 
 

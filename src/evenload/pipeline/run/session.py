@@ -14,7 +14,7 @@ from typing import Any
 from evenload._version import __version__
 from evenload.devices import DevicePool
 from evenload.devices.telemetry import Telemetry
-from evenload.events import Event, EventFile, EventLog, Note, RunFinished, RunStarted, json_text
+from evenload.events import Event, EventFile, EventLog, RunFinished, RunStarted, json_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.results import ItemResult, row_of
 from evenload.pipeline.job.spec import JobSpec
@@ -26,7 +26,8 @@ from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, declared_work, planned_event
-from evenload.pipeline.run.run_loop import RunContext, RunLoop
+from evenload.pipeline.run.run_loop import RunLoop
+from evenload.pipeline.run.stage_inputs import RunContext
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
 from evenload.pipeline.store.run_folder import RunFolder
@@ -63,7 +64,6 @@ class JobSession:
         self.headline: dict[str, Any] = {}
         self.measured: dict[str, Any] = {}
         self.plan: Plan | None = None
-        self._began_s = 0.0
         self._interrupts = interrupts or Interrupts()
         items = list(items)
         rules = [StageRule.of(stage, spec.errors.timeout_s) for stage in spec.stages]
@@ -76,7 +76,7 @@ class JobSession:
             spec, job_folder, run_folder, self._flow, self._log, may_use_cpu, reuse, uploads
         )
         self._kept = KeptResults(spec, self._flow, reuse, run_folder)
-        self._recorder = ResultRecorder(spec, self._flow, run_folder, self._kept, self._log)
+        self._recorder = ResultRecorder(self._context, self._kept)
 
     @property
     def n_restored(self) -> int:
@@ -96,24 +96,26 @@ class JobSession:
         devices is recorded every ``sample_s`` seconds.
         """
         log = self._log
-        self._began_s = log.now()
         self._announce(fleet.pool, policy, fleet.name)
         self._begin_uploads()
         try:
             tasks = self._recorder.restore(self._flow.begin())
-            self._tell_reuse()
+            if any(stage.n_kept for stage in self._kept.reuse):
+                log.note("info", "pipeline", reuse_text(self._kept.reuse))
             if tasks:
                 planned = make_plan(self._flow, self._kept.reuse)
                 self.plan = planned.plan
-                log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
+                log.note("info", "plan", f"{self.plan.mode}: {self.plan.why}")
                 log.emit(planned_event(self.plan, log.now()))
-                with self._in_order(fleet), self._watched(fleet.pool, sample_s):
+                # A signal ends the run between two rounds; or at once, where a stage runs in this thread.
+                in_order = self._interrupts.deferred() if fleet.is_threaded else contextlib.nullcontext()
+                with in_order, self._watched(fleet.pool, sample_s):
                     self._run(tasks, fleet, planned, policy)
         except KeyboardInterrupt:
             self.status = "interrupted"
         except Exception as error:  # the results so far are written, then it is raised
             self.status, self.error = "failed", error
-            log.emit(Note(log.now(), "error", "pipeline", str(error)))
+            log.note("error", "pipeline", str(error))
 
     def _announce(self, pool: DevicePool, policy: str, backend: str) -> None:
         spec, log = self._context.spec, self._log
@@ -131,31 +133,22 @@ class JobSession:
             facts["costs"] = costs
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
         for text in (*spec.notes, *self._context.reuse.notes):
-            log.emit(Note(log.now(), "warning", "job", text))
+            log.note("warning", "job", text)
 
     def _begin_uploads(self) -> None:
         """Try the store with a first file, so that it is known soon if it takes none."""
         uploads, log = self._context.uploads, self._log
         if uploads is not None:
-            uploads.tell = lambda why: log.emit(
-                Note(log.now(), "warning", "upload", f"{why}; the run goes on, and copies results later")
+            uploads.tell = lambda why: log.note(
+                "warning", "upload", f"{why}; the run goes on, and copies results later"
             )
             uploads.offer("config.yaml")
-
-    def _tell_reuse(self) -> None:
-        """Say what is kept, and why the rest is not."""
-        if any(stage.n_kept for stage in self._kept.reuse):
-            self._log.emit(Note(self._log.now(), "info", "pipeline", reuse_text(self._kept.reuse)))
 
     def _n_expected(self) -> int:
         """How many strands go through the last stage if none ends before."""
         stages = self._context.spec.stages
         n_samples = max((stage.samples for stage in stages), default=1)
         return len(self._flow.items) * (n_samples if len(stages) - 1 in sampled_stages(stages) else 1)
-
-    def _in_order(self, fleet: RunFleet) -> contextlib.AbstractContextManager[None]:
-        """Let a signal end the run between two rounds; or at once, where a stage runs in this thread."""
-        return self._interrupts.deferred() if fleet.is_threaded else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _watched(self, pool: DevicePool, sample_s: float) -> Iterator[None]:
@@ -169,7 +162,7 @@ class JobSession:
                 telemetry.stop()
             except Exception as error:
                 text = f"telemetry did not close: {type(error).__name__}: {error}"
-                self._log.emit(Note(self._log.now(), "warning", "telemetry", text))
+                self._log.note("warning", "telemetry", text)
 
     def _run(
         self,
@@ -178,36 +171,20 @@ class JobSession:
         planned: PlannedJob,
         policy: str,
     ) -> None:
-        began = self._log.now()
-        loop = RunLoop(
-            self._context, self._recorder, tasks, fleet, planned, policy, is_time_up=self._is_time_up,
-            check=self._interrupts.check,
-        )  # fmt: skip
+        began_s, plan, check = self._log.now(), planned.plan, self._interrupts.check
+        loop = RunLoop(self._context, self._recorder, tasks, fleet, planned, policy, check)
         try:
             loop.go()
         finally:
             cache = self._context.reuse.cache
             for text in cache.faults if cache is not None else ():
-                self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+                self._log.note("warning", "pipeline", text)
             self.status = "failed" if loop.has_failed else "timed out" if loop.is_late else self.status
-            self.measured = loop.measured()
-            self._compare(self._log.now() - began)
-
-    def _is_time_up(self) -> bool:
-        limit_s = self._context.spec.job.timeout_s
-        return limit_s is not None and self._log.now() - self._began_s > limit_s
-
-    def _compare(self, seconds: float) -> None:
-        """Plan against reality, where the plan said how long it would take."""
-        plan = self.plan
-        if plan is None:
-            return
-        self.measured |= {"wall_s": seconds, "planned_s": plan.makespan_s, "mode": plan.mode}
-        if plan.makespan_s and self.status == "done":
-            text = (
-                f"planned {plan.makespan_s:.1f} s ({plan.mode}), took {seconds:.1f} s with starting workers"
-            )
-            self._log.emit(Note(self._log.now(), "info", "plan", text))
+            wall_s, plan_s = self._log.now() - began_s, plan.makespan_s
+            self.measured = loop.measured() | {"wall_s": wall_s, "planned_s": plan_s, "mode": plan.mode}
+            if plan_s and self.status == "done":
+                text = f"planned {plan_s:.1f} s ({plan.mode}), took {wall_s:.1f} s with starting workers"
+                self._log.note("info", "plan", text)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -219,7 +196,6 @@ class JobSession:
                 item,
                 {name: _portable(value, context.folder) for name, value in flow.inputs[at].items()},
                 [flow.strands[number] for number in flow.strands_of[at]],
-                context.spec.job.seed,
                 flow.parts_of,
             )
             for at, item in enumerate(flow.items)
@@ -243,7 +219,7 @@ class JobSession:
             return json.loads(json_text({str(name): figure for name, figure in figures.items()}))
         except Exception as error:  # a mistake in a summary must not cost the results
             text = f"no headline: {target} raised {type(error).__name__}: {error}"
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+            self._log.note("warning", "pipeline", text)
             return {}
 
     def lost_events(self, file: EventFile) -> list[str]:

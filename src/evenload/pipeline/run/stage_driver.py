@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice, quoted, reason_of
 from evenload.events import Batched
-from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
 from evenload.executor.supervisor.group_environment import group_environment
@@ -30,7 +29,7 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.pipeline.dispatch.device_group import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
-from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
+from evenload.pipeline.dispatch.item_flow import STOPPED
 from evenload.pipeline.dispatch.worker_protocol import (
     ADOPT,
     KEYS,
@@ -40,16 +39,15 @@ from evenload.pipeline.dispatch.worker_protocol import (
     HostSpec,
     Order,
     OrderOutcome,
-    TaskInputs,
 )
 from evenload.pipeline.plan import Fit
+from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.outcome_check import OutcomeCheck
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
+from evenload.pipeline.run.stage_inputs import RunContext, StageInputs, stage_setups
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
-from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.site import SiteReport
-from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.stage_host import StageHost
 
 GRACE_S = 1.0
@@ -71,51 +69,43 @@ class StageDriver:
     """The driver of a run's workers, each of which holds stages on a group of devices.
 
     pool        every device that has ever taken part
-    inputs_of   makes of a task what its stage is given
+    inputs      makes of a task what its stage is given
+    watch       who takes too long
     park_bytes  host memory of a worker for models that wait there
-    watch       who takes too long; by default only told
-    name_of     a task's stage and item, for people
-    place_of    where a task's output belongs, relative to the run folder; None if that is no file
-    remote      None: all workers are on this machine
-    kept        the workers that outlive the run, if the backend is theirs
     outcomes    what was seen of the groups
     """
 
     def __init__(
         self,
-        backend: Backend,
-        pool: DevicePool,
+        context: RunContext,
+        inputs: StageInputs,
         dispatcher: GroupScheduler,
-        stages: Sequence[StageSetup],
-        record: Record,
-        inputs_of: Callable[[StageTask], TaskInputs],
-        park_bytes: int = 0,
-        watch: HangWatch | None = None,
-        name_of: Callable[[StageTask], str] = str,
-        remote: RemoteWorkers | None = None,
-        *,
-        place_of: Callable[[StageTask, str], str | None],
-        kept: KeptWorkers | None = None,
+        fleet: RunFleet,
+        watch: HangWatch,
+        park_bytes: int,
     ):
-        self.pool = pool
+        record, stages = Record(context.log), stage_setups(context)
+        backend = fleet.take_backend()  # from now on it is closed here
+        self.pool = fleet.pool
         self.outcomes = OutcomeReader(dispatcher, stages, record)
-        self._check = OutcomeCheck(stages, place_of, is_remote=remote is not None)
-        self._dispatcher, self._record = dispatcher, record
-        self._stages = tuple(stages)
-        self._inputs_of, self._park_bytes = inputs_of, park_bytes
-        self._kept = kept
+        self._dispatcher, self._record, self._stages = dispatcher, record, tuple(stages)
+        self._inputs, self._park_bytes, self._kept = inputs, park_bytes, fleet.kept
         self._supervisor = (
             Supervisor(backend, record, self, limits=START_LIMITS)
-            if kept is None
-            else kept.supervisor(record, self, START_LIMITS)
+            if self._kept is None
+            else self._kept.supervisor(record, self, START_LIMITS)
         )
-        self._slow = SlowWorkers(watch or HangWatch(), self._supervisor, dispatcher, record, name_of)
+        self._slow = SlowWorkers(watch, self._supervisor, dispatcher, record, inputs.name_of)
+        self._remote: RemoteWorkers | None = None  # all workers are on this machine
+        if fleet.machines is not None:
+            folder, limit = context.run_folder.path, context.spec.backend.file_limit
+            self._remote = RemoteWorkers(stages, folder, record, inputs.place_of, backend.wake, limit)
+        self._check = OutcomeCheck(stages, inputs.place_of, is_remote=self._remote is not None)
         self._sends = backend.is_threaded
         self._tasks = Tasks()
         self._hosts: dict[int, PreparedTask] = {}
         self._idle_since_s: dict[str, float] = {}
         self._patient_until_s = 0.0
-        self._remote = remote
 
     def step(self, *, deals: bool, seeks_plan: Callable[[str], bool]) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
@@ -132,7 +122,8 @@ class StageDriver:
             wait_s = self._dispatcher.wake_s(now)
             self._supervisor.poll(POLL_S if wait_s is None else min(wait_s, POLL_S))
             self._take_fetched()
-            self._end_slow(time.monotonic())
+            for worker, order, stack in self._slow.look(time.monotonic()):
+                self._end(worker, order, stack)
             if all(one.outcome.kind == "done" for one in self.outcomes.ended):
                 self._deal(time.monotonic(), deals)  # nobody waits while results are written
         return self.outcomes.take_ended()
@@ -145,12 +136,12 @@ class StageDriver:
         """Make ``step`` return soon; from any thread."""
         self._supervisor.wake()
 
-    def close(self, grace_s: float = GRACE_S) -> None:
+    def close(self) -> None:
         try:
             for worker in self._supervisor.workers.values():
                 self.outcomes.superseded(worker)
             if self._kept is None:
-                self._supervisor.close(grace_s)
+                self._supervisor.close(GRACE_S)
             else:
                 self._kept.give_back([group for group in self._supervisor.workers if self._is_through(group)])
         finally:
@@ -161,11 +152,6 @@ class StageDriver:
         """Whether nothing of its tasks may still be computed, or be on its way to the disk."""
         held = self._dispatcher.groups[group]
         return not (held.running or held.saving or held.n_unbegun)
-
-    def _end_slow(self, now: float) -> None:
-        """End the workers whose items or loads take too long; called when all news is taken in."""
-        for worker, order, stack in self._slow.look(now):
-            self._end(worker, order, stack)
 
     def _end(self, worker: Worker, order: EndWorker, stack: str = "") -> None:
         self._supervisor.discard(worker, order.why)
@@ -209,10 +195,10 @@ class StageDriver:
 
     def _refuse_if_last(self, devices: Sequence[str], left: Sequence[str]) -> None:
         """Raise ConfigError if a stage with work may run on none of the devices that are ``left``."""
-        view = self._dispatcher.view()
-        groups = [group for group in view.groups if set(group.devices) <= set(left)]
-        for stage, name in enumerate(view.stages):
-            if stage not in view.over and all(stage in group.barred for group in groups):
+        fleet = self._dispatcher
+        groups = [group for group in fleet.groups.values() if set(group.devices) <= set(left)]
+        for stage, name in enumerate(fleet.stages):
+            if not fleet.is_over(stage) and all(stage in group.barred for group in groups):
                 text = f"{', '.join(devices)}: stage {quoted(name)} may run on no other device (`devices`)"
                 raise ConfigError(text, hint="wait until the stage is over")
 
@@ -275,7 +261,7 @@ class StageDriver:
             return self._send(worker, Order(LOAD, action.stage, action.fit, action.keep, action.later))
         assert isinstance(action, RunTasks)
         self._end_idle(action.group, now, "nothing was ready")
-        inputs = tuple(map(self._inputs_of, action.tasks))
+        inputs = tuple(map(self._inputs.of, action.tasks))
         if action.tasks[0].stage in self._dispatcher.copies.stages:
             inputs = tuple(one._replace(staged=worker.number) for one in inputs)
         if self._remote is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload._user_folders import user_cache
 from evenload.errors import ConfigError, UnknownName
-from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask, Strand
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
@@ -93,17 +93,18 @@ class KeptResults:
 
     def find(self, task: StageTask) -> FoundResult | None:
         """Return the result of a task that is what would be computed now; None if it is to be done."""
-        strand, stage = self.flow.strands[task.strand], self.spec.stages[task.stage]
-        reuse = self.reuse[task.stage]
-        why = "it is asked for" if stage.name in self.settings.fresh else ""
-        if not why:
-            found, why = self._in_ledger(task, strand)
-            found = found or self._in_cache(task)
+        reuse, cache = self.reuse[task.stage], self.settings.cache
+        if self.spec.stages[task.stage].name in self.settings.fresh:
+            why = "it is asked for"
+            if cache is not None and not self.is_dry and (cached := self._cached(task, cache)) is not None:
+                cache.drop(cached)
+        else:
+            found, why = self._in_ledger(task)
+            if found is None and cache is not None:
+                found = self._in_cache(task, cache)
             if found is not None:
                 reuse.n_kept += 1
                 return found
-        else:
-            self._drop_from_cache(task)
         reuse.n_todo += 1
         reuse.why[why] += 1
         return None
@@ -113,17 +114,15 @@ class KeptResults:
 
         None if they cannot be compared with another run's.
         """
+        strand, made = self.flow.strands[task.strand], self.flow.made_before(task)
+        values = TaskValues(strand.item, self.flow.inputs[strand.at], made.outputs, made.files)
         job, digests = self.settings.job, self.settings.digests
-        return digest_reads(ALL_READS if names is None else names, self._values(task), job, digests)
+        return digest_reads(ALL_READS if names is None else names, values, job, digests)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _values(self, task: StageTask) -> TaskValues:
-        strand, made = self.flow.strands[task.strand], self.flow.made_before(task)
-        return TaskValues(strand.item, self.flow.inputs[strand.at], made.outputs, made.files)
-
-    def _in_ledger(self, task: StageTask, strand: Strand) -> tuple[FoundResult | None, str]:
-        name = self.spec.stages[task.stage].name
+    def _in_ledger(self, task: StageTask) -> tuple[FoundResult | None, str]:
+        name, strand = self.spec.stages[task.stage].name, self.flow.strands[task.strand]
         entry = self.folder.ledger.find(name, strand) if self.folder is not None else None
         if entry is None or self.folder is None:
             return None, ""
@@ -165,9 +164,9 @@ class KeptResults:
         found = {name: stage.place_of(name, strand.item.id, sample) for name in entry.files}
         return {name: place for name, place in found.items() if place is not None}
 
-    def _in_cache(self, task: StageTask) -> FoundResult | None:
-        cache, found = self._cached(task)
-        if cache is None or found is None or self._clash(found.outputs, task):
+    def _in_cache(self, task: StageTask, cache: ResultCache) -> FoundResult | None:
+        found = self._cached(task, cache)
+        if found is None or self._clash(found.outputs, task):
             return None
         places = self._places(task, found)
         if self.is_dry or self.folder is None:
@@ -178,16 +177,9 @@ class KeptResults:
         self.reuse[task.stage].timed(found.seconds)
         return FoundResult(entry, is_new=True)
 
-    def _drop_from_cache(self, task: StageTask) -> None:
-        cache, found = self._cached(task)
-        if cache is not None and found is not None and not self.is_dry:
-            cache.drop(found)
-
-    def _cached(self, task: StageTask) -> tuple[ResultCache | None, LedgerEntry | None]:
-        cache, identity = self.settings.cache, self.settings.identities[task.stage]
-        if cache is None:
-            return None, None
-        return cache, cache.find(identity.digest, lambda names: self.reads_of(task, names))
+    def _cached(self, task: StageTask, cache: ResultCache) -> LedgerEntry | None:
+        identity = self.settings.identities[task.stage].digest
+        return cache.find(identity, lambda names: self.reads_of(task, names))
 
 
 @contextlib.contextmanager
@@ -202,8 +194,11 @@ def reuse_settings(
     """Gather what a run of ``spec`` may take over; ``folder`` is that of the job file.
 
     cache  wins over the job's; "" for none
+    Raises UnknownName if ``fresh`` has a name that is no stage of the job.
     """
-    check_stages(spec, fresh)
+    known = [stage.name for stage in spec.stages]
+    if unknown := [name for name in fresh if name not in known]:
+        raise UnknownName("stage", unknown[0], known)
     memory = user_cache() / "digests.sqlite" if resolve().warm_start else None
     with contextlib.closing(ContentDigests(memory)) as digests:
         began_ns = time.time_ns()
@@ -230,14 +225,6 @@ def no_reuse(spec: "JobSpec", folder: Path) -> contextlib.AbstractContextManager
     return contextlib.nullcontext(ReuseSettings(job, unknown, ContentDigests()))
 
 
-def check_stages(spec: "JobSpec", names: Collection[str]) -> None:
-    """Raise UnknownName for a name that is no stage of the job."""
-    known = [stage.name for stage in spec.stages]
-    for name in names:
-        if name not in known:
-            raise UnknownName("stage", name, known)
-
-
 def _cache(spec: "JobSpec", folder: Path, given: str | Path | None) -> ResultCache | None:
     section = spec.cache
     where = str(given) if given is not None else section.folder if section is not None else ""
@@ -248,7 +235,7 @@ def _cache(spec: "JobSpec", folder: Path, given: str | Path | None) -> ResultCac
         path = folder / path
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is no folder, so it is no cache", hint="name a folder with --cache")
-    return ResultCache.open(path, section.limit if section is not None else DEFAULT_LIMIT_BYTES)
+    return ResultCache(path, section.limit if section is not None else DEFAULT_LIMIT_BYTES)
 
 
 def preview_reuse(

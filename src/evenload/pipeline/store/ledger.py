@@ -29,8 +29,7 @@ from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.executor.journal.journal import KEEP_HINT, OTHER_HINT, Journal
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.dispatch.item_failure import ItemFailure
-from evenload.pipeline.dispatch.strand import StageTask, Strand
+from evenload.pipeline.dispatch.strand import ItemFailure, StageTask, Strand
 
 FOLDER = "journal"
 _FINGERPRINT = {"results": "2"}  # each entry says what made it

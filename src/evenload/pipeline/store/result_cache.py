@@ -50,25 +50,19 @@ class ResultCache:
     """
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES):
+        """Open the cache in ``folder``, or begin one. Raises ConfigError if others may write to it."""
         self.faults: list[str] = []
-        self._folder, self._limit_bytes = folder, limit_bytes
+        self._folder, self._limit_bytes = folder.expanduser().resolve(), limit_bytes
         self._n_new_bytes = 0
         self._read_sets: dict[str, tuple[int, list[tuple[str, ...]]]] = {}
-
-    @classmethod
-    def open(cls, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "ResultCache":
-        """Open the cache in ``folder``, or begin one. Raises ConfigError if others may write to it."""
-        folder = folder.expanduser().resolve()
         try:
-            for one in (folder, folder / "reads", folder / "results"):
+            for one in (self._folder, self._folder / "reads", self._folder / "results"):
                 own_folder(one, _WHAT)
         except OSError as error:
             raise ConfigError(
                 f"{folder} cannot be a cache: {error.strerror}", hint="name a folder of your own with --cache"
             ) from error
-        cache = cls(folder, limit_bytes)
-        evict(folder, limit_bytes)
-        return cache
+        evict(self._folder, limit_bytes)
 
     def find(
         self, identity: str, digests_of: Callable[[Sequence[str]], Mapping[str, str] | None]

@@ -18,15 +18,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 from evenload._closing import Closing
 from evenload._private_files import DRAFT, plain_file, read_own, write_own
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
+from evenload.pipeline.job.remote.remote_folder import RemoteFolder, is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 
 DIGESTS = "SHA256SUMS"
@@ -42,16 +42,6 @@ RECORD = "uploads.jsonl"
 _SCHEMA = 1
 _WHAT = "addresses that results are copied to"
 _MOST_RECORD_BYTES = 1 << 30
-
-
-class Store(Protocol):
-    """A place that files are put to."""
-
-    @property
-    def n_at_once(self) -> int: ...
-    def put(self, source: Path, relative: str) -> None: ...
-    def sizes(self) -> dict[str, int] | None: ...
-    def error(self, fault: BaseException) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +154,7 @@ class Uploads(Closing):
 
     def __init__(
         self,
-        store: Store,
+        store: RemoteFolder,
         folder: Path,
         to: Destination,
         limits: SendLimits,
@@ -207,17 +197,18 @@ class Uploads(Closing):
             with self._changed:
                 self._changed.wait_for(lambda: not (self._todo or self._busy), _LOOK_S)
         watch(0, len(missing))
-        outcome = self._outcome(files)
-        if outcome.n_left:
-            return outcome
+        outcome = self.outcome(files)
         sums = (f"{digest}  {path}\n" for path, digest in self._record.digests(files).items())
-        if self._send_text("".join(sums), DIGESTS):
+        if outcome.n_left or self._send_text("".join(sums), DIGESTS):
             return outcome
-        return UploadOutcome(self._to.url, outcome.n_files, outcome.n_new, 1, self._why)
+        return replace(outcome, n_left=1, why=self._why)
 
-    def outcome(self) -> UploadOutcome:
-        """Return what the store has by now."""
-        return self._outcome(list(self._files()))
+    def outcome(self, files: list[str] | None = None) -> UploadOutcome:
+        """Return what the store has by now of ``files``, or of all."""
+        files = list(self._files()) if files is None else files
+        n_there = sum(map(self._is_there, files))
+        n_left = len(files) - n_there
+        return UploadOutcome(self._to.url, n_there, self._n_new, n_left, self._why if n_left else "")
 
     def close(self) -> None:
         """End the threads. What is being put is not waited for: it is there whole, or not at all."""
@@ -227,11 +218,6 @@ class Uploads(Closing):
         for thread in self._threads:
             thread.join()
         self._record.close()
-
-    def _outcome(self, files: list[str]) -> UploadOutcome:
-        n_there = sum(map(self._is_there, files))
-        n_left = len(files) - n_there
-        return UploadOutcome(self._to.url, n_there, self._n_new, n_left, self._why if n_left else "")
 
     def _is_there(self, relative: str) -> bool:
         """Return whether the store has this file as it is now; also if the file is gone."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from traceback import format_exception
 
-from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.target import CodeTarget, load_target
 
 MOST_S = 300.0

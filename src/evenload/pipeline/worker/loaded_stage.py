@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from evenload._waiting import Meter
 from evenload.events import json_text
@@ -316,15 +317,19 @@ def described_error(error: BaseException) -> tuple[str, str, str]:
 def free_cached_memory() -> None:
     """Collect garbage and give the GPU's cached memory back to the driver."""
     gc.collect()
+    if (cuda := used_cuda()) is not None:
+        cuda.empty_cache()
+
+
+def used_cuda() -> Any:
+    """Return ``torch.cuda`` if this process has imported torch and there is a GPU; else None."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None
 
 
 def _peak_bytes() -> int | None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return max(int(torch.cuda.max_memory_reserved(at)) for at in range(torch.cuda.device_count()))
+    if (cuda := used_cuda()) is not None:
+        return max(int(cuda.max_memory_reserved(at)) for at in range(cuda.device_count()))
     try:
         import resource
     except ImportError:  # not on Windows

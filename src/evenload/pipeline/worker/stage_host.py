@@ -9,9 +9,7 @@ import gc
 import queue
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -32,7 +30,13 @@ from evenload.pipeline.dispatch.worker_protocol import (
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage_runner import StageRunner, is_final, pause_s
 from evenload.pipeline.worker.file_saver import FileSaver, PieceSender
-from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed
+from evenload.pipeline.worker.loaded_stage import (
+    LoadedStage,
+    described_error,
+    free_cached_memory,
+    timed,
+    used_cuda,
+)
 from evenload.pipeline.worker.parking import HostCopy, ParkableModel, stages_to_park, unpark_s
 from evenload.pipeline.worker.site import Site
 
@@ -68,7 +72,9 @@ class StageHost:
             outcomes = [self._look(order)]
         else:
             outcomes = self._run(order)
-        return self._told([*outcomes, *self._pieces(), *self._outcomes_so_far()])
+        pieces = self._saver.take() if isinstance(self._saver, PieceSender) else []
+        outcomes += [OrderOutcome("piece", piece.task.stage, piece=piece) for piece in pieces]
+        return self._told([*outcomes, *self._outcomes_so_far()])
 
     def close(self) -> None:
         for stage in (*self._loaded, *self._parked):
@@ -100,11 +106,6 @@ class StageHost:
         if report.has_job_files:
             self._spec = replace(self._spec, stages=self._site.stages())
         return OrderOutcome("site", order.stage, site=report)
-
-    def _pieces(self) -> list[OrderOutcome]:
-        """Return parts of files that are to be sent."""
-        pieces = self._saver.take() if isinstance(self._saver, PieceSender) else []
-        return [OrderOutcome("piece", piece.task.stage, piece=piece) for piece in pieces]
 
     def _told(self, outcomes: list[OrderOutcome]) -> list[OrderOutcome]:
         """Say when this was answered, and let go of what the tasks were given that are computed."""
@@ -176,7 +177,9 @@ class StageHost:
     def _build(self, order: Order) -> None:
         free, taken = _free_bytes(), _used_bytes()
         setup = self._spec.stages[order.stage]
-        make = StageRunner if setup.python is None else _foreign_runner()
+        make: Any = StageRunner
+        if setup.python is not None:
+            from evenload.pipeline.worker.foreign_python import ForeignStageRunner as make
         runner = make(setup, self._device, order.fit, self._spec.n_devices)
         self._loaded[order.stage] = LoadedStage(
             runner, order.stage, order.fit.in_flight, self._saver, self._over
@@ -248,16 +251,15 @@ class StageHost:
 
     def _came_back(self, built: "_BuiltStage") -> bool:
         """Return whether as much is free as before the stage was built, by the GPU's driver."""
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
+        cuda = used_cuda()
+        if cuda is None:
             if _host_bytes() - self._first_bytes > WORTH_COLLECTING_BYTES:
                 gc.collect()
             return True
-        gc.collect()
-        torch.cuda.empty_cache()
+        free_cached_memory()
         free, after = built.free_before, _free_bytes()
         there = sum(self._built[stage].n_bytes for stage in self._loaded)
-        is_ours = torch.cuda.memory_allocated() > there + MOST_LEFT_BYTES  # and not another process's
+        is_ours = cuda.memory_allocated() > there + MOST_LEFT_BYTES  # and not another process's
         return free is None or after is None or after >= free - MOST_LEFT_BYTES or not is_ours
 
 
@@ -272,32 +274,17 @@ class _BuiltStage:
     load_s: float = 0.0
 
 
-def _foreign_runner() -> Any:
-    from evenload.pipeline.worker.foreign_python import ForeignStageRunner
-
-    return ForeignStageRunner
-
-
 def _free_bytes() -> int | None:
     """Return the free memory of this worker's first GPU, by its driver; None without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return int(torch.cuda.mem_get_info()[0])
+    cuda = used_cuda()
+    return None if cuda is None else int(cuda.mem_get_info()[0])
 
 
 def _used_bytes() -> int:
     """Return the memory that this process takes: of the GPU, if it uses one."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return int(torch.cuda.memory_allocated())
-    return _host_bytes()
+    cuda = used_cuda()
+    return _host_bytes() if cuda is None else int(cuda.memory_allocated())
 
 
 def _host_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
-
-
-def run_folder_path(values: Mapping[str, Any], folder: Path, files: set[str]) -> dict[str, Any]:
-    """Return ``values`` with the outputs in ``files`` as absolute paths."""
-    return {name: str(folder / value) if name in files else value for name, value in values.items()}

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
-from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, estimate_speeds, find_drift
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
@@ -110,15 +110,15 @@ def test_where_a_run_is() -> None:
     dispatcher.drain("d2")
     dispatcher.refused("d3", 1, "no memory")
     flow.done(StageTask(0, 0), {})
-    seen = estimate_speeds(problem, timings_of(dispatcher.view(), 102.0))
-    state = state_of_run(problem, dispatcher.view(), flow, seen, 102.0)
+    seen = estimate_speeds(problem, timings_of(dispatcher, 102.0))
+    state = state_of_run(problem, dispatcher, flow, seen, 102.0)
     assert state.done == (2, 0)
     devices = {device.id: device for device in state.devices}
     assert set(devices) == {"d0", "d1"}
     assert devices["d0"].holds == ("edit",)
     assert devices["d0"].ready_s == 0.0
     assert 0 < devices["d1"].ready_s <= 5.0
-    late = timings_of(dispatcher.view(), 140.0)
+    late = timings_of(dispatcher, 140.0)
     assert late["d0", "edit"] == MeanTime(1, 4.0)
     assert late["d1", "edit"] == MeanTime(1, 40.0)
 
@@ -132,7 +132,7 @@ def test_whose_partner_left_takes_part_in_the_next_plan() -> None:
     dispatcher.add(flow.begin())
     dispatcher.leave("d1", "it was lost")
     seen = estimate_speeds(asked(2), {})
-    state = state_of_run(asked(2), dispatcher.view(), flow, seen, 0.0)
+    state = state_of_run(asked(2), dispatcher, flow, seen, 0.0)
     assert [device.id for device in state.devices] == ["d0"]
 
 

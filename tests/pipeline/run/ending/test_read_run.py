@@ -82,11 +82,10 @@ def test_whatever_goes_wrong_there_is_a_summary_and_what_it_lacks_is_said(job: P
     assert (summary, view, faults) == (whole, None, [])
 
 
-@pytest.mark.parametrize("backend", ["process", "inline"])
-def test_what_is_counted_during_a_run_is_what_its_file_says(job: Path, backend: str) -> None:
+def test_what_is_counted_during_a_run_is_what_its_file_says(job: Path) -> None:
     """The oracle is a reading of the file, with and without an earlier session in it."""
     for _ in range(2):
-        result = Pipeline.from_yaml(job).run(backend=backend, retry_failed=True)
+        result = Pipeline.from_yaml(job).run(retry_failed=True)
         assert result.report is not None
         shown = result.report.read_text()
         assert write_report(job.parent / "run") == result.summary

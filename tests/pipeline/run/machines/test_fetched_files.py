@@ -14,7 +14,7 @@ from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.run.machines.fetched_files import FetchedFiles
-from evenload.pipeline.store.full_disk import says_full
+from evenload.pipeline.store.run_folder import says_full
 from evenload.pipeline.worker import file_saver
 from evenload.pipeline.worker.file_saver import PieceSender
 

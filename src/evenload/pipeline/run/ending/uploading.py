@@ -14,8 +14,7 @@ from evenload.errors import ConfigError, reason_of
 from evenload.pipeline.job.remote.remote_folder import RemoteFolder
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.store.full_disk import HINT
-from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.store.run_folder import HINT, RunFolder
 from evenload.pipeline.store.uploads import Destination, SendLimits, UploadOutcome, Uploads, last_destination
 
 if TYPE_CHECKING:

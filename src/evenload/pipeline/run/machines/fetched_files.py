@@ -40,8 +40,21 @@ class _Arriving:
     digest: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
 
+@dataclass(slots=True)
+class _FilesOfTask:
+    """What is arriving of a task, by output; ``fault``: what was wrong with the first piece that was."""
+
+    files: dict[str, _Arriving] = field(default_factory=dict)
+    fault: Exception | None = None
+
+    def drop(self) -> None:
+        for arrived in self.files.values():
+            with contextlib.suppress(OSError):  # then the end of the run removes it, or the next one
+                arrived.partial.unlink(missing_ok=True)
+
+
 class FetchedFiles:
-    """The files that are arriving, by worker, task and output.
+    """The files that are arriving, by worker and task.
 
     place_of  where a task's output belongs, relative to the run folder; None if that is no file of its stage
     wake      is called from a thread when a task's files are on disk: ``done`` has it then
@@ -57,42 +70,35 @@ class FetchedFiles:
     ):
         self._run_folder, self._place_of, self._wake = run_folder, place_of, wake
         self._most_bytes = most_bytes
-        self._arriving: dict[tuple[int, StageTask, str], _Arriving] = {}
-        self._faults: dict[tuple[int, StageTask], Exception] = {}
-        self._closing: dict[tuple[int, StageTask], object] = {}
-        self._done: queue.SimpleQueue[tuple[int, object, OrderOutcome]] = queue.SimpleQueue()
+        self._arriving: dict[tuple[int, StageTask], _FilesOfTask] = {}
+        self._closing: dict[tuple[int, StageTask], _FilesOfTask] = {}
+        self._done: queue.SimpleQueue[tuple[int, _FilesOfTask, OrderOutcome]] = queue.SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
 
     def take(self, worker: int, piece: FilePiece) -> None:
         """Write a piece that has come; what is wrong with it is told with the task's outcome."""
+        there = self._arriving.setdefault((worker, piece.task), _FilesOfTask())
         try:
-            self._write(worker, piece)
+            self._write(worker, piece, there.files)
         except (OSError, FormatError) as error:
-            self._faults.setdefault((worker, piece.task), error)
+            there.fault = there.fault or error
 
     def finish(self, worker: int, outcome: OrderOutcome) -> None:
         """Check what has come of a task that is done, and have it on disk; ``done`` returns it then."""
         assert outcome.task is not None
-        files = {
-            name: arrived
-            for (who, task, name), arrived in self._arriving.items()
-            if (who, task) == (worker, outcome.task)
-        }
-        fault = self._faults.pop((worker, outcome.task), None)
-        for name in files:
-            del self._arriving[worker, outcome.task, name]
-        mark = self._closing[worker, outcome.task] = object()
+        key = worker, outcome.task
+        self._closing[key] = there = self._arriving.pop(key, _FilesOfTask())
         if self._pool is None:
             self._pool = ThreadPoolExecutor(N_THREADS, "evenload-fetch")
-        self._pool.submit(self._settle, worker, mark, outcome, files, fault)
+        self._pool.submit(self._settle, worker, outcome, there)
 
     def done(self) -> list[tuple[int, OrderOutcome]]:
         """Return the tasks that are over now, with the numbers of their workers."""
         found = []
         while not self._done.empty():
-            worker, mark, outcome = self._done.get()
+            worker, there, outcome = self._done.get()
             assert outcome.task is not None
-            if self._closing.get((worker, outcome.task)) is mark:
+            if self._closing.get((worker, outcome.task)) is there:
                 del self._closing[worker, outcome.task]
                 found.append((worker, outcome))
         return found
@@ -100,27 +106,25 @@ class FetchedFiles:
     def forget(self, worker: int) -> None:
         """Drop what has not arrived whole of a worker that is gone."""
         for key in [key for key in self._arriving if key[0] == worker]:
-            self._arriving.pop(key).partial.unlink(missing_ok=True)
-        for kept in (self._faults, self._closing):
-            for task in [task for task in kept if task[0] == worker]:
-                del kept[task]
+            self._arriving.pop(key).drop()
+        for key in [key for key in self._closing if key[0] == worker]:
+            del self._closing[key]
 
     def close(self) -> None:
         """Wait for the disk, and drop what is not whole."""
         if self._pool is not None:
             self._pool.shutdown()
-        for worker in {key[0] for key in self._arriving}:
-            self.forget(worker)
+        for there in self._arriving.values():
+            there.drop()
 
-    def _write(self, worker: int, piece: FilePiece) -> None:
+    def _write(self, worker: int, piece: FilePiece, files: dict[str, _Arriving]) -> None:
         content = piece.content
         is_array = isinstance(content, np.ndarray) and content.dtype == np.uint8 and content.ndim == 1
         if not is_array or not content.flags.c_contiguous:
             raise FormatError("a piece of a file is no bytes")
-        key = worker, piece.task, piece.output
         if piece.start == 0:
-            self._arriving[key] = self._begin(piece, worker)
-        arriving = self._arriving.get(key)
+            files[piece.output] = self._begin(piece, worker)
+        arriving = files.get(piece.output)
         if arriving is None or piece.start != arriving.n_there:
             raise FormatError(f"a piece of {piece.output} is missing")
         if arriving.n_there + len(content) > arriving.n_bytes:
@@ -148,30 +152,21 @@ class FetchedFiles:
         os.close(os.open(partial, flags, 0o644))
         return _Arriving(path, partial, piece.n_bytes)
 
-    def _settle(
-        self,
-        worker: int,
-        mark: object,
-        outcome: OrderOutcome,
-        files: dict[str, _Arriving],
-        fault: Exception | None,
-    ) -> None:
+    def _settle(self, worker: int, outcome: OrderOutcome, there: _FilesOfTask) -> None:
         try:
-            if fault is not None:
-                raise fault
-            self._check(outcome, files)
-            for arrived in files.values():
+            if there.fault is not None:
+                raise there.fault
+            self._check(outcome, there.files)
+            for arrived in there.files.values():
                 with open(arrived.partial, "rb+") as file:
                     os.fsync(file.fileno())
                 arrived.partial.replace(arrived.path)
         except (OSError, FormatError) as error:
-            for arrived in files.values():
-                with contextlib.suppress(OSError):  # then the end of the run removes it, or the next one
-                    arrived.partial.unlink(missing_ok=True)
+            there.drop()
             said = UNWRITABLE if is_unwritable(error) else "the result could not be fetched"
             text = f"{said}: {reason_of(error, with_path=True)}"
             outcome = outcome.failed((type(error).__name__, text, ""))
-        self._done.put((worker, mark, outcome))
+        self._done.put((worker, there, outcome))
         self._wake()
 
     def _check(self, outcome: OrderOutcome, files: dict[str, _Arriving]) -> None:

@@ -1,5 +1,6 @@
 """The devices of a run, on this machine or on those of a cluster, and the memory that is free there."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,9 +12,8 @@ from evenload.executor.backends import Backend, BackendSettings, Machines, Worke
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
-from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.planning.job_plan import free_host_bytes
-from evenload.pipeline.reuse.stage_code import StageCode, read_code
+from evenload.pipeline.reuse.stage_code import read_code
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.target import locate_target
 
@@ -49,6 +49,7 @@ class RunFleet:
         self._options = WorkerOptions(imports=(STAGE_HOST, *imports))
         self._backend: Backend | None = None
         self.machines: Machines | None = None
+        self._reached: Backend | None = None  # while it is another's to close
 
     def __enter__(self) -> Self:
         """Ask for the devices. Raises what making the backend and selecting devices raise."""
@@ -57,7 +58,7 @@ class RunFleet:
             if self.follows:
                 check_follow(self.use, self._backend)
             if isinstance(self._backend, Machines):
-                self.machines = self._backend
+                self.machines = self._reached = self._backend
             self.pool = self._backend.devices(self.use)
         except BaseException:
             self._close()
@@ -108,7 +109,7 @@ class RunFleet:
 
     def find(self, spec: str) -> DevicePool:
         """Select devices that may take part, too, also while the run is under way; from any thread."""
-        return DevicePool.find(spec) if self.machines is None else self.machines.devices(spec)
+        return DevicePool.find(spec) if self._reached is None else self._reached.devices(spec)
 
     def free_bytes(self, pool: DevicePool | None = None) -> dict[str, int]:
         """Return the free memory of devices by id, as their own machines say it; {} if all are here.
@@ -177,17 +178,11 @@ def imports_of(stages: "Iterable[StageSpec]", folder: Path) -> tuple[str, ...]:
     for stage in stages:
         if stage.python is None:
             known = BUILTIN_STAGES.get(stage.kind or "")
-            code = _code_of([target for _, target in stage.code], folder)
+            code = None
+            with contextlib.suppress(EvenloadError, OSError, RecursionError):  # whoever runs it will say so
+                code = read_code([locate_target(target, folder) for _, target in stage.code], folder)
             if code is not None and code.prepares_imports:
                 return ()
             found |= dict.fromkeys(known.imports if known is not None else ())
             found |= {name: None for name in PRELOADABLE if code is not None and name in code.packages}
     return tuple(found)
-
-
-def _code_of(targets: list[str | LiveCode], folder: Path) -> StageCode | None:
-    """Return the code of a stage; None if it is not found or not readable, as whoever runs it will say."""
-    try:
-        return read_code([locate_target(target, folder) for target in targets], folder)
-    except (EvenloadError, OSError, RecursionError):
-        return None

@@ -184,7 +184,9 @@ def files_of_job(stages: Sequence[StageSetup]) -> tuple[GivenFile, ...]:
     """
     found: dict[str, GivenFile] = {}
     for stage in stages:
-        for path in (*_code_of(stage), *_named_in_folder(stage)):
+        code = [Path(file) for file, _ in stage.sources]
+        code += [] if stage.target.file is None else [stage.target.file]
+        for path in (*code, *_named_in_folder(stage)):
             if str(path) not in found:
                 found[str(path)] = describe_file(path)
     n_bytes = sum(given.n_bytes for given in found.values())
@@ -228,12 +230,6 @@ def with_content(given: GivenFile) -> GivenFile:
             return given._replace(content=np.empty(0, np.uint8))
         mapped = mmap.mmap(file.fileno(), given.n_bytes, access=mmap.ACCESS_READ)
     return given._replace(content=np.frombuffer(mapped, np.uint8))
-
-
-def _code_of(stage: StageSetup) -> Iterator[Path]:
-    yield from (Path(file) for file, _ in stage.sources)
-    if stage.target.file is not None:
-        yield stage.target.file
 
 
 def _named_in_folder(stage: StageSetup) -> Iterator[Path]:

@@ -63,10 +63,6 @@ class KeptWorkers(Closing):
         if self._supervisor is not None:
             self._supervisor.leave(slots)
 
-    def waiting(self) -> list[str]:
-        """Return the slots of the workers that wait for a run."""
-        return [] if self._supervisor is None else list(self._supervisor.waiting)
-
     def beside(self) -> "KeptWorkers":
         return KeptWorkers(self.inner)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evenload.executor.task.user_file import import_file
-from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.strand import ItemFailure
 
 
 @pytest.mark.parametrize(
