@@ -105,15 +105,7 @@ class EngineChecks:
     def _traits_or_reason(self, tasks: Sequence[ClientTask]) -> ModelTraits | str:
         """The reason is what kept one plain step from being done."""
         task = typical_task(tasks)
-        recipe = task.recipe
-        key = (
-            recipe.loss,
-            recipe.objective,
-            recipe.step is None,
-            recipe.augment,
-            recipe.precision,
-            task.rows.kind,
-        )
+        key = _key(task)
         if key not in self._traits:
             try:
                 self._traits[key] = find_traits(self._model, task)
@@ -209,8 +201,7 @@ def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
 
 
 def _key(task: ClientTask) -> tuple:
-    recipe = task.recipe
-    return recipe.loss, recipe.objective, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
+    return *task.recipe.code, task.recipe.batch_size, task.rows.kind
 
 
 def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:
