@@ -85,7 +85,11 @@ def cross_validate(
     targets = _targets(X, y)
     selection: Any = require("sklearn.model_selection", extra="clients", why="cross-validation")
     if hasattr(model, "fit") and hasattr(model, "get_params"):
-        _refuse_weights(sample_weight)
+        if sample_weight is not None:
+            raise ConfigError(
+                "sample_weight of a scikit-learn estimator",
+                hint="use sklearn.model_selection.cross_validate(params={'sample_weight': ...})",
+            )
         return _by_scikit_learn(selection, model, X, targets, (cv, groups), (scoring, return_train_score))
     kind = kind_of(recipe := recipe or Recipe(), targets)
     folds = _folds(selection, cv, targets, groups, kind in ("classes", "yes_no"))
@@ -103,14 +107,6 @@ def cross_validate(
     estimators = tuple(estimator for _, estimator in found)
     of_train = score(on_train) if return_train_score else {}
     return CrossValidation(score(on_test), tuple(run.states), estimators, tuple(folds), run.plan, of_train)
-
-
-def _refuse_weights(sample_weight: Any) -> None:
-    if sample_weight is not None:
-        raise ConfigError(
-            "sample_weight of a scikit-learn estimator",
-            hint="use sklearn.model_selection.cross_validate(params={'sample_weight': ...})",
-        )
 
 
 BATCH = 1024
