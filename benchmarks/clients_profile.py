@@ -22,7 +22,7 @@ from evenload.clients import trainer as trainer_module
 from evenload.clients.algorithms.reduce import Mean
 from evenload.clients.fused import slots
 from evenload.clients.fused.engine import FusedEngine
-from evenload.clients.fused.inductor.small_products import program_for
+from evenload.clients.fused.inductor.rewrite import program_for
 from evenload.clients.tune.strategy_selector import StrategySelector
 
 MODEL, N = "64-32-10", 20

@@ -8,23 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from clients.linear_clients import RECIPE, Cased, model, pair
 from torch import nn
 from torch.utils.data import Dataset
 
 from evenload.clients import SGD, AdamW, Constant, Recipe, Strategy, train
 from evenload.clients.spread.equivalence_check import difference
 from evenload.errors import ConfigError, TaskError, UnknownName
-
-RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
-
-
-def pair(n=9, classes=3, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 5, generator=g), torch.randint(0, classes, (n,), generator=g)
-
-
-def model():
-    return nn.Linear(5, 3)
 
 
 class Broken(Dataset):
@@ -35,26 +25,6 @@ class Broken(Dataset):
         if i == 2:
             raise OSError("disk on fire")
         return torch.zeros(5), 0
-
-
-class Cased(nn.Module):
-    def __init__(self, how):
-        super().__init__()
-        self.how, self.out = how, nn.Linear(5, 3)
-        self.hidden = nn.Parameter(torch.ones(5))
-
-    def forward(self, x):
-        if self.how == "branch":
-            x = x if x.sum() > 0 else -x
-        elif self.how == "item":
-            x = x * x.sum().item()
-        elif self.how == "dropout":
-            x = x * torch.empty_like(x).exponential_()
-        elif self.how == "shape":
-            x = x * x[x > 0].sum()
-        elif self.how == "batch":
-            x = x - x.mean(0)
-        return self.out(x * self.hidden)
 
 
 @pytest.mark.parametrize("strategy", ["serial", "fused:4", "threads*2/eager"])
@@ -188,8 +158,8 @@ def test_clients_may_share_a_start_and_a_model_its_parameters():
 
 def test_threads_do_not_share_torchs_generator():
     data = [pair(seed=i) for i in range(3)]
-    threaded = train(lambda: Cased("dropout"), data, RECIPE, strategy="threads*2/eager")
-    serial = train(lambda: Cased("dropout"), data, RECIPE, strategy="serial")
+    threaded = train(lambda: Cased("noise"), data, RECIPE, strategy="threads*2/eager")
+    serial = train(lambda: Cased("noise"), data, RECIPE, strategy="serial")
     assert threaded.plan.strategy.outer == "inline"
     assert "generators that threads share" in threaded.plan.explain()
     assert max(difference(a.state, b.state) for a, b in zip(threaded, serial, strict=True)) == 0

@@ -7,7 +7,7 @@ from clients import zoo
 from torch import nn
 
 from evenload.clients import EarlyStop, Recipe, train
-from evenload.clients.plain_check import check_plainly
+from evenload.clients.training import check_plainly
 from evenload.errors import ConfigError, TaskError
 
 RECIPE = Recipe(batch_size=4, epochs=2)

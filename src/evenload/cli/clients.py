@@ -297,7 +297,7 @@ class CheckRequest:
 def check(request: CheckRequest) -> int:
     """Train JOB's first clients for a few steps, and beside it a plain loop of torch; 1 if they differ."""
     parts = load_job(request.job)
-    from evenload.clients.plain_check import check_plainly
+    from evenload.clients.training import check_plainly
 
     job = parts.job
     strategy = request.strategy or job.strategy

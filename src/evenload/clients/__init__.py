@@ -67,18 +67,13 @@ _HOMES = {
     "values.result": "ClientResult TrainResult",
     "values.strategy": "Strategy",
 }
-_PLAIN = (
-    "algorithms.cohort",
-    "values.optimizer",
-    "values.parameter_groups",
-    "values.recipe",
-)
-_WITHOUT_TORCH = " ".join(_HOMES[module] for module in (*_PLAIN, "values.strategy")).split()
 
 _load, __dir__, __all__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ and name not in _WITHOUT_TORCH:
+    try:
+        return _load(name)
+    except ImportError:
         require("torch", extra="clients", why="training clients")
-    return _load(name)
+        raise

@@ -13,7 +13,7 @@ from evenload.clients.load.datasets import as_rows
 from evenload.clients.step.module_state import copy_model
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import dtype_of
-from evenload.clients.values.losses import ignored_by, metrics_named, n_counted
+from evenload.clients.values.losses import METRICS_PER_ROW, ignored_by, n_counted
 from evenload.clients.values.recipe import Recipe
 
 BATCH = 1024
@@ -34,18 +34,18 @@ def evaluate(
     plain = dataclasses.replace(recipe, augment=None, precision=None)
     rows, batch_loss, key = as_rows(examples, dtype), BatchLoss(plain), torch.tensor(0)
     names = ("loss", "accuracy") if recipe.has_classes else ("loss",)
-    accuracy = metrics_named(["accuracy"], recipe)["accuracy"]
+    accuracy, ignored = METRICS_PER_ROW["accuracy"], ignored_by(recipe)
     sums, counts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for at in range(0, len(rows), BATCH):
         x, y = rows.at(np.arange(at, min(at + BATCH, len(rows))))
         each, outputs = batch_loss.rows(own, x, y, key)
         is_labelled = "accuracy" in sums and not y.is_floating_point()
-        counted = n_counted(y, ignored_by(recipe)) if is_labelled else len(y)
+        counted = n_counted(y, ignored) if is_labelled else len(y)
         of_loss = counted if batch_loss.shares is None else float(batch_loss.shares(y).sum())
         counts = {name: n + (of_loss if name == "loss" else counted) for name, n in counts.items()}
         sums["loss"] += float(each.sum() if each.dim() else each * len(y))
         if "accuracy" in sums:
-            sums["accuracy"] += float(accuracy(outputs, y).sum())
+            sums["accuracy"] += float(accuracy(outputs, y, ignored=ignored).sum())
     return {name: sums[name] / n if n else float("nan") for name, n in counts.items()}
 
 

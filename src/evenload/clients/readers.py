@@ -70,7 +70,7 @@ def read_npz(path: str | Path, *, x: str = "x", y: str = "y", client: str = "cli
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise FormatError(f"{path}: lengths differ: {lengths}", hint="one target and one owner for each row")
-    return _by_owner(_inputs(path, x, arrays[x]), _targets(path, y, arrays[y]), arrays[client])
+    return _by_owner(_numbers(path, x, arrays[x], np.float32), _numbers(path, y, arrays[y]), arrays[client])
 
 
 def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None) -> Clients:
@@ -95,7 +95,7 @@ def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None)
     table = table.with_format("numpy")
     inputs, targets = _column(path, x, table[:][x]), _column(path, y, table[:][y])
     owners = np.zeros(len(inputs), np.int64) if client is None else np.asarray(table[:][client])
-    return _by_owner(_inputs(path, x, inputs), _targets(path, y, targets), owners)
+    return _by_owner(_numbers(path, x, inputs, np.float32), _numbers(path, y, targets), owners)
 
 
 def read_text(files: Iterable[str | Path], *, length: int = 64, most_bytes: int = 1 << 16) -> Clients:
@@ -187,27 +187,14 @@ def _joined(root: Path, user: str, parts: list[tuple[np.ndarray, np.ndarray]]) -
         raise FormatError(
             f"{root}: the rows of user {quoted(user)} differ in shape from file to file"
         ) from error
-    return Rows(_numbers(x, np.float32), _targets(root, "y", y))
+    return Rows(_numbers(root, "x", x.astype(np.float32)), _numbers(root, "y", y))
 
 
-def _inputs(path: Any, name: str, array: np.ndarray) -> torch.Tensor:
-    """Floating numbers and bytes as float32, all others as int64."""
-    _check_numbers(path, name, array)
-    return _numbers(array, np.float32 if array.dtype.kind == "f" or array.dtype == np.uint8 else np.int64)
-
-
-def _targets(path: Any, name: str, array: np.ndarray) -> torch.Tensor:
-    """Floating numbers as float32, all others as int64."""
-    _check_numbers(path, name, array)
-    return _numbers(array, np.float32 if array.dtype.kind == "f" else np.int64)
-
-
-def _check_numbers(path: Any, name: str, array: np.ndarray) -> None:
+def _numbers(path: Any, name: str, array: np.ndarray, of_bytes: Any = np.int64) -> torch.Tensor:
+    """Floating numbers as float32, bytes as ``of_bytes``, all others as int64."""
     if array.dtype.kind not in "biuf":
         raise FormatError(
             f"{path}: {quoted(name)} holds {array.dtype}, not numbers", hint="turn text into numbers first"
         )
-
-
-def _numbers(array: np.ndarray, kind: Any) -> torch.Tensor:
+    kind = np.float32 if array.dtype.kind == "f" else of_bytes if array.dtype == np.uint8 else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, kind))

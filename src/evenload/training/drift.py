@@ -26,15 +26,10 @@ LEAST_CHANGE = 0.1  # of the samples, to tell fixed seconds from those of sample
 
 
 class RankSpeed:
-    """A running estimate of one rank's cost.
-
-    cost        None before the first measurement
-    n_changes   how often the speed was found to have changed
-    """
+    """A running estimate of one rank's cost, None before the first measurement."""
 
     def __init__(self, cost: Cost | None = None):
         self.cost = cost
-        self.n_changes = 0
         self._seen: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._odd: list[tuple[int, float]] = []
 
@@ -80,7 +75,6 @@ class RankSpeed:
         self._odd.clear()
         fixed = _fixed(before, _middle(odd))
         if fixed is None:
-            self.n_changes += 1
             n_samples, _ = _middle(odd)
             fixed = self.cost.launch_s / self.cost.seconds(n_samples) if self.cost else 0.0
             self._seen.clear()
@@ -155,11 +149,6 @@ class Drift:
     def costs(self) -> tuple[Cost | None, ...]:
         """What is known of each rank."""
         return tuple(rank.cost for rank in self._ranks)
-
-    @property
-    def n_changes(self) -> tuple[int, ...]:
-        """How often each rank's speed was found to have changed."""
-        return tuple(rank.n_changes for rank in self._ranks)
 
     def observe(self, counts: Sequence[int], seconds: Sequence[float]) -> bool:
         """Take in one step; returns whether ``shares`` are others now.

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from evenload.clients import SGD, Recipe, train
-from evenload.clients.fused import slots
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.spread.client_worker import ClientWorker
@@ -105,16 +104,6 @@ def test_weights_that_the_last_step_spoils_are_told_of():
     _, results = run(tasks, 3)
     assert [results[c].status for c in range(3)] == ["ok", "diverged", "ok"]
     assert results[1].steps == 1
-
-
-@given(st.sets(st.integers(0, 30), min_size=1))
-def test_runs_of_slots_are_the_slots(chosen):
-    chosen = sorted(chosen)
-    written = np.full(31, -1)
-    for at, which in slots._runs(chosen):
-        written[at] = np.arange(len(chosen))[which]
-    assert written[chosen].tolist() == list(range(len(chosen)))
-    assert (written >= 0).sum() == len(chosen)
 
 
 def test_clients_of_some_rows_and_of_all_rows_share_a_pool():

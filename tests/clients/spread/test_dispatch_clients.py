@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
+from clients.linear_clients import RECIPE, model, own_loss, pair
 from torch import nn
 
 from evenload.clients import SGD, Recipe, train
@@ -15,21 +16,6 @@ from evenload.clients.spread.dispatch_clients import ClientDispatcher, gpu_of, w
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.errors import EvenloadError, WorkerLost
-
-RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
-
-
-def pair(n=9, classes=3, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 5, generator=g), torch.randint(0, classes, (n,), generator=g)
-
-
-def model():
-    return nn.Linear(5, 3)
-
-
-def own_loss(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 @pytest.mark.parametrize("said", ["MemoryError: ", "_ArrayMemoryError: Unable to allocate 3 GiB", "boom"])

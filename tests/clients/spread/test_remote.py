@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from clients.linear_clients import model, own_loss, pair
 
 from evenload.clients import SGD, Recipe, Strategy, train
 from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
@@ -24,19 +24,6 @@ from evenload.clients.spread.remote import (
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.step.model_traits import find_traits
 from evenload.devices import CurrentDevice
-
-
-def pair(n=9, classes=3, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 5, generator=g), torch.randint(0, classes, (n,), generator=g)
-
-
-def model():
-    return nn.Linear(5, 3)
-
-
-def own_loss(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
@@ -57,6 +44,20 @@ def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
     assert "out of bounds" in str(trouble)
     with pytest.raises(RuntimeError, match="out of bounds"):  # nobody ended: it is the executor's to tell
         worker([sent_task(tasks[1], sent_recipe(tasks[1].recipe))])
+
+
+def test_labels_that_are_ignored_are_no_examples_in_another_process_either():
+    """The oracle is training here, which counts an accuracy over the other labels alone."""
+    x, y = pair(8)
+    y[::2] = -100
+    recipe, net = Recipe(optimizer=SGD(0.1), batch_size=4, metrics=("accuracy",)), with_keyed_dropout(model())
+    wanted = ClientInputs([(x, y)], [recipe], [0], [net.state_dict()], [None], [None])
+    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
+    worker = RemoteClientWorker(
+        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=Strategy(), traits=None, threads=1
+    )
+    (there,), _ = worker(pickle.loads(pickle.dumps([sent_task(tasks[0], sent_recipe(recipe))])))
+    assert received(there).metrics == train(net, [(x, y)], recipe, strategy="serial")[0].metrics
 
 
 def test_bfloat16_travels_to_other_processes():

@@ -35,8 +35,8 @@ def compile_step(traced: StepFn, clients: StackedClients, given: StepArguments) 
     names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        tables, batch, s = tree_unflatten(list(tensors), layout)
-        out = traced(StackedClients(*tables), StepArguments(*batch, s))
+        tables, (draw, x, y, w), s = tree_unflatten(list(tensors), layout)
+        out = traced(StackedClients(*tables), StepArguments(draw, x, y, w, s))
         names[:] = out.metrics
         return [out.losses, *out.metrics.values()]
 

@@ -70,7 +70,6 @@ class FusedEngine:
         self._model = with_rules(model) if strategy.inner.startswith("rules") else model
         self._device = device
         self._compiled, self._key = compiled, (strategy.inner.startswith("rules"), key)
-        self._steps: dict[tuple, StepFn] = {}  # of ``compiled``, found without a lock
         self._eager: StackedStep | None = None
         self.client_steps = self.row_steps = 0
 
@@ -103,14 +102,12 @@ class FusedEngine:
         x = inputs.x
         leaves = tuple((t.shape[1:], t.dtype) for t in (*leaves_of(x), inputs.y))
         shape = (clients.alive.shape[0], tuple(x) if isinstance(x, dict) else None, leaves)
-        if shape not in self._steps:
 
-            def make() -> StepFn:
-                traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                return compile_step(traced, clients, inputs.first())
+        def make() -> StepFn:
+            traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
+            return compile_step(traced, clients, inputs.first())
 
-            self._steps[shape] = self._compiled.get((self._key, shape), make)
-        return self._steps[shape]
+        return self._compiled.get((self._key, shape), make)
 
 
 def settle_allocator(device: str) -> None:

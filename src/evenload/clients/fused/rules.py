@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenload.clients.step.convolution import CONVOLUTIONS, PoolingRule, autocast, is_plain
-from evenload.clients.step.replace_modules import replace_modules
+from evenload.clients.step.vmap_rules import replace_modules
 
 
 def with_rules(model: nn.Module) -> nn.Module:

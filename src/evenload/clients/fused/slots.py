@@ -25,7 +25,6 @@ from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
 
 GATHER_BYTES = 2 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
-FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list
 
 
 @dataclass(slots=True)
@@ -142,22 +141,22 @@ class SlotRun:
         if not entering:
             return 0
         slots = slots[: len(entering)]
-        clients, places = self._clients, _runs(slots)
+        clients = self._clients
         own = {own: name for name, own in self._names.items()}
         starts = [t.start for t in entering]
-        self._put({**clients.params, **clients.buffers}, places, starts, own)
+        _put({**clients.params, **clients.buffers}, slots, starts, own)
         if not self._form.shares_frozen:
-            self._put(clients.frozen, places, starts, own)
+            _put(clients.frozen, slots, starts, own)
         if self._form.prox:
-            self._put(clients.anchor, places, [t.anchor or t.start for t in entering], own)
+            _put(clients.anchor, slots, [t.anchor or t.start for t in entering], own)
         if self._form.correction:
             ones = {n: n for n in self._form.trained}
-            self._put(clients.correction, places, [t.correction or {} for t in entering], ones)
-        for at, _ in places if self._slots else ():  # new tensors are zero
+            _put(clients.correction, slots, [t.correction or {} for t in entering], ones)
+        if self._slots:  # new tensors are zero
             for table in clients.state.values():
                 for t in table.values():
-                    t[at] = 0
-            clients.alive[at] = True
+                    t[slots] = 0
+            clients.alive[slots] = True
         for k, task in zip(slots, entering, strict=True):
             first = self._table.first(task)
             occupant = _Occupant(task, first, first, first + task.batches.n_steps)
@@ -165,19 +164,6 @@ class SlotRun:
                 occupant.begin = self._pool.load(k, task)
             self._slots[k : k + 1] = [occupant]  # in the place of another, or behind the last one
         return len(entering)
-
-    @staticmethod
-    def _put(table: dict[str, Tensor], places: "Places", values: Sequence, own: dict[str, str]) -> None:
-        is_shared = all(v is values[0] for v in values)
-        for name, t in table.items():
-            if is_shared:
-                value = values[0][own[name]].to(t.device)
-                for at, _ in places:
-                    t[at] = value
-            else:
-                stack = torch.stack([v[own[name]] for v in values]).to(t.device)
-                for at, which in places:
-                    t[at] = stack[which]
 
     # --- a segment --------------------------------------------------------------------------------
 
@@ -293,16 +279,12 @@ class SlotRun:
         del self._slots[live:]
 
 
-Places = list[tuple[slice | list[int], slice]]
-
-
-def _runs(slots: list[int]) -> Places:
-    """Pairs of slots and of their positions in ``slots`` (ascending), to write runs of slots at once."""
-    cuts = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
-    if len(cuts) >= FEW_RUNS:
-        return [(slots, slice(None))]
-    pairs = zip([0, *cuts], [*cuts, len(slots)], strict=True)
-    return [(slice(slots[a], slots[b - 1] + 1), slice(a, b)) for a, b in pairs]
+def _put(table: dict[str, Tensor], slots: list[int], values: Sequence, own: dict[str, str]) -> None:
+    """Write each client's tensors into its slot; of one value for all there is no stack."""
+    is_shared = all(v is values[0] for v in values)
+    for name, t in table.items():
+        value = values[0][own[name]] if is_shared else torch.stack([v[own[name]] for v in values])
+        t[slots] = value.to(t.device)
 
 
 def _flattened(t: Tensor) -> Tensor:
@@ -338,10 +320,7 @@ class Scalars:
         """
         if q in self._known:
             return [self._known[q]] * length
-        if self._has_one_recipe and self._are_alike(clients):
-            clients = clients[:1]  # one number serves all rows
-        else:
-            clients = [*clients, *clients[:1] * (q - len(clients))]
+        clients = [*clients, *clients[:1] * (q - len(clients))]
         tasks, steps = [task for task, _ in clients], np.array([step for _, step in clients])
         numbers = self._numbers(tasks, steps + np.arange(length)[:, None])
         is_fixed = all(values.ndim < 2 for values in numbers.values())
@@ -353,10 +332,6 @@ class Scalars:
         if is_fixed and self._has_one_recipe:
             self._known[q] = lines[0]
         return lines * length if is_fixed else lines
-
-    def _are_alike(self, clients: list[tuple[ClientTask, int]]) -> bool:
-        """Have all taken equally many steps, and (if the rate changes) equally many to take?"""
-        return len({(step, self._is_constant or task.batches.n_steps) for task, step in clients}) == 1
 
     def _numbers(self, tasks: list[ClientTask], steps: np.ndarray) -> dict[str, np.ndarray]:
         """Name -> numbers that broadcast to [steps, clients]."""
@@ -380,9 +355,6 @@ def _factors(tasks: Sequence[ClientTask], steps: np.ndarray) -> np.ndarray:
         for line in steps.tolist()
     ]
     return np.array(lines, dtype=float)
-
-
-LARGEST_TABLE = 512  # rows of a step; the table has their square
 
 
 class StepTable:
@@ -430,15 +402,4 @@ class StepTable:
 
 def _row_weights(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
     """[steps, batch]: for a step of n real rows, 1/n for these and 0 for padding."""
-    if batch > LARGEST_TABLE:  # all rows of a client in one step, say: few numbers of rows among very many
-        return _weights_of(counts, batch, dtype)
-    return _weight_table(batch, dtype).index_select(0, torch.from_numpy(counts))
-
-
-@functools.cache
-def _weight_table(batch: int, dtype: torch.dtype) -> Tensor:
-    return _weights_of(np.arange(batch + 1), batch, dtype)
-
-
-def _weights_of(counts: np.ndarray, batch: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy((np.arange(batch) < counts[:, None]) / np.maximum(counts, 1)[:, None]).to(dtype)

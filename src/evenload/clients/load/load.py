@@ -71,7 +71,7 @@ class DatasetReader:
         for dataset, recipe, seed in zip(datasets, recipes, seeds, strict=True):
             known = known_for.get(id(recipe))
             if known is None:
-                key = *_code_of(recipe), recipe.batch_size, recipe.shuffle, recipe.drop_last
+                key = *recipe.code, recipe.batch_size, recipe.shuffle, recipe.drop_last
                 known = known_for[id(recipe)] = self._known.setdefault(key, {})
             found = known.get(id(dataset))
             if found is None:
@@ -90,7 +90,7 @@ class DatasetReader:
             if not len(rows):
                 return read, None
             reason = self._refuse(rows, recipe)
-            if reason is None and recipe.step is None and _code_of(recipe) not in self._draws:
+            if reason is None and recipe.step is None and recipe.code not in self._draws:
                 self._learn_draws(rows, recipe)
             if recipe.has_classes and not rows.y.is_floating_point():
                 ignores = bool((_own_labels(rows) == ignored_by(recipe)).any())
@@ -101,7 +101,7 @@ class DatasetReader:
 
     def is_keyed(self, recipe: Recipe) -> bool:
         """Does the model call functions that draw numbers, as far as its clients' rows have shown?"""
-        return self._draws.get(_code_of(recipe), False)
+        return self._draws.get(recipe.code, False)
 
     def draws(self, recipes: Sequence[Recipe]) -> bool:
         """Do steps by these recipes need keys?"""
@@ -110,7 +110,7 @@ class DatasetReader:
     def _learn_draws(self, rows: Rows, recipe: Recipe) -> None:
         try:
             x, y = rows.at(np.arange(min(FEW, len(rows))))
-            self._draws[_code_of(recipe)] = draws_numbers(copy_model(self._model).train(), recipe, x, y)
+            self._draws[recipe.code] = draws_numbers(copy_model(self._model).train(), recipe, x, y)
         except Exception:
             return  # the next client's rows may tell, and training says what is wrong with these
 
@@ -120,17 +120,13 @@ class DatasetReader:
                 "the client's tensors have no targets beside them",
                 hint="give (x, y), where x may be a dict or a tuple; or Recipe(objective=fn)",
             )
-        key = (*_code_of(recipe), rows.kind)
+        key = (*recipe.code, rows.kind)
         if key not in self._n_classes:
             self._n_classes[key] = _n_classes(self._model, recipe, rows)
         reason = _bad_labels(rows, self._n_classes[key], ignored_by(recipe))
         if reason:
             return ConfigError(reason)
         return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
-
-
-def _code_of(recipe: Recipe) -> tuple:
-    return recipe.loss, recipe.objective, recipe.augment, recipe.step is None
 
 
 def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: int) -> LoadedClients:

@@ -41,7 +41,7 @@ class ClientWorker:
     def engine(self, traits: ModelTraits, strategy: Strategy, tasks: Sequence[ClientTask]) -> FusedEngine:
         """The engine for such tasks; all tasks of one form have the same one."""
         recipe, form = tasks[0].recipe, form_of(traits, list(tasks))
-        kind = form, _code_of(recipe)
+        kind = form, recipe.code, recipe.clip is None, recipe.optimizer.code()
         key = (strategy.inner, *kind)
         if key not in self._engines:
             self._state.restore()
@@ -71,10 +71,9 @@ class ClientWorker:
         return result
 
     def _functions_of(self, recipe: Recipe) -> FunctionState:
-        key = recipe.loss, recipe.objective, recipe.augment, recipe.step
-        if key not in self._functions:
-            self._functions[key] = FunctionState(recipe)
-        return self._functions[key]
+        if recipe.code not in self._functions:
+            self._functions[recipe.code] = FunctionState(recipe)
+        return self._functions[recipe.code]
 
     def train_queue(
         self,
@@ -119,9 +118,3 @@ def intra_op(n: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _code_of(recipe: Recipe) -> tuple:
-    """The parts of a recipe that are code of a step, and not numbers that go into it."""
-    sets = recipe.loss, recipe.objective, recipe.metrics, recipe.augment, recipe.precision
-    return *sets, recipe.clip is None, recipe.optimizer.code()

@@ -69,12 +69,11 @@ class Streams:
 
     def __init__(self, device: str):
         self.device = device
-        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._streams: list[torch.cuda.Stream] = []
 
     def make(self, n: int) -> None:
         """Make the streams of workers 0 to n-1, before threads ask for them."""
-        for worker in range(n):
-            self._of(worker)
+        self._streams += [torch.cuda.Stream(self.device) for _ in range(n - len(self._streams))]
 
     @contextmanager
     def inside(self, worker: int) -> Iterator[None]:
@@ -83,16 +82,11 @@ class Streams:
         It begins after what the GPU's current stream holds (the model was copied there), and has ended when
         the block ends.
         """
-        stream = self._of(worker)
+        stream = self._streams[worker]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             yield
         stream.synchronize()
-
-    def _of(self, worker: int) -> torch.cuda.Stream:
-        if worker not in self._streams:
-            self._streams[worker] = torch.cuda.Stream(self.device)
-        return self._streams[worker]
 
 
 @dataclass

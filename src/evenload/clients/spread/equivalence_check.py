@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from evenload.clients.fused.engine import FusedEngine, longest_first
-from evenload.clients.values.batches import Batches
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
@@ -125,12 +124,11 @@ def _cut(task: ClientTask) -> ClientTask:
 
     Whether padding may enter at all is shown before, by ``step.padding_probe``.
     """
-    b = task.batches
-    steps = sorted({0, int(b.counts.argmin()), b.n_steps - 1})
-    rows, counts = b.rows[steps], b.counts[steps]
-    is_real = np.arange(rows.shape[1]) < counts[:, None]
-    rows = np.where(is_real, rows, (rows[:, :1] + 1) % len(task.rows))
-    return dataclasses.replace(task, batches=Batches(rows, counts, b.draws[steps]))
+    whole = task.batches
+    cut = whole.some(sorted({0, int(whole.counts.argmin()), whole.n_steps - 1}))
+    is_real = np.arange(cut.rows.shape[1]) < cut.counts[:, None]
+    rows = np.where(is_real, cut.rows, (cut.rows[:, :1] + 1) % len(task.rows))
+    return dataclasses.replace(task, batches=dataclasses.replace(cut, rows=rows))
 
 
 def _meaning(error: Exception) -> str:

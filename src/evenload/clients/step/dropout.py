@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.step.image_speedups import kept
-from evenload.clients.step.replace_modules import replace_modules
+from evenload.clients.step.vmap_rules import replace_modules
 
 KEY = "draw_key"
 _GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

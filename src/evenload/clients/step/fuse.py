@@ -276,7 +276,7 @@ StepBatch = tuple[Tensor, Batch, Tensor, Tensor]
 
 
 class StepArguments(NamedTuple):
-    """What K clients get for one step.
+    """The arguments of one step of K clients.
 
     draw  int64 [K] dropout keys;  x [K, rows, ...];  y [K, rows, ...]
     w     [K, rows]: 1/n for the n real rows, 0 for padding

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenload.clients.step.replace_modules import replace_modules
+from evenload.clients.step.vmap_rules import replace_modules
 
 ROW_WEIGHT = "row_weight"
 

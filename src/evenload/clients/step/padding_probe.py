@@ -6,7 +6,7 @@ their number, or on where a row lies in a tensor.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, dtype_of, leaves_of, map_batch
 from evenload.clients.values.losses import IGNORED
 from evenload.clients.values.recipe import Recipe
-from evenload.clients.values.task import State
+from evenload.clients.values.task import ClientTask, State
 from evenload.errors import ConfigError
 
 SCALES = (1.0, 1e3, 30.0, 3.0)  # of noise; two that give finite numbers are needed
@@ -54,8 +54,28 @@ class PaddingProbe:
         self._x, self._y = x, _without_ignored(y)
         self._generator = torch.Generator().manual_seed(0)
         self._pairs: dict[torch.dtype | None, tuple[_Stepper, _Stepper]] = {}
+        self._verdicts: dict[int, PaddingVerdict] = {}  # number of rows -> what it gave
 
-    def verdict(self, x: Batch, y: Tensor, draw: int, n_padded: int) -> PaddingVerdict:
+    def why_not(self, short: Mapping[int, ClientTask]) -> str | None:
+        """Why batches of these numbers of rows cannot be padded, or None; ``short``: a task with each.
+
+        Every number of rows that occurs is probed, once: a model may act on one (``if x.shape[0] == 7``), and
+        what is shown for other numbers says nothing of it.
+        """
+        for n in sorted(short.keys() - self._verdicts.keys()):
+            batches = short[n].batches
+            step = int(batches.counts.argmin())
+            x, y = short[n].rows.at(batches.rows[step, : batches.counts[step]])
+            self._verdicts[n] = self._verdict(x, y, int(batches.draws[step]), batches.rows.shape[1])
+            if self._verdicts[n].mixes:  # one is enough
+                break
+        return next((v.mixes for v in self._verdicts.values() if v.mixes), None)
+
+    def failing(self) -> dict[int, str]:
+        """Numbers of rows that fail in serial training, and how."""
+        return {n: v.fails for n, v in self._verdicts.items() if v.fails}
+
+    def _verdict(self, x: Batch, y: Tensor, draw: int, n_padded: int) -> PaddingVerdict:
         """May a batch ``x``, ``y`` of real rows be padded to ``n_padded`` rows? ``draw``: the step's key."""
         what = f"a batch of {len(y)} row{'s' * (len(y) != 1)}"
         keys = [draw + i for i in range(KEYS if self._recipe.augment else 1)]

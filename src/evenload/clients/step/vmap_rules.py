@@ -1,9 +1,9 @@
-"""What custom operations need to run under vmap over clients."""
+"""What modules and custom operations need to run under vmap over clients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class FirstDerivative(torch.autograd.Function):
@@ -24,3 +24,21 @@ def clients_first(tensors: Sequence[Tensor], in_dims: Sequence[int | None], n: i
         t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
         for t, dim in zip(tensors, in_dims, strict=False)
     ]
+
+
+def replace_modules(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+    """Replace every submodule that ``make`` returns another one for; returns ``model`` itself.
+
+    A module that is used in several places, or under several names, is replaced by one and the same.
+    """
+    found: dict[int, tuple[nn.Module, nn.Module | None]] = {}  # holds the originals, so that no id is reused
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            if id(child) not in found:
+                found[id(child)] = child, make(child)
+            twin = found[id(child)][1]
+            if twin is not None:
+                parent._modules[name] = twin
+    return model

@@ -85,56 +85,28 @@ def cross_validate(
     targets = _targets(X, y)
     selection: Any = require("sklearn.model_selection", extra="clients", why="cross-validation")
     if hasattr(model, "fit") and hasattr(model, "get_params"):
-        _refuse_weights(sample_weight)
+        if sample_weight is not None:
+            raise ConfigError(
+                "sample_weight of a scikit-learn estimator",
+                hint="use sklearn.model_selection.cross_validate(params={'sample_weight': ...})",
+            )
         return _by_scikit_learn(selection, model, X, targets, (cv, groups), (scoring, return_train_score))
     kind = kind_of(recipe := recipe or Recipe(), targets)
     folds = _folds(selection, cv, targets, groups, kind in ("classes", "yes_no"))
     x, y = _tensor("X", X), _tensor("y", y)
     make = functools.partial(ModuleEstimator, model, kind=kind, targets=targets, seed=seed)
-    options = {"strategy": strategy, "devices": devices, "seed": seed}
-    job = _FoldedJob(model, recipe, x, y, targets, folds, make, _scorers(scoring, make(None)))
-    return job.train_and_score(sample_weight, return_train_score, options)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FoldedJob:
-    """A training per fold of a module, and its scores; ``make``: an estimator of a state."""
-
-    model: Any
-    recipe: Recipe
-    x: Tensor
-    y: Tensor
-    targets: np.ndarray
-    folds: Folds
-    make: Any
-    scorers: Mapping[str, Any]
-
-    def train_and_score(
-        self, sample_weight: Any, with_train_scores: bool, options: Mapping[str, Any]
-    ) -> CrossValidation:
-        recipe, weights = self.recipe, None
-        rows: Any = self.x
-        if sample_weight is not None:
-            weights, recipe = _weights(sample_weight, len(self.targets)), _weighted(recipe)
-            rows = {"x": self.x, "weight": torch.from_numpy(weights)}
-        datasets = [Rows(rows, self.y, fold) for fold, _ in self.folds]
-        run = train(self.model, datasets, recipe, **options)
-        found = [(result, self.make(result.state)) for result in run]
-        on_train, on_test = zip(*self.folds, strict=True)
-        scores = _scores(self.scorers, found, on_test, self.x, self.targets, weights)
-        of_train = (
-            _scores(self.scorers, found, on_train, self.x, self.targets, weights) if with_train_scores else {}
-        )
-        estimators = tuple(estimator for _, estimator in found)
-        return CrossValidation(scores, tuple(run.states), estimators, tuple(self.folds), run.plan, of_train)
-
-
-def _refuse_weights(sample_weight: Any) -> None:
+    scorers, rows, weights = _scorers(scoring, make(None)), x, None
     if sample_weight is not None:
-        raise ConfigError(
-            "sample_weight of a scikit-learn estimator",
-            hint="use sklearn.model_selection.cross_validate(params={'sample_weight': ...})",
-        )
+        weights, recipe = _weights(sample_weight, len(targets)), _weighted(recipe)
+        rows = {"x": x, "weight": torch.from_numpy(weights)}
+    datasets = [Rows(rows, y, fold) for fold, _ in folds]
+    run = train(model, datasets, recipe, strategy=strategy, devices=devices, seed=seed)
+    found = [(result, make(result.state)) for result in run]
+    score = functools.partial(_scores, scorers, found, x=x, targets=targets, weights=weights)
+    on_train, on_test = zip(*folds, strict=True)
+    estimators = tuple(estimator for _, estimator in found)
+    of_train = score(on_train) if return_train_score else {}
+    return CrossValidation(score(on_test), tuple(run.states), estimators, tuple(folds), run.plan, of_train)
 
 
 BATCH = 1024

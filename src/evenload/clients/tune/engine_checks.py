@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from evenload.clients.spread.client_worker import intra_op
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.equivalence_check import CheckResult, check_engine, clients_to_check
 from evenload.clients.step.model_traits import ModelTraits, find_traits
-from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
+from evenload.clients.step.padding_probe import PaddingProbe
 from evenload.clients.values.data import leaves_of, map_batch
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
@@ -35,7 +34,7 @@ class EngineChecks:
         self._model, self._dispatcher = model, dispatcher
         self._traits: dict[tuple, ModelTraits | str] = {}
         self._results: dict[tuple, CheckResult] = {}
-        self._padding = PaddingChecks(model)
+        self._probes: dict[tuple, PaddingProbe] = {}
 
     def traits(self, tasks: Sequence[ClientTask]) -> ModelTraits | None:
         """The model's traits with this kind of task; None if not even one plain step can be done."""
@@ -76,8 +75,18 @@ class EngineChecks:
         short = short if len(alike) == len(tasks) else short_batches(alike)
         if traits.has_norm:  # a batch of one row has no statistics: such clients are trained alone
             short = {n: task for n, task in short.items() if n > 1}
+        if not short:
+            return None
+        if _key(alike[0]) not in self._probes:
+            self._probes[_key(alike[0])] = self._probe(alike)
         with intra_op(self._dispatcher.threads):
-            return self._padding.why_not(alike, short)
+            return self._probes[_key(alike[0])].why_not(short)
+
+    def _probe(self, tasks: Sequence[ClientTask]) -> PaddingProbe:
+        shown = [task.rows.at(np.arange(min(EXAMPLES, len(task.rows)))) for task in tasks[:CLIENTS]]
+        xs, ys = zip(*shown, strict=True)
+        x = map_batch(lambda *t: torch.cat(t), *xs)
+        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
 
     def alone(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> dict[int, str]:
         """Clients that cannot join a fused step with most others, and why."""
@@ -85,7 +94,8 @@ class EngineChecks:
             return {}
         traits, kind, alone = self.traits(tasks), typical_task(tasks).rows.kind, {}
         has_norm = traits is not None and traits.has_norm
-        failing = self._padding.failing(typical_task(tasks))
+        probe = self._probes.get(_key(typical_task(tasks)))
+        failing = probe.failing() if probe else {}
         for task in tasks:
             if task.rows.kind != kind:
                 alone[task.client] = f"its rows have shape {_shape(task)}, other clients' another"
@@ -105,15 +115,7 @@ class EngineChecks:
     def _traits_or_reason(self, tasks: Sequence[ClientTask]) -> ModelTraits | str:
         """The reason is what kept one plain step from being done."""
         task = typical_task(tasks)
-        recipe = task.recipe
-        key = (
-            recipe.loss,
-            recipe.objective,
-            recipe.step is None,
-            recipe.augment,
-            recipe.precision,
-            task.rows.kind,
-        )
+        key = _key(task)
         if key not in self._traits:
             try:
                 self._traits[key] = find_traits(self._model, task)
@@ -150,57 +152,6 @@ def why_not_compiled() -> str | None:
     return None
 
 
-# --- padding -------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Kind:
-    """Probes of one kind of work, and what each number of rows gave."""
-
-    probe: PaddingProbe
-    verdicts: dict[int, PaddingVerdict] = field(default_factory=dict)
-
-
-class PaddingChecks:
-    """Probes of short batches, one for each number of rows, each done once.
-
-    Every number of rows that occurs is probed: a model may act on one (``if x.shape[0] == 7``), and what is
-    shown for other numbers says nothing of it.
-    """
-
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._kinds: dict[tuple, _Kind] = {}
-
-    def why_not(self, tasks: Sequence[ClientTask], short: Mapping[int, ClientTask]) -> str | None:
-        """Why these tasks cannot be padded, or None; probes numbers of rows that are new.
-
-        short  as ``short_batches`` gives it
-        """
-        if not short:
-            return None
-        key = _key(tasks[0])
-        if key not in self._kinds:
-            self._kinds[key] = _Kind(self._probe(tasks))
-        kind = self._kinds[key]
-        for n in sorted(short.keys() - kind.verdicts.keys()):
-            kind.verdicts[n] = _verdict(kind.probe, short[n])
-            if kind.verdicts[n].mixes:  # one is enough
-                break
-        return next((v.mixes for v in kind.verdicts.values() if v.mixes), None)
-
-    def failing(self, task: ClientTask) -> Mapping[int, str]:
-        """Numbers of rows that fail in serial training, among tasks like this one, and how."""
-        kind = self._kinds.get(_key(task))
-        return {n: v.fails for n, v in kind.verdicts.items() if v.fails} if kind else {}
-
-    def _probe(self, tasks: Sequence[ClientTask]) -> PaddingProbe:
-        shown = [task.rows.at(np.arange(min(EXAMPLES, len(task.rows)))) for task in tasks[:CLIENTS]]
-        xs, ys = zip(*shown, strict=True)
-        x = map_batch(lambda *t: torch.cat(t), *xs)
-        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
-
-
 def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
     """Numbers of rows of batches that are not full -> a task with one; a client has one such number."""
     distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
@@ -209,12 +160,4 @@ def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
 
 
 def _key(task: ClientTask) -> tuple:
-    recipe = task.recipe
-    return recipe.loss, recipe.objective, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
-
-
-def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:
-    batches = task.batches
-    step = int(batches.counts.argmin())
-    x, y = task.rows.at(batches.rows[step, : batches.counts[step]])
-    return probe.verdict(x, y, int(batches.draws[step]), batches.rows.shape[1])
+    return *task.recipe.code, task.recipe.batch_size, task.rows.kind

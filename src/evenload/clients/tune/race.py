@@ -25,7 +25,6 @@ from evenload.clients.fused.engine import longest_first
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.tune.expected_cost import FEW, SHARE
-from evenload.clients.values.batches import Batches
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 
@@ -90,7 +89,7 @@ class Race:
         self._round_steps = sum(task.batches.n_steps for task in tasks)
         self.probes: list[Probe] = []
         self.reasons: dict[str, str] = {}
-        self._open = 0.5  # of the budget: the rest is for turns, and for what is tried after these
+        self._open = 0.5  # of the budget: the rest is for what is tried after the first turns
         self._sampled_s = self._compiled_s = 0.0
         self._failed: set[Strategy] = set()
 
@@ -154,10 +153,6 @@ class Race:
         """Seconds that all rounds take by the cheapest strategy so far."""
         return self._rounds * self._round_steps * min(p.cost_s for p in self.probes)
 
-    def open_half(self) -> None:
-        """Let half of the budget be spent that was kept back."""
-        self._open += (1 - self._open) / 2
-
     def left_s(self) -> float:
         """Seconds left for samples, of what is open of the budget."""
         return self._open * max(SHARE * self.job_s(), WORTH_S) - self._sampled_s
@@ -213,9 +208,8 @@ class Race:
         self.probes.append(Probe(strategy, step_s, max(0.0, cold_s - _steps(cold) * step_s), cpu_s))
         return self.probes[-1]
 
-    def halve(self, is_last: bool = False) -> None:
+    def halve(self) -> None:
         """Sample the near strategies in turns, drop the worse half, and so on with longer samples."""
-        self._open = 1.0 if is_last else self._open
         near, serial = self._near(), self.probes[0]
         while len(near) > 1:
             n_rungs = math.ceil(math.log2(len(near)))
@@ -224,14 +218,14 @@ class Race:
             if n_rungs > 1 and serial in near and self.best() is serial:
                 kept = [serial, *(p for p in kept if p is not serial)]
             near = kept
+        self._open = 1.0
 
     def _near(self) -> list[Probe]:
-        """What may be the best, after serial training unless all of it has been shown to be better by far."""
+        """Serial training, and what may be the best."""
         serial, *others = self.allowed()
         least_s = min(p.cost_s for p in (serial, *others))
-        near = sorted((p for p in others if p.cost_s <= (1 + DOUBT) * least_s), key=lambda p: p.cost_s)
-        is_far = near and serial.proof and serial.cost_s > (1 + DOUBT) * near[-1].cost_s
-        return near if is_far else [serial, *near]
+        near = (p for p in others if p.cost_s <= (1 + DOUBT) * least_s)
+        return [serial, *sorted(near, key=lambda p: p.cost_s)]
 
     def _take_turns(self, near: Sequence[Probe], until_s: float) -> None:
         """Sample in turns for ``until_s``, if that is enough; sets costs by ratios to the first in a turn."""
@@ -310,5 +304,4 @@ def _steps(tasks: Sequence[ClientTask]) -> int:
 
 
 def _cut(task: ClientTask, n: int) -> ClientTask:
-    b = task.batches
-    return dataclasses.replace(task, batches=Batches(b.rows[:n], b.counts[:n], b.draws[:n]))
+    return dataclasses.replace(task, batches=task.batches.some(slice(n)))

@@ -37,7 +37,7 @@ def kind_of_work(tasks: Sequence[ClientTask]) -> tuple:
     recipes = list({id(task.recipe): task.recipe for task in tasks}.values())
     first = recipes[0]
     return (
-        (first.loss, first.objective, first.metrics, first.augment, first.precision, first.step),
+        first.code,
         (first.batch_size, first.epochs, first.steps, first.clip is None, any(r.prox for r in recipes)),
         type(first.optimizer).__name__,
         type(first.optimizer).form([r.optimizer for r in recipes]),  # pyrefly: ignore

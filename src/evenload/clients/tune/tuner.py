@@ -59,14 +59,12 @@ class Tuner:
         self._try_chunks()
         self._try_streams()
         self._try_threads()
-        race.open_half()
         race.halve()  # what is compiled follows from the best
-        race.open_half()
         self._try_compiled()
         self._try_streams()
         self._try_threads()
         self._try_processes()
-        race.halve(is_last=True)
+        race.halve()
         is_untried = not any(p.strategy.is_fused for p in race.probes) and "fused" not in race.reasons
         if expected.is_fused and is_untried:
             why = "expected to be the fastest; measuring it would not pay"

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.values.optimizer import Elementwise, Numbers, build_groups, values_of
+from evenload.clients.values.optimizer import (
+    Elementwise,
+    Numbers,
+    build_groups,
+    moments,
+    numbers_of_moments,
+    values_of,
+)
 from evenload.errors import ConfigError, quoted
 
 
@@ -132,18 +139,13 @@ class NAdam(_Adaptive):
         return {
             "of_gradient": -o["lr"] * (1 - now) / (1 - product),
             "of_mean": -o["lr"] * following / (1 - product * following),
-            "new1": 1 - o["beta1"],
-            "beta2": o["beta2"],
-            "new2": 1 - o["beta2"],
             "root": np.sqrt(1 - o["beta2"] ** t),
-            "eps": o["eps"],
+            **numbers_of_moments(o),
         }
 
     @staticmethod
     def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
-        mean, square = state["mean"], state["square"]
-        mean.lerp_(g, s["new1"].expand_as(g))
-        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        mean, square = moments(g, state, s)
         denominator = square.sqrt().div_(s["root"]).add_(s["eps"])
         p.addcmul_(g / denominator, s["of_gradient"]).addcmul_(mean / denominator, s["of_mean"])
 
@@ -171,17 +173,12 @@ class RAdam(_Adaptive):
         return {
             "of_mean": np.where(is_known, 0.0, rate),
             "of_quotient": np.where(is_known, rate * np.sqrt(scale * left2), 0.0),
-            "new1": 1 - o["beta1"],
-            "beta2": beta2,
-            "new2": 1 - beta2,
-            "eps": o["eps"],
+            **numbers_of_moments(o),
         }
 
     @staticmethod
     def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
-        mean, square = state["mean"], state["square"]
-        mean.lerp_(g, s["new1"].expand_as(g))
-        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        mean, square = moments(g, state, s)
         p.addcmul_(mean, s["of_mean"] + s["of_quotient"] / (square.sqrt() + s["eps"]))
 
 

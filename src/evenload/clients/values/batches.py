@@ -34,6 +34,10 @@ class Batches:
     def examples(self) -> int:
         return int(self.counts.sum())
 
+    def some(self, steps: slice | Sequence[int]) -> "Batches":
+        """The batches of these steps."""
+        return Batches(self.rows[steps], self.counts[steps], self.draws[steps])
+
     def of_fresh(self, n: int, per_epoch: int) -> "Batches":
         """Batches of rows that are other ones in each epoch of ``per_epoch`` batches: ``n`` after ``n``."""
         begin = n * (np.arange(self.n_steps) // per_epoch)

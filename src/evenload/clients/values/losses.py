@@ -1,7 +1,7 @@
 """Losses and metrics as one number per row, so that padding rows can weigh nothing."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -112,13 +112,8 @@ def mean_loss_of(recipe: Recipe) -> PerRow:
 
 
 def metrics_of(recipe: Recipe) -> dict[str, PerRow]:
-    """The metrics of a recipe, by name."""
-    return metrics_named(recipe.metrics, recipe)
-
-
-def metrics_named(names: Iterable[str], recipe: Recipe) -> dict[str, PerRow]:
-    """Metrics that leave out the labels which the recipe's loss does."""
-    return {n: functools.partial(METRICS_PER_ROW[n], ignored=ignored_by(recipe)) for n in names}
+    """The metrics of a recipe by name, which leave out the labels that its loss does."""
+    return {n: functools.partial(METRICS_PER_ROW[n], ignored=ignored_by(recipe)) for n in recipe.metrics}
 
 
 def ignored_by(recipe: Recipe) -> int:

@@ -144,6 +144,16 @@ class SGD(Elementwise):
         p.addcmul_(g, s["minus_lr"])
 
 
+def numbers_of_moments(o: Numbers) -> Numbers:
+    return {"new1": 1 - o["beta1"], "beta2": o["beta2"], "new2": 1 - o["beta2"], "eps": o["eps"]}
+
+
+def moments(g: "Tensor", state: Any, s: Any) -> tuple["Tensor", "Tensor"]:
+    """The running means of a gradient and of its square, with ``g`` taken in; see ``numbers_of_moments``."""
+    mean = state["mean"].lerp_(g, s["new1"].expand_as(g))
+    return mean, state["square"].mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+
+
 @dataclass(frozen=True, slots=True)
 class Adam(Elementwise):
     """The optimiser Adam, as ``torch.optim.Adam``; weight decay is added to the gradient."""
@@ -162,20 +172,12 @@ class Adam(Elementwise):
 
     @classmethod
     def numbers(cls, form: tuple[str, ...], o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
-        return {
-            "minus_step": -o["lr"] / (1 - o["beta1"] ** t),
-            "root": np.sqrt(1 - o["beta2"] ** t),
-            "new1": 1 - o["beta1"],
-            "beta2": o["beta2"],
-            "new2": 1 - o["beta2"],
-            "eps": o["eps"],
-        }
+        rate, root = -o["lr"] / (1 - o["beta1"] ** t), np.sqrt(1 - o["beta2"] ** t)
+        return {"minus_step": rate, "root": root, **numbers_of_moments(o)}
 
     @staticmethod
     def rule(form: tuple[str, ...], p: "Tensor", g: "Tensor", state: Any, s: Any) -> None:
-        mean, square = state["mean"], state["square"]
-        mean.lerp_(g, s["new1"].expand_as(g))
-        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        mean, square = moments(g, state, s)
         if "amsgrad" in form:
             square = state["largest"].copy_(state["largest"].maximum(square))
         denominator = square.sqrt().div_(s["root"]).add_(s["eps"])

@@ -153,14 +153,6 @@ class TorchOptimizer:
     def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
         return ()
 
-    @staticmethod
-    def scalars(form: Any, opts: Any, factor: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
-        raise NotImplementedError("never fused")
-
-    @staticmethod
-    def update(form: Any, params: Any, grads: Any, state: Any, s: Any) -> None:
-        raise NotImplementedError("never fused")
-
 
 def _stepped(found: Any, p: Tensor) -> tuple[Tensor, State]:
     """What a step returned. Raises ConfigError unless it is a parameter of p's shape and a state."""

@@ -303,6 +303,11 @@ class Recipe:
             object.__setattr__(self, "schedule", ScheduleFunction(fn))
 
     @property
+    def code(self) -> tuple:
+        """The parts that are code of a step, and not numbers that go into it."""
+        return self.loss, self.objective, self.augment, self.precision, self.metrics, self.step
+
+    @property
     def has_classes(self) -> bool:
         """Are targets labels of classes, as far as the loss says?"""
         is_cross_entropy = self.loss == "cross_entropy" or isinstance(self.loss, CrossEntropy)

@@ -3,21 +3,21 @@
 import pytest
 import torch
 
-from evenload.clients.fused.inductor import small_products
-from evenload.clients.fused.inductor.small_products import add_product
+from evenload.clients.fused.inductor import rewrite
+from evenload.clients.fused.inductor.rewrite import add_product
 from evenload.errors import ConfigError, MissingExtra
 
 K, ROWS, COLUMNS, DEPTH = 3, 7, 21, 5
-TOO_DEEP = small_products.MOST_BYTES // 16 + 1  # also for the narrowest vectors, of 16 bytes
+TOO_DEEP = rewrite.MOST_BYTES // 16 + 1  # also for the narrowest vectors, of 16 bytes
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    small_products.program_for.cache_clear()
+    rewrite.program_for.cache_clear()
     yield
-    small_products.program_for.cache_clear()
+    rewrite.program_for.cache_clear()
     torch.set_num_threads(threads)
 
 
@@ -36,13 +36,13 @@ def held_against_torch(weight, left, right, tolerance=1e-13):
 
 def programs(monkeypatch, make=None):
     """Programs that are asked for, in order; ``make`` instead of the real maker."""
-    asked, real = [], make or small_products.product_program
+    asked, real = [], make or rewrite.product_program
 
     def noted(*arguments):
         asked.append(arguments)
         return real(*arguments)
 
-    monkeypatch.setattr(small_products, "product_program", noted)
+    monkeypatch.setattr(rewrite, "product_program", noted)
     return asked
 
 

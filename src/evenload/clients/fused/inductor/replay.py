@@ -17,8 +17,7 @@ from torch import Tensor
 from evenload._terminal import log_of
 from evenload.clients.fused.inductor.compiling import DirectCall
 from evenload.clients.fused.inductor.recording import CallRecording, KernelCall, MemorySpan, Product, record
-from evenload.clients.fused.inductor.rewrite import ProductFactor, ProductUpdates, Update
-from evenload.clients.fused.inductor.small_products import program_for
+from evenload.clients.fused.inductor.rewrite import ProductFactor, ProductUpdates, Update, program_for
 
 MESSAGE_BYTES = 1000
 MOST_OPERANDS = 128
