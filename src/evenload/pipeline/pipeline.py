@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,9 +28,9 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of, write_atomically
 from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
-from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
-from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
+from evenload.pipeline.job.stage_devices import barred_stages
+from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.full_disk import FinalWrites
@@ -203,7 +204,7 @@ class Pipeline:
         part, FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
         what selecting the devices raises.
         """
-        from evenload.pipeline.planning.job_problem import stage_weight_bytes
+        from evenload.pipeline.planning.job_plan import stage_weight_bytes
         from evenload.pipeline.store.reuse_preview import preview_reuse
 
         items, devices = _items_and_devices(items, devices)
@@ -234,7 +235,7 @@ class Pipeline:
         return Preview(
             job=self.spec.job.name,
             n_items=len(self.items),
-            groups=count_groups([item.group for item, _ in self.items]),
+            groups=dict(Counter(item.group for item, _ in self.items if item.group is not None)),
             seed=self.spec.job.seed,
             policy=policy,
             backend=fleet.name,
@@ -416,10 +417,11 @@ class Pipeline:
         from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
         from evenload.pipeline.planning.job_plan import (
             PlannedJob,
+            build_job_problem,
             plan_job,
             pool_devices,
+            tasks_an_item,
         )
-        from evenload.pipeline.planning.job_problem import build_job_problem, tasks_an_item
         from evenload.pipeline.run.snapshot import tasks_done
 
         history = {one.name: StageHistory(one.item_s) for one in reuse}

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.spec import JobSpec
-from evenload.pipeline.job.spec_inputs import SOURCES, JobSection
+from evenload.pipeline.job.spec_settings import SOURCES, JobSection
 from evenload.pipeline.job.yaml_text import Place
 from evenload.pipeline.json_values import json_value
 from evenload.pipeline.stage import Stage

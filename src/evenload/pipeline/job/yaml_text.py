@@ -16,6 +16,7 @@ from evenload._optional import require
 from evenload.errors import SpecError, quoted
 
 Place = tuple[str | int, ...]
+Fault = tuple[Place, str]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
 _TOO_MANY = f"it holds more than {_MOST_PLACES:,} values, with those of aliases; put items into a table"

@@ -20,7 +20,7 @@ from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
-from evenload.pipeline.reuse.decision import StageReuse, reuse_text
+from evenload.pipeline.reuse.decision import StageReuse
 from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import RunFleet
@@ -145,7 +145,11 @@ class JobSession:
     def _tell_reuse(self) -> None:
         """Say what is kept, and why the rest is not."""
         if any(stage.n_kept for stage in self._kept.reuse):
-            self._log.emit(Note(self._log.now(), "info", "pipeline", reuse_text(self._kept.reuse)))
+            self._log.emit(
+                Note(
+                    self._log.now(), "info", "pipeline", "; ".join(one.to_text() for one in self._kept.reuse)
+                )
+            )
 
     def _n_expected(self) -> int:
         """How many strands go through the last stage if none ends before."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from evenload.errors import ConfigError, quoted
 from evenload.events import EventLog, Note, StageFinished, StageStarted
-from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec, StageSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
+from evenload.pipeline.json_values import batch_key_text
 from evenload.pipeline.stage import ModelFolder, StageSetup
 from evenload.pipeline.target import locate_target
 from evenload.pipeline.worker.stage_host import run_folder_path

@@ -10,7 +10,7 @@ from evenload._user_folders import user_cache
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.read_digests import JobFacts
-from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stages
+from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stage
 from evenload.pipeline.store.kept_results import ReuseSettings
 from evenload.pipeline.store.result_cache import DEFAULT_LIMIT_BYTES, ResultCache
 from evenload.settings import resolve
@@ -38,7 +38,7 @@ def reuse_settings(
     memory = user_cache() / "digests.sqlite" if resolve().warm_start else None
     with contextlib.closing(ContentDigests(memory)) as digests:
         began_ns = time.time_ns()
-        identities = identify_stages(spec, folder, digests)
+        identities = [identify_stage(stage, folder, digests) for stage in spec.stages]
         notes = []
         if digests.n_read_bytes > _WORTH_SAYING_BYTES:
             size, seconds = digests.n_read_bytes / 2**30, (time.time_ns() - began_ns) / 1e9

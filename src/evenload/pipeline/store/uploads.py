@@ -23,7 +23,7 @@ from typing import Protocol
 
 from evenload._closing import Closing
 from evenload._private_files import DRAFT, plain_file
-from evenload.pipeline.job.remote.remote_folder import is_worth_another_try
+from evenload.pipeline.job.remote_files import is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 from evenload.pipeline.store.upload_record import Destination, UploadRecord
 

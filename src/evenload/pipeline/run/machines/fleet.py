@@ -11,11 +11,10 @@ from evenload.executor.backends import Backend, BackendSettings, Machines, Worke
 from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
-from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.planning.job_plan import free_host_bytes
-from evenload.pipeline.reuse.stage_code import StageCode, read_code
+from evenload.pipeline.reuse.stage_identity import StageCode, read_code
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
-from evenload.pipeline.target import locate_target
+from evenload.pipeline.target import LiveCode, locate_target
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import BackendSection, StageSpec
