@@ -70,8 +70,7 @@ class Pipeline:
 
     def __init__(self, stages: Iterable[Any], *, folder: str | Path = ".", **keys: Any):
         require("pydantic", extra="jobs", why="checking a job")
-        from evenload.pipeline.job.from_python import job_document, lacks_source
-        from evenload.pipeline.job.job_file import items_of, spec_of
+        from evenload.pipeline.job.job_file import items_of, job_document, lacks_source, spec_of
         from evenload.pipeline.job.yaml_text import Origins
 
         place = Path(folder).resolve()
@@ -130,8 +129,7 @@ class Pipeline:
 
         Raises SpecError with all that is wrong with them, ConfigError if they are no items or there are none.
         """
-        from evenload.pipeline.job.from_python import SOURCES, lacks_source, with_inputs
-        from evenload.pipeline.job.job_file import items_of, spec_of
+        from evenload.pipeline.job.job_file import SOURCES, items_of, lacks_source, spec_of, with_inputs
 
         if items is None and not self._lacks_items:
             return self
@@ -155,7 +153,7 @@ class Pipeline:
         path   write the job file there, and that table beside it
         Raises ConfigError if code is in no file, which YAML could name, or ``path`` is not in ``folder``.
         """
-        from evenload.pipeline.job.from_python import ROWS
+        from evenload.pipeline.job.job_file import ROWS
 
         file = self.folder / (path or "job.yaml")
         if file.resolve().parent != self.folder:

@@ -229,7 +229,7 @@ fleets = st.lists(st.sampled_from([4, 8, 12, 22, 45]), min_size=1, max_size=6)
 weights = st.builds(Weights, st.integers(0, 2 * GIB), st.just(GIB // 2), st.sampled_from([0, 4, 30, 60]))
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(held=st.lists(weights, min_size=1, max_size=3), free=fleets, activation=st.sampled_from([0, GIB]))
 def test_memory_is_respected_or_refused_with_figures(held, free, activation) -> None:
     stages = tuple(

@@ -151,7 +151,7 @@ def test_other_pipelines_of_diffusers(tiny_models: Path, pictures: list) -> None
     from evenload.pipeline.stages import image_edit
 
     image_edit._let_area_change(type(stage._pipe))
-    with image_edit._Area(64 * 64):
+    with image_edit._working_on(64 * 64):
         first = stage(pictures[0], item(0), **small)["picture"]
         again = stage.lane()(pictures[0], item(0), **small)["picture"]
     assert first.size == (64, 64)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
 from evenload._private_files import plain_file
@@ -25,7 +25,7 @@ from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec_settings import InputsSection
+    from evenload.pipeline.job.spec_settings import ColumnType, InputsSection
 
 Items = list[tuple[Item, dict[str, Any]]]
 Faults = list[Fault]
@@ -434,7 +434,6 @@ def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place
 
 # --- types of columns ---------------------------------------------------------------------------------
 
-ColumnType = Literal["text", "number", "boolean"]
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -477,7 +476,7 @@ def type_columns(rows: Sequence[Line], texts: Collection[str]) -> list[str]:
     return notes
 
 
-def apply_types(row: dict[str, Any], types: Mapping[str, ColumnType]) -> list[str]:
+def apply_types(row: dict[str, Any], types: "Mapping[str, ColumnType]") -> list[str]:
     """Give a row's values their declared types, in place; return a sentence for each that has another."""
     faults = []
     for column, kind in types.items():

@@ -237,29 +237,18 @@ class JobSpec(Section):
         return stages
 
     @model_validator(mode="after")
-    def _uploaded_stages_make_files(self) -> "JobSpec":
+    def _sections_agree(self) -> "JobSpec":
+        """Refuse uploads of stages that make no files, and lossy fits that nobody has allowed."""
         known = {stage.name: bool(stage.file_outputs) for stage in self.stages}
+        those = ", ".join(one for one, makes_files in known.items() if makes_files) or "none"
         faults: list[Fault] = []
         for number, name in enumerate((self.upload.stages if self.upload else ()) or ()):
             if not known.get(name):
-                is_stage = name in known
-                text = (
-                    f"stage {quoted(name)} makes no files"
-                    if is_stage
-                    else f"there is no stage {quoted(name)}"
-                )
-                those = ", ".join(one for one, makes_files in known.items() if makes_files) or "none"
+                text = f"stage {quoted(name)} makes no files"
+                text = text if name in known else f"there is no stage {quoted(name)}"
                 faults.append((("upload", "stages", number), f"{text}; stages that make files: {those}"))
-        if faults:
-            raise Faults(faults)
-        return self
-
-    @model_validator(mode="after")
-    def _lossy_is_allowed(self) -> "JobSpec":
-        faults: list[Fault] = []
-        for number, stage in enumerate(self.stages):
-            lossy = [fit for fit in stage.fit if fit in LOSSY]
-            if lossy and not self.devices.allow_lossy:
+        for number, stage in enumerate(() if self.devices.allow_lossy else self.stages):
+            if lossy := [fit for fit in stage.fit if fit in LOSSY]:
                 text = f"{', '.join(lossy)} changes results; take it out, or set devices.allow_lossy: true"
                 faults.append((("stages", number, "fit"), text))
         if faults:

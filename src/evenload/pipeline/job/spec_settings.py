@@ -21,7 +21,6 @@ from pydantic import (
 
 from evenload.errors import quoted
 from evenload.pipeline.job.expression import parse_condition
-from evenload.pipeline.job.inputs import ColumnType
 from evenload.pipeline.job.remote_files import MOST_FILE_BYTES, fault_of_folder, is_remote
 from evenload.pipeline.job.section import Faults, Section, Size, job_folder, located
 from evenload.pipeline.job.yaml_text import Fault
@@ -279,6 +278,7 @@ class ReportSection(Section):
 
 # --- job and inputs -----------------------------------------------------------------------------------
 
+ColumnType = Literal["text", "number", "boolean"]
 SOURCES = ("folder", "glob", "jsonl", "csv", "parquet", "openai_batch")
 
 

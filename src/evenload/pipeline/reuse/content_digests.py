@@ -121,7 +121,8 @@ def _facts(status: os.stat_result) -> str:
 
 def _read(name: str) -> str:
     with plain_file(Path(name)) as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        whole = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))  # pyrefly: ignore
+        return whole.hexdigest()
 
 
 def _opened(memory: Path) -> sqlite3.Connection | None:
