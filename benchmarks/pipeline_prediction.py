@@ -22,8 +22,8 @@ import record
 from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.spec_stage import StageSpec
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.planning.estimates.trace_activation import peak_tensor_bytes
-from evenload.pipeline.planning.job_problem import build_job_problem
+from evenload.pipeline.planning.estimates.work_estimate import peak_tensor_bytes
+from evenload.pipeline.planning.job_plan import build_job_problem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem

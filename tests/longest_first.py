@@ -13,7 +13,7 @@ LONGEST = (
     "clients/test_speedups_taken_away.py clients/fused/",
     "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",
-    "pipeline/job/checks/test_names.py",
+    "pipeline/job/test_names.py",
     "training/",
     "moe/routing/test_device.py",
     "pipeline/run/test_hangs.py",

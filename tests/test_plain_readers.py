@@ -17,8 +17,7 @@ from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.model_files import faults_of_model
 from evenload.pipeline.model.model_size import _read as read_config
-from evenload.pipeline.model.safetensors_header import read_header, read_whole_header
-from evenload.pipeline.model.stored_weights import weight_bytes
+from evenload.pipeline.model.safetensors_header import read_header, read_whole_header, weight_bytes
 from evenload.report.source import open_run
 from evenload.report.trace import read_guest
 from evenload.zk.formats.container import open_container
@@ -44,7 +43,7 @@ def text(path: Path) -> Any:
 
 def table(path: Path) -> Any:
     from evenload.pipeline.job.inputs import find_items
-    from evenload.pipeline.job.spec_inputs import InputsSection
+    from evenload.pipeline.job.spec_settings import InputsSection
 
     items, faults, _ = find_items(InputsSection(**{path.suffix[1:]: path.name}), path.parent, 0)
     if faults:

@@ -120,7 +120,7 @@ def peak_bytes(bench: Bench, runs: Any, stage: Any, work: Callable[[], Any]) -> 
     """Bytes of weights and of what lives at once in ``work``: by torch's allocator, on a CPU by counting."""
     import torch
 
-    from evenload.pipeline.planning.estimates.trace_activation import peak_tensor_bytes
+    from evenload.pipeline.planning.estimates.work_estimate import peak_tensor_bytes
 
     if not bench.part.pretend:
         torch.cuda.reset_peak_memory_stats()
@@ -140,7 +140,7 @@ def bytes_of(fact: Any) -> int:
 def predictions(bench: Bench) -> list[Any]:
     """What the planner knows of each stage before anything runs: from configs and data sheets."""
     from evenload.devices.rates.hardware import find_hardware, hardware_named
-    from evenload.pipeline.planning.job_problem import build_job_problem
+    from evenload.pipeline.planning.job_plan import build_job_problem
     from evenload.pipeline.planning.modelled_fleet import FleetDevice
 
     if bench.part.pretend:
@@ -277,7 +277,7 @@ def streamed(bench: Bench) -> None:
 def link_bytes_s(bench: Bench) -> float:
     """What the planner takes blocks to be streamed at on this device."""
     from evenload.devices.rates.hardware import find_hardware
-    from evenload.pipeline.planning.job_problem import BUS_SHARE
+    from evenload.pipeline.planning.job_plan import BUS_SHARE
 
     known = None
     if not bench.part.pretend:

@@ -134,7 +134,7 @@ IMPORTS = (
     "evenload.pipeline.job.job_file",
     "evenload.pipeline.pipeline",
     "evenload.pipeline.planning.job_plan",
-    "evenload.pipeline.planning.job_problem",
+    "evenload.pipeline.planning.job_plan",
     "evenload.pipeline.run.ending.uploading",
     "evenload.pipeline.run.session",
     "evenload.pipeline.store.kept_results",

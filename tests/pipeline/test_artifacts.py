@@ -4,7 +4,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
-from hypothesis import given
+from examples_count import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -50,6 +51,7 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
         read_picture(tmp_path / "none.png")
 
 
+@settings(max_examples=examples(50), deadline=None)
 @given(ids=st.lists(st.text(min_size=1, max_size=300), unique=True, min_size=2, max_size=2))
 def test_file_names_are_safe_and_differ(ids: list[str]) -> None:
     names = [file_name(name, ".png") for name in ids]

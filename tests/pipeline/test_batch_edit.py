@@ -60,7 +60,7 @@ def twice(editor: MultiDeviceImageEdit, pictures: list[Any], events: list[Event]
     return first, halves, len(new)
 
 
-@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_loaded_once_and_equal_for_any_number_of_workers(
     tiny_models: Path, pictures: list[Any], expected: list[bytes], n: int
 ) -> None:

@@ -155,8 +155,15 @@ def test_rows_come_in_input_order_with_all_outputs(job: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("policy", ["measured", "static", "pull:2"])
-@pytest.mark.parametrize(("devices", "backend"), [("cpu*3", "inline"), ("cpu*2", "process")])
+@pytest.mark.parametrize(
+    ("devices", "backend", "policy"),
+    [
+        ("cpu*3", "inline", "measured"),
+        ("cpu*3", "inline", "static"),
+        ("cpu*3", "inline", "pull:2"),
+        ("cpu*2", "process", "measured"),
+    ],
+)
 def test_bytes_do_not_depend_on_devices(job: Path, devices: str, backend: str, policy: str) -> None:
     alone = run(job, out="alone")
     other = run(job, out="other", devices=devices, backend=backend, policy=policy)
@@ -671,10 +678,7 @@ def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
     assert again.n_restored == sum(n_kept) >= 2 * result.n_done
 
 
-@pytest.mark.parametrize(
-    ("backend", "number"),
-    [("process", signal.SIGINT), ("inline", signal.SIGINT), ("process", signal.SIGTERM)],
-)
+@pytest.mark.parametrize(("backend", "number"), [("process", signal.SIGINT), ("inline", signal.SIGTERM)])
 def test_ctrl_c_keeps_what_is_done(
     job: Path,
     backend: str,

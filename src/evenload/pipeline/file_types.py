@@ -33,10 +33,6 @@ def picture_of(pixels: np.ndarray) -> Any:
     return require("PIL.Image", extra="jobs", why="writing pictures").fromarray(pixels)
 
 
-def _encode_png(value: Any) -> bytes:
-    return _saved(_pixels(value), format="PNG", compress_level=3)
-
-
 def _encode_jpg(value: Any) -> bytes:
     pixels = _pixels(value)
     if pixels.ndim == 3 and pixels.shape[2] == 4:
@@ -46,10 +42,6 @@ def _encode_jpg(value: Any) -> bytes:
             )
         pixels = pixels[..., :3]
     return _saved(pixels, format="JPEG", quality=95, subsampling=0)
-
-
-def _encode_webp(value: Any) -> bytes:
-    return _saved(_pixels(value), format="WEBP", quality=95)
 
 
 def _saved(pixels: np.ndarray, **options: Any) -> bytes:
@@ -187,9 +179,9 @@ def _encode_wav(value: Any) -> bytes:
 
 
 _FILE_TYPES: dict[str, Callable[[Any], bytes]] = {
-    "png": _encode_png,
+    "png": lambda value: _saved(_pixels(value), format="PNG", compress_level=3),
     "jpg": _encode_jpg,
-    "webp": _encode_webp,
+    "webp": lambda value: _saved(_pixels(value), format="WEBP", quality=95),
     "wav": _encode_wav,
     "npy": _encode_npy,
     "txt": _encode_txt,

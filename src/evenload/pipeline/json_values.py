@@ -1,7 +1,9 @@
 """Values that JSON can hold as they are: what a stage may hand on without a file."""
 
+import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
@@ -72,4 +74,39 @@ def _plain(value: Any, depth: int) -> Any:
 def _refused(what: str) -> ConfigError:
     return ConfigError(
         f"with {what}", hint="return lists, dicts with texts as keys, texts, finite numbers, booleans, None"
+    )
+
+
+# --- keys of batches ----------------------------------------------------------------------------------
+
+_MOST_KEY_LETTERS = 200  # a longer key is told by its digest
+_MOST_KEY_DEPTH = 8
+
+
+def batch_key_text(value: Any) -> str:
+    """Return a text that is equal for equal values: numbers, texts, booleans, None, or a sequence of those.
+
+    NumPy and torch numbers, and shapes, are taken as the numbers that they hold; 1 and 1.0 and true differ.
+    Raises ConfigError for anything else, and for NaN, which equals nothing.
+    """
+    text = json.dumps(_key_part(value, 0), ensure_ascii=False, separators=(",", ":"))
+    if len(text) > _MOST_KEY_LETTERS:
+        return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text
+
+
+def _key_part(value: Any, depth: int) -> Any:
+    if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+        value = value.item()
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and value == value:
+        return float(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and depth < _MOST_KEY_DEPTH:
+        return [_key_part(one, depth + 1) for one in value]
+    raise ConfigError(
+        f"{quoted(value)} of type {type(value).__name__}",
+        hint="give a shape, a number, a text, or a tuple of those; None lets an item run alone",
     )

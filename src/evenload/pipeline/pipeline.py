@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,9 +28,9 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of, write_atomically
 from evenload.pipeline.dispatch.item_flow import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
-from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
-from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
+from evenload.pipeline.job.stage_devices import barred_stages
+from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.target import locate_target
 
@@ -67,8 +68,7 @@ class Pipeline:
 
     def __init__(self, stages: Iterable[Any], *, folder: str | Path = ".", **keys: Any):
         require("pydantic", extra="jobs", why="checking a job")
-        from evenload.pipeline.job.from_python import job_document, lacks_source
-        from evenload.pipeline.job.job_file import items_of, spec_of
+        from evenload.pipeline.job.job_file import items_of, job_document, lacks_source, spec_of
         from evenload.pipeline.job.yaml_text import Origins
 
         place = Path(folder).resolve()
@@ -127,8 +127,7 @@ class Pipeline:
 
         Raises SpecError with all that is wrong with them, ConfigError if they are no items or there are none.
         """
-        from evenload.pipeline.job.from_python import SOURCES, lacks_source, with_inputs
-        from evenload.pipeline.job.job_file import items_of, spec_of
+        from evenload.pipeline.job.job_file import SOURCES, items_of, lacks_source, spec_of, with_inputs
 
         if items is None and not self._lacks_items:
             return self
@@ -152,7 +151,7 @@ class Pipeline:
         path   write the job file there, and that table beside it
         Raises ConfigError if code is in no file, which YAML could name, or ``path`` is not in ``folder``.
         """
-        from evenload.pipeline.job.from_python import ROWS
+        from evenload.pipeline.job.job_file import ROWS
 
         file = self.folder / (path or "job.yaml")
         if file.resolve().parent != self.folder:
@@ -201,7 +200,7 @@ class Pipeline:
         part, FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
         what selecting the devices raises.
         """
-        from evenload.pipeline.planning.job_problem import stage_weight_bytes
+        from evenload.pipeline.planning.job_plan import stage_weight_bytes
         from evenload.pipeline.store.kept_results import preview_reuse
 
         items, devices = _items_and_devices(items, devices)
@@ -232,7 +231,7 @@ class Pipeline:
         return Preview(
             job=self.spec.job.name,
             n_items=len(self.items),
-            groups=count_groups([item.group for item, _ in self.items]),
+            groups=dict(Counter(item.group for item, _ in self.items if item.group is not None)),
             seed=self.spec.job.seed,
             policy=policy,
             backend=fleet.name,
@@ -414,10 +413,11 @@ class Pipeline:
         from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
         from evenload.pipeline.planning.job_plan import (
             PlannedJob,
+            build_job_problem,
             plan_job,
             pool_devices,
+            tasks_an_item,
         )
-        from evenload.pipeline.planning.job_problem import build_job_problem, tasks_an_item
         from evenload.pipeline.run.replanner import tasks_done
 
         history = {one.name: StageHistory(one.item_s) for one in reuse}

@@ -99,7 +99,28 @@ class Problem:
     needs: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        check(self)
+        """Raise ConfigError on what cannot be planned: no stage or device, equal names, wrong numbers."""
+        if not self.stages or not self.devices:
+            raise ConfigError("there is nothing to plan", hint="give at least one stage and one device")
+        named = (("stage", [s.name for s in self.stages]), ("device", [d.id for d in self.devices]))
+        for what, names in named:
+            if len(set(names)) != len(names):
+                raise ConfigError(f"two {what}s have the same name: {_doubled(names)}", hint="rename one")
+        for stage in self.stages:
+            if not (0 < stage.item_s < math.inf and 0 <= stage.load_s < math.inf):
+                said = f"stage {stage.name}: {stage.item_s} s an item, {stage.load_s} s to load"
+                raise ConfigError(said, hint=_POSITIVE)
+        for device in self.devices:
+            if not (0 < device.speed < math.inf and 0 <= device.ready_s < math.inf):
+                said = f"device {device.id}: speed {device.speed}, ready {device.ready_s} s"
+                raise ConfigError(said, hint=_POSITIVE)
+        if self.done and len(self.done) != len(self.stages):
+            raise ConfigError(f"{len(self.done)} counts of done tasks for {len(self.stages)} stages")
+        needs = self.needs
+        if needs and (
+            len(needs) != len(self.stages) or any(n >= s for s, some in enumerate(needs) for n in some)
+        ):
+            raise ConfigError(f"needs {list(needs)}", hint="give a list for each stage, of stages before it")
 
     @property
     def graph(self) -> StageGraph:
@@ -109,31 +130,6 @@ class Problem:
         """Return the tasks of stage ``number`` that are not done."""
         done = self.done[number] if self.done else 0
         return self.n_items * self.stages[number].n_tasks - done
-
-
-def check(problem: Problem) -> None:
-    """Raise ConfigError on what cannot be planned: no stage or device, equal names, wrong numbers."""
-    if not problem.stages or not problem.devices:
-        raise ConfigError("there is nothing to plan", hint="give at least one stage and one device")
-    named = (("stage", [s.name for s in problem.stages]), ("device", [d.id for d in problem.devices]))
-    for what, names in named:
-        if len(set(names)) != len(names):
-            raise ConfigError(f"two {what}s have the same name: {_doubled(names)}", hint="rename one")
-    for stage in problem.stages:
-        if not (0 < stage.item_s < math.inf and 0 <= stage.load_s < math.inf):
-            said = f"stage {stage.name}: {stage.item_s} s an item, {stage.load_s} s to load"
-            raise ConfigError(said, hint=_POSITIVE)
-    for device in problem.devices:
-        if not (0 < device.speed < math.inf and 0 <= device.ready_s < math.inf):
-            said = f"device {device.id}: speed {device.speed}, ready {device.ready_s} s"
-            raise ConfigError(said, hint=_POSITIVE)
-    if problem.done and len(problem.done) != len(problem.stages):
-        raise ConfigError(f"{len(problem.done)} counts of done tasks for {len(problem.stages)} stages")
-    needs = problem.needs
-    if needs and (
-        len(needs) != len(problem.stages) or any(n >= s for s, some in enumerate(needs) for n in some)
-    ):
-        raise ConfigError(f"needs {list(needs)}", hint="give a list for each stage, of stages before it")
 
 
 _POSITIVE = "give numbers above 0"

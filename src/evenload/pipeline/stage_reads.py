@@ -21,7 +21,7 @@ import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from evenload.pipeline.stage import Item, StageContext
 
@@ -123,15 +123,11 @@ class _SeenContext(StageContext):  # pyrefly: ignore
         object.__getattribute__(self, "_seen").add(f"file:{text}")
         return object.__getattribute__(self, "folder") / text
 
-    @classmethod
-    def of(cls, context: StageContext, seen: set[str]) -> Self:
-        twin = object.__new__(cls)
-        object.__setattr__(twin, "_seen", seen)
-        for field in fields(StageContext):
-            object.__setattr__(twin, field.name, getattr(context, field.name))
-        return twin
-
 
 def see_context(context: StageContext, seen: set[str]) -> StageContext:
     """Return ``context`` as one that notes in ``seen`` what is read of it."""
-    return _SeenContext.of(context, seen)
+    twin = object.__new__(_SeenContext)
+    object.__setattr__(twin, "_seen", seen)
+    for field in fields(StageContext):
+        object.__setattr__(twin, field.name, getattr(context, field.name))
+    return twin

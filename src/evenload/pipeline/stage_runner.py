@@ -15,10 +15,9 @@ from evenload.pipeline.artifacts import (
     part_id,
     write_output,
 )
-from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.file_types import encode_artifact, is_file_type
-from evenload.pipeline.json_values import PLAIN, is_plain, json_value
+from evenload.pipeline.json_values import PLAIN, batch_key_text, is_plain, json_value
 from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup

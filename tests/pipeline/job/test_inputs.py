@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.errors import SpecError
 from evenload.pipeline.job.inputs import find_items
-from evenload.pipeline.job.spec_inputs import InputsSection
+from evenload.pipeline.job.spec_settings import InputsSection
 from evenload.pipeline.seeds import item_seed
 
 

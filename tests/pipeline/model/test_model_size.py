@@ -34,7 +34,7 @@ def test_the_real_models_from_their_configs() -> None:
 @pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder"])
 def test_formulas_are_the_classes_of_the_real_models(part: str) -> None:
     pytest.importorskip("diffusers", reason="needs the extra models")
-    from evenload.pipeline.model.meta_model import count_on_meta
+    from evenload.pipeline.model.parameter_counts import count_on_meta
 
     config = json.loads((CONFIGS / "qwen-image-edit" / part / "config.json").read_text())
     name = config.get("_class_name") or config["architectures"][0]

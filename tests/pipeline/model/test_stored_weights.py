@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evenload.errors import FormatError
-from evenload.pipeline.model.stored_weights import weight_bytes
+from evenload.pipeline.model.safetensors_header import weight_bytes
 
 
 def test_weights_are_counted_without_reading_them(tmp_path: Path) -> None:

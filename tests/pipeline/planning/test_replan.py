@@ -83,7 +83,7 @@ def test_a_model_with_little_left_is_not_evicted(problem: Problem) -> None:
     assert len(first) >= 2
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(done=st.tuples(st.integers(0, 120), st.integers(0, 120)), n_devices=st.integers(1, 4))
 def test_the_rest_is_always_planned_whole(
     problem: Problem, swap_plan: Plan, done: tuple[int, int], n_devices: int

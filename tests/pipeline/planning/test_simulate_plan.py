@@ -87,9 +87,9 @@ def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
 def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
     if not all(best_layouts(stage, problem) for stage in problem.stages):
         return
-    # As coarse a problem of fewer tasks, which takes a fifth of the time.
-    with patch.multiple(planner, FEWEST_TASKS=300, ROUNDS=8):
-        check_a_coarse_plan(replace(problem, n_items=problem.n_items * 200))
+    # As coarse a problem of fewer tasks, which takes a fifteenth of the time.
+    with patch.multiple(planner, FEWEST_TASKS=100, ROUNDS=3):
+        check_a_coarse_plan(replace(problem, n_items=problem.n_items * 70))
 
 
 def check_a_coarse_plan(many: Problem) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.pipeline.reuse.decision import StageReuse, reuse_text, why_not_kept
+from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
 from evenload.pipeline.reuse.stage_identity import change_of
 
 small = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz"))
@@ -47,7 +47,7 @@ def test_a_stage_in_words_and_numbers() -> None:
         "score: 3 of 5 kept (1 from the cache), 2 to do, since `q` changed, "
         "up to 4 more after the stages before"
     )
-    assert reuse_text([reuse, StageReuse("idle")]).endswith("; idle: nothing to do")
+    assert StageReuse("idle").to_text() == "idle: nothing to do"
     assert reuse.to_json()["why"] == {"`q` changed": 2}
 
 

@@ -31,7 +31,7 @@ import os, random, signal, sys
 from pathlib import Path
 from evenload.pipeline import Pipeline
 from evenload.pipeline.run import session  # imported before the forks
-from evenload.pipeline.planning import job_problem
+from evenload.pipeline.planning import job_plan
 from evenload.report import html, trace
 
 home, seed, n_runs, n_rounds = Path(sys.argv[1]), *map(int, sys.argv[2:])

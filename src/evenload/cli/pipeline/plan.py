@@ -75,8 +75,7 @@ def plan(request: PlanRequest) -> int:
     """
     require("pydantic", extra="jobs", why="reading job files")
     from evenload.pipeline.planning.estimates.run_history import read_history
-    from evenload.pipeline.planning.job_plan import plan_job
-    from evenload.pipeline.planning.job_problem import build_job_problem
+    from evenload.pipeline.planning.job_plan import build_job_problem, plan_job
 
     spec, n_items = read_job(request)
     fleet, host_bytes = fleet_of(request, spec)

@@ -25,7 +25,6 @@ class BuiltinStage:
     target: str
     needs_model: bool = True
     components: tuple[str, ...] = ()
-    is_diffusion: bool = False
     outputs: tuple[str, ...] | None = None
     reads: tuple[str, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +41,6 @@ _IMAGE, _EDIT = {"image": "path"}, {"image": "path", "instruction": "instruction
 BUILTIN_STAGES = {
     "image_edit": BuiltinStage(
         f"{_STAGES}.image_edit:ImageEdit",
-        is_diffusion=True,
         outputs=("edited",),
         columns=_EDIT,
         imports=_DIFFUSERS,
@@ -57,7 +55,6 @@ BUILTIN_STAGES = {
     "image_edit_denoise": BuiltinStage(
         f"{_STAGES}.image_edit:Denoise",
         components=("transformer", "vae", "scheduler"),
-        is_diffusion=True,
         outputs=("latents",),
         reads=("embeds",),
         columns=_IMAGE,
@@ -72,14 +69,12 @@ BUILTIN_STAGES = {
     ),
     "image_to_image": BuiltinStage(
         f"{_STAGES}.diffusion:ImageToImage",
-        is_diffusion=True,
         outputs=("picture",),
         columns={"image": "path", "prompt": "prompt"},
         imports=_DIFFUSERS,
     ),
     "text_to_image": BuiltinStage(
         f"{_STAGES}.diffusion:TextToImage",
-        is_diffusion=True,
         outputs=("picture",),
         columns={"prompt": "prompt"},
         imports=_DIFFUSERS,

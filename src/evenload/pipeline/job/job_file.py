@@ -3,23 +3,25 @@
 Needs pydantic and PyYAML (extra ``yaml``).
 """
 
+import difflib
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from evenload._private_files import text_named
 from evenload.errors import ConfigError, SpecError, did_you_mean, printable, quoted
-from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
-from evenload.pipeline.job.checks.names import find_name_faults
-from evenload.pipeline.job.checks.priorities import find_priority_faults
 from evenload.pipeline.job.inputs import Items, find_items
-from evenload.pipeline.job.older_keys import convert_older_keys
+from evenload.pipeline.job.names import find_name_faults, find_priority_faults, settings_without_effect
 from evenload.pipeline.job.section import one_line
 from evenload.pipeline.job.spec import Faults, JobSpec
-from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
+from evenload.pipeline.job.spec_settings import SOURCES, JobSection
+from evenload.pipeline.job.yaml_text import Fault, Origins, Place, dotted, dump_yaml, parse_yaml
+from evenload.pipeline.json_values import json_value
+from evenload.pipeline.stage import Stage
+from evenload.pipeline.target import target_of
 
 MOST_BYTES = 4_000_000
 _PLAIN_WORDS = (  # pydantic's words, and those of a job file
@@ -105,7 +107,7 @@ def spec_of(
     document: dict[str, Any],
     origins: Origins,
     folder: Path | None = None,
-    faults: Sequence[tuple[Place, str]] = (),
+    faults: Sequence[Fault] = (),
     *,
     is_given: bool = False,
 ) -> JobSpec:
@@ -185,7 +187,7 @@ def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _explain(part: Any) -> list[tuple[Place, str]]:
+def _explain(part: Any) -> list[Fault]:
     """Turn one fault of pydantic into ``(path, sentence)``; several where our validator found several."""
     place, kind = tuple(part["loc"]), part["type"]
     cause = part.get("ctx", {}).get("error")
@@ -228,3 +230,172 @@ def _known_keys(place: Place) -> list[str]:
 def spec_text(spec: JobSpec, *, has_defaults: bool = True) -> str:
     """Return ``spec`` as the text of a job file, with every default written out, or only what was given."""
     return dump_yaml(spec.model_dump(mode="json", exclude_unset=not has_defaults))
+
+
+# --- older keys ---------------------------------------------------------------------------------------
+# ``diffusion_model.params`` once held how a model is spread over GPUs: device, device_ids, parallel_mode,
+# num_workers, use_device_map. They become ``backend``, ``devices`` and ``schedule``, with a note for each.
+
+_SECTION = "diffusion_model"
+_MODES = ("single", "data_parallel", "model_parallel")
+_DEVICE_MAPS = ("auto", "balanced")
+_ELSEWHERE = "is an older key that is not understood; write it in a stage, under model, params or call"
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(n) is int and n >= 0 for n in value)
+
+
+_KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is one, and which are
+    "parallel_mode": (
+        lambda value: value in (*_MODES, "ray"),
+        f"use {', '.join(_MODES)} or ray; for stages side by side write schedule: {{mode: stage_parallel}}",
+    ),
+    "use_device_map": (lambda value: isinstance(value, bool), "use true or false"),
+    "device_ids": (_are_numbers, "use a list such as [0, 1, 2]"),
+    "device": (lambda value: isinstance(value, str), "use cuda, cuda:0 or cpu"),
+    "num_workers": (lambda value: type(value) is int and value >= 1, "use a number from 1"),
+}
+
+
+def convert_older_keys(
+    document: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str], list[Fault]]:
+    """Return the document without older keys, a note for each that was converted, and the faults among them.
+
+    Sections of one value are written out already. Where a file has the newer key as well, the newer one wins.
+    """
+    if _SECTION not in document:
+        return dict(document), [], []
+    older = document[_SECTION]
+    found = {key: value for key, value in document.items() if key != _SECTION}
+    params = older.get("params", {}) if isinstance(older, dict) else None
+    if not isinstance(params, dict):
+        said = "is an older section that holds params; write devices and schedule instead"
+        return found, [], [((_SECTION,), said)]
+    notes: list[str] = []
+    faults: list[Fault] = [((_SECTION, key), _ELSEWHERE) for key in older if key != "params"]
+    faults += [((_SECTION, "params", key), _ELSEWHERE) for key in params if key not in _KNOWN]
+    for key, (is_one, hint) in _KNOWN.items():
+        if key not in params:
+            continue
+        value, said = params[key], f"{_SECTION}.params.{key}: {params[key]}"
+        if not is_one(value):
+            faults.append(((_SECTION, "params", key), f"{quoted(value)} is not known; {hint}"))
+            continue
+        place = _today(key, value, params)
+        if isinstance(place, str):
+            notes.append(f"{_SECTION}.params.{key}: {place}")
+            continue
+        section, name, now = place
+        present = found.get(section, {})
+        if not isinstance(present, dict):
+            continue  # the section itself is a fault, which is reported elsewhere
+        if name in present and (key != "num_workers" or name in (document.get(section) or {})):
+            notes.append(f"{said} has no effect: {section}.{name} is {present[name]}")
+            continue
+        found[section] = {**present, name: now}
+        notes.append(f"{said} is now {section}.{name}: {now}")
+    return found, notes, faults
+
+
+def _today(key: str, value: Any, params: Mapping[str, Any]) -> tuple[str, str, Any] | str:
+    """Return the section, the key and the value that mean the same today; a sentence if nothing is needed."""
+    device, has_ids = params.get("device"), "device_ids" in params
+    if key == "parallel_mode":
+        return ("backend", "name", value) if value == "ray" else ("schedule", "mode", value)
+    if value is False:
+        return "false is what happens anyway"
+    if key == "use_device_map" or (key == "device" and value in _DEVICE_MAPS):
+        return "schedule", "mode", "model_parallel"
+    if key == "device_ids":
+        return "devices", "use", "cuda:" + ",".join(map(str, value))
+    if key == "device" and has_ids:
+        return f"{value} has no effect beside device_ids"
+    if key == "device":
+        is_first = value == "cuda" and params.get("parallel_mode", "single") == "single"
+        return "devices", "use", "cuda:0" if is_first else value
+    if has_ids or (isinstance(device, str) and device not in (*_DEVICE_MAPS, "cuda")):
+        return f"{value} has no effect: there is one worker for each device"
+    return "devices", "use", value
+
+
+# --- jobs that a program puts together ----------------------------------------------------------------
+
+ROWS = "items.jsonl"  # beside the job, or in the run folder, where items are given as values
+_NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,39}")
+
+
+def job_document(
+    stages: Iterable[Any], keys: Mapping[str, Any], folder: Path
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Return a job as a job file in ``folder`` would have it, and what no job file could hold.
+
+    stages  each a ``Stage``, or the class or function of one
+    keys    of the section ``job``, such as ``name``, and the other sections of a job file
+    Raises ConfigError if ``stages`` are none.
+    """
+    if isinstance(stages, str | Mapping) or not isinstance(stages, Iterable):
+        raise ConfigError(f"{quoted(stages)} are no stages", hint="give a list: Pipeline([Stage(...), ...])")
+    faults: list[Fault] = []
+    listed = [one if isinstance(one, Stage) else Stage(one) for one in stages]
+    document: dict[str, Any] = {"version": 1, "job": {"name": "pipeline", "inputs": {}}}
+    for key, value in _plain(keys, (), faults).items():
+        (document["job"] if _is_of_job(key) else document)[key] = value
+    entries = [_entry(stage, number, folder, faults) for number, stage in enumerate(listed)]
+    return with_inputs({**document, "stages": entries}, document["job"]["inputs"]), faults
+
+
+def lacks_source(inputs: Any) -> bool:
+    """Return whether the section ``inputs`` does not say where items come from: a program gives them."""
+    return isinstance(inputs, Mapping) and all(inputs.get(source) is None for source in SOURCES)
+
+
+def with_inputs(document: dict[str, Any], inputs: Any) -> dict[str, Any]:
+    """Return a job with these ``inputs``; without a source, they are a table that is written when it runs."""
+    inputs = {**inputs, "jsonl": ROWS} if lacks_source(inputs) else inputs
+    return {**document, "job": {**document["job"], "inputs": inputs}}
+
+
+def _is_of_job(key: str) -> bool:
+    """Return whether a key, perhaps misspelt, is one of the section ``job``."""
+    known = [*JobSpec.model_fields, *JobSection.model_fields]
+    near = [key] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return bool(near) and near[0] in JobSection.model_fields
+
+
+def _entry(stage: Stage, number: int, folder: Path, faults: list[Fault]) -> dict[str, Any]:
+    place, code = ("stages", number), stage.code
+    entry = _plain(stage.options, place, faults)
+    named = code.rpartition(":")[2] if isinstance(code, str) else getattr(code, "__name__", entry.get("kind"))
+    entry.setdefault("name", named if _NAME.fullmatch(str(named or "")) else f"stage{number + 1}")
+    if isinstance(code, str | type):
+        entry["target"] = code if isinstance(code, str) else target_of(code, folder)
+    elif code is not None:
+        if entry.pop("params", None):
+            faults.append(((*place, "params"), "a function takes none; call={...} is given to each call"))
+        outputs = entry.get("outputs")
+        is_one = isinstance(outputs, dict) and len(outputs) == 1
+        output = next(iter(outputs)) if is_one else entry["name"]
+        entry |= {"kind": "function", "params": {"function": target_of(code, folder), "output": output}}
+    return entry
+
+
+def _plain(options: Mapping[str, Any], place: Place, faults: list[Fault]) -> dict[str, Any]:
+    """Return options as YAML holds them, paths as texts; what it cannot hold is a fault, and left out."""
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        try:
+            found[key] = json_value(_with_texts(value))
+        except ConfigError as error:
+            text = f"a value {error.message}, which no job file holds; load it in the constructor"
+            faults.append(((*place, key), f"{text}, or let the code itself refer to it"))
+    return found
+
+
+def _with_texts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_texts(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(one) for one in value]
+    return str(value) if isinstance(value, PurePath) else value

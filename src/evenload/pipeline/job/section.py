@@ -21,11 +21,10 @@ from pydantic_core import CoreSchema
 
 from evenload._memory_sizes import parse_size, size_text
 from evenload.errors import EvenloadError
-from evenload.pipeline.live_code import LiveCode
-from evenload.pipeline.target import locate_target
+from evenload.pipeline.job.yaml_text import Fault
+from evenload.pipeline.target import LiveCode, locate_target
 
 Code = TypeVar("Code", bound=str | LiveCode)
-Fault = tuple[tuple[str | int, ...], str]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=40)]
 
 

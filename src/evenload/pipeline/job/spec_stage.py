@@ -26,9 +26,8 @@ from evenload.pipeline.file_types import is_file_type
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, find_builtin_stage
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located
-from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.model.model_size import find_model, is_hub_name
-from evenload.pipeline.target import check_arguments, locate_target
+from evenload.pipeline.target import LiveCode, check_arguments, locate_target
 
 _OUTPUT_TYPES = (
     "png", "jpg", "webp", "wav", "npy", "txt", "safetensors", "bytes", "file",

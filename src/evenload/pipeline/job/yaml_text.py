@@ -16,6 +16,7 @@ from evenload._optional import require
 from evenload.errors import SpecError, quoted
 
 Place = tuple[str | int, ...]
+Fault = tuple[Place, str]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
 _TOO_MANY = f"it holds more than {_MOST_PLACES:,} values, with those of aliases; put items into a table"
@@ -24,7 +25,7 @@ _INTEGERS_END = 10**4299  # Python writes no integer with more digits
 _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
-def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tuple[Place, str]]]:
+def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[Fault]]:
     """Parse YAML: the document, the line (from 1) of each place in it, and the faults: keys given twice.
 
     Anchors and aliases work. Raises SpecError if the text is not YAML, if it has more than 100 000 places,
@@ -32,7 +33,7 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tupl
     """
     yaml = require("yaml", extra="jobs", why="reading job files")
     lines: dict[Place, int] = {}
-    faults: list[tuple[Place, str]] = []
+    faults: list[Fault] = []
     try:
         loader = _loader()(text)
         root = loader.get_single_node()
@@ -119,7 +120,7 @@ def _walk(
     node: Any,
     place: Place,
     lines: dict[Place, int],
-    faults: list[tuple[Place, str]],
+    faults: list[Fault],
     above: frozenset[int] = frozenset(),
 ) -> str | None:
     """Note lines and double keys below ``place``; returns a reason to refuse the whole file, or None.
@@ -164,7 +165,7 @@ class Origins:
     lines: Mapping[Place, int] = field(default_factory=dict, compare=False)
     options: Mapping[Place, str] = field(default_factory=dict, compare=False)
 
-    def error(self, faults: Sequence[tuple[Place, str]]) -> SpecError:
+    def error(self, faults: Sequence[Fault]) -> SpecError:
         """Return an error that tells all faults by line; one that several places share comes once."""
         located = sorted((*self._of(place, text), dotted(place), text) for place, text in faults)
         shared: dict[tuple[str, str], list[str]] = {}

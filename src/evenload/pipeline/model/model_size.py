@@ -19,7 +19,7 @@ from typing import Any
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError, FormatError, reason_of
-from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, with_blocks
+from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, count_on_meta, with_blocks
 from evenload.pipeline.model.safetensors_header import main_dtype, read_header
 from evenload.pipeline.problem import Weights
 
@@ -94,7 +94,7 @@ def measure_model(folder: Path, dtype: str = "auto", only: Sequence[str] = ()) -
     is not there or nothing can be counted.
     """
     if (folder / "model_index.json").is_file():
-        index = _read(folder / "model_index.json")
+        index = read_config(folder / "model_index.json")
         classes = {
             name: entry[1] for name, entry in index.items() if isinstance(entry, list) and len(entry) == 2
         }
@@ -106,7 +106,7 @@ def measure_model(folder: Path, dtype: str = "auto", only: Sequence[str] = ()) -
         parts = {name: folder / name for name in classes if not only or name in only}
         parts = {name: part for name, part in parts.items() if (part / "config.json").is_file()}
     elif (folder / "config.json").is_file():
-        config = _read(folder / "config.json")
+        config = read_config(folder / "config.json")
         name = (config.get("architectures") or [config.get("_class_name", "")])[0]
         classes, parts = {"model": name}, {"model": folder}
     else:
@@ -128,7 +128,7 @@ def _component(
     name: str, folder: Path, class_name: str, dtype: str, notes: list[str]
 ) -> ComponentSize | None:
     """Measure one component, by the first way that can; None if none can, with a note."""
-    config = _read(folder / "config.json")
+    config = read_config(folder / "config.json")
     class_name = config.get("_class_name") or (config.get("architectures") or [class_name])[0]
     files = sorted(folder.glob("*.safetensors"))
     if files:
@@ -139,7 +139,7 @@ def _component(
         return ComponentSize(name, class_name, COUNTS[class_name](config), kept, "config")
     index = next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
     if index is not None:
-        n_bytes = int(_read(index).get("metadata", {}).get("total_size", 0))
+        n_bytes = int(read_config(index).get("metadata", {}).get("total_size", 0))
         if n_bytes:
             count = ParameterCount(n_bytes // BYTES[kept])
             return ComponentSize(name, class_name, count, kept, "index")
@@ -155,7 +155,7 @@ def _dtype_of(config: Mapping[str, Any], name: str, notes: list[str]) -> str:
     return "bfloat16"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises FormatError."""
     try:
         found = json.loads(read_plain(path, MAX_JSON_BYTES))
@@ -189,8 +189,6 @@ def _from_headers(files: Sequence[Path]) -> tuple[ParameterCount, str]:
 
 
 def _from_classes(config: Mapping[str, Any], class_name: str, notes: list[str]) -> ParameterCount | None:
-    from evenload.pipeline.model.meta_model import count_on_meta
-
     try:
         return count_on_meta(config, class_name)
     except ImportError as error:

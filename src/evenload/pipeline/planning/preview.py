@@ -1,10 +1,11 @@
 """What a run would do, said before it does anything: items, stages, devices, bytes of weights as stored."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from evenload._memory_sizes import gib_text
 
 SCHEMA = 1
 
@@ -68,7 +69,7 @@ class Preview:
         if self.groups:
             lines.append("  groups   " + ", ".join(f"{name} ({n})" for name, n in self.groups.items()))
         for number, stage in enumerate(self.stages, start=1):
-            size = "unknown" if stage.weight_bytes is None else _size(stage.weight_bytes)
+            size = "unknown" if stage.weight_bytes is None else gib_text(stage.weight_bytes)
             outputs = ", ".join(f"{name} ({kind})" for name, kind in stage.outputs.items())
             files = f", outputs {outputs}" if outputs else ""
             if stage.needs is not None:
@@ -76,7 +77,7 @@ class Preview:
             where = f"each of {stage.devices}" if stage.devices else "each device"
             lines.append(f"  stage {number}  {stage.name} = {stage.target}: weights {size} on {where}{files}")
         for device in self.devices:
-            memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
+            memory = "" if device.memory_bytes is None else f", {gib_text(device.memory_bytes)}"
             lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")
         lines.append(f"  results  {self.out}")
         if self.upload:
@@ -84,17 +85,3 @@ class Preview:
         if self.reuse:
             lines.append(f"  kept     {self.reuse}")
         return "\n".join(lines)
-
-
-def count_groups(groups: "list[str | None]") -> dict[str, int]:
-    """How many items each group has, in order of first appearance; {} without groups."""
-    return dict(Counter(group for group in groups if group is not None))
-
-
-def _size(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -24,7 +24,6 @@ _TABLE = (
 _SETTLED_NS = 2_000_000_000  # a file that changed later may change again without another time
 _MOST_ROWS = 500_000
 _N_THREADS = 8
-_BLOCK_BYTES = 1 << 20
 
 
 class ContentDigests:
@@ -121,11 +120,9 @@ def _facts(status: os.stat_result) -> str:
 
 
 def _read(name: str) -> str:
-    whole = hashlib.blake2b(digest_size=16)
     with plain_file(Path(name)) as file:
-        while block := file.read(_BLOCK_BYTES):
-            whole.update(block)
-    return whole.hexdigest()
+        whole = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))  # pyrefly: ignore
+        return whole.hexdigest()
 
 
 def _opened(memory: Path) -> sqlite3.Connection | None:

@@ -1,7 +1,7 @@
 """Whether a result that is there is still what would be computed, and why not, in words: pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,8 +98,3 @@ class StageReuse:
             "n_after": self.n_after,
             "why": dict(self.why),
         }
-
-
-def reuse_text(stages: Iterable[StageReuse]) -> str:
-    """All stages on one line."""
-    return "; ".join(stage.to_text() for stage in stages)

@@ -15,12 +15,11 @@ from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.waiting import BatchRule
-from evenload.pipeline.job.checks.priorities import priorities_of
-from evenload.pipeline.job.checks.stage_devices import barred_stages
+from evenload.pipeline.job.names import priorities_of
 from evenload.pipeline.job.spec import JobSpec
+from evenload.pipeline.job.stage_devices import barred_stages
 from evenload.pipeline.planning.estimates.run_history import mean_load_s
-from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
-from evenload.pipeline.planning.job_problem import build_job_problem
+from evenload.pipeline.planning.job_plan import PlannedJob, build_job_problem, pool_devices
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
 from evenload.pipeline.run.machines.fleet import RunFleet

@@ -21,7 +21,7 @@ from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
-from evenload.pipeline.reuse.decision import StageReuse, reuse_text
+from evenload.pipeline.reuse.decision import StageReuse
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import RunFleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
@@ -101,7 +101,7 @@ class JobSession:
         try:
             tasks = self._recorder.restore(self._flow.begin())
             if any(stage.n_kept for stage in self._kept.reuse):
-                log.note("info", "pipeline", reuse_text(self._kept.reuse))
+                log.note("info", "pipeline", "; ".join(one.to_text() for one in self._kept.reuse))
             if tasks:
                 planned = make_plan(self._flow, self._kept.reuse)
                 self.plan = planned.plan

@@ -9,11 +9,11 @@ from typing import Any
 
 from evenload.errors import ConfigError, quoted
 from evenload.events import EventLog, StageFinished, StageStarted
-from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
+from evenload.pipeline.json_values import batch_key_text
 from evenload.pipeline.stage import ModelFolder, StageSetup
 from evenload.pipeline.store.kept_results import ReuseSettings
 from evenload.pipeline.store.ledger import LedgerEntry

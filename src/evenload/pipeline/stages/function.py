@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from evenload.pipeline.live_code import LiveCode
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.target import load_target, locate_target
+from evenload.pipeline.target import LiveCode, load_target, locate_target
 
 
 class Function:

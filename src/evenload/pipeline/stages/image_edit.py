@@ -7,9 +7,10 @@ Each of the three loads its own part of the checkpoint and hands a file to the n
 bytes as that of the whole pipeline. One item at a time, as a batch changes the last bits.
 """
 
+import contextlib
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from evenload.errors import ConfigError, quoted
@@ -59,7 +60,7 @@ class ImageEdit(PipelineStage):
     def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
         import torch
 
-        with torch.inference_mode(), self._working_area():
+        with torch.inference_mode(), _working_on(self._area):
             pictures = self._pictures(inputs)
             prompt = call.pop("prompt", None) or _column(inputs, self._instruction, "instruction")
             if call.get("negative_prompt") is None:
@@ -71,9 +72,6 @@ class ImageEdit(PipelineStage):
         if isinstance(self._image, list):
             return [open_picture(_column(inputs, name, "image")) for name in self._image]
         return open_picture(_column(inputs, self._image, "image"))
-
-    def _working_area(self) -> "_Area":
-        return _Area(self._area)
 
     def _dimensions(self, pixels: int, picture: Any) -> tuple[int, int]:
         """Return the width and height to which the pipeline scales ``picture``."""
@@ -92,7 +90,7 @@ class Encode(ImageEdit):
         import torch
 
         prompt, negative_prompt = call.get("prompt"), call.get("negative_prompt")
-        with torch.inference_mode(), self._working_area():
+        with torch.inference_mode(), _working_on(self._area):
             picture = self._scaled_for_text_encoder(self._pictures(inputs))
             text = prompt or _column(inputs, self._instruction, "instruction")
             tensors = self._encoded(text, picture, "prompt")
@@ -131,7 +129,7 @@ class Denoise(ImageEdit):
     def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
         import torch
 
-        with torch.inference_mode(), self._working_area():
+        with torch.inference_mode(), _working_on(self._area):
             pictures = self._pictures(inputs)
             device = self._pipe._execution_device
             embeds = {name: tensor.to(device) for name, tensor in read_tensors(inputs["embeds"]).items()}
@@ -187,16 +185,13 @@ def _column(inputs: Mapping[str, Any], name: str, what: str) -> Any:
     return inputs[name]
 
 
-class _Area:
-    """A context in which pipelines of this thread work on ``pixels`` in place of 1024 x 1024."""
-
-    def __init__(self, pixels: int | None):
-        self._pixels = pixels
-
-    def __enter__(self) -> None:
-        _AREA.pixels = self._pixels
-
-    def __exit__(self, *_: object) -> None:
+@contextlib.contextmanager
+def _working_on(pixels: int | None) -> Iterator[None]:
+    """Have pipelines of this thread work on ``pixels`` in place of 1024 x 1024."""
+    _AREA.pixels = pixels
+    try:
+        yield
+    finally:
         _AREA.pixels = None
 
 

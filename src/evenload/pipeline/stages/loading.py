@@ -6,21 +6,55 @@ Nothing is downloaded unless asked: a name such as ``Qwen/Qwen-Image-Edit`` is l
 """
 
 import contextlib
+import functools
 import importlib
-import json
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from evenload._bounded_json import MAX_JSON_BYTES
-from evenload._optional import require
-from evenload._private_files import read_plain
-from evenload.errors import ConfigError, FormatError, ResourceExhausted, quoted, reason_of
-from evenload.pipeline.model.model_size import is_hub_name
+from evenload._optional import is_installed, require
+from evenload.errors import ConfigError, FormatError, ResourceExhausted, quoted
+from evenload.pipeline.model.model_size import is_hub_name, read_config
+from evenload.pipeline.model.parameter_counts import largest_block_list
 from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_header
 from evenload.pipeline.stage import StageContext
-from evenload.pipeline.stages.layers import n_bytes_of, place_layers, stream_layers
+
+
+@functools.cache
+def pil_processor_class() -> type:
+    """Return the class of a Qwen2-VL processor with an image processor and a tokenizer alone.
+
+    The library's own also wants a video processor, which cannot be imported without torchvision.
+    """
+    from transformers import Qwen2VLProcessor
+    from transformers.processing_utils import ProcessorMixin
+
+    class PilQwenVLProcessor(Qwen2VLProcessor):
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return ["image_processor", "tokenizer"]
+
+        def __init__(
+            self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any
+        ):
+            self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+            self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+            self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
+            ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    return PilQwenVLProcessor
+
+
+def load_processor(folder: Path) -> Any:
+    """Load the processor saved in ``folder``."""
+    if is_installed("torchvision"):
+        from transformers import AutoProcessor
+
+        return AutoProcessor.from_pretrained(folder, local_files_only=True)
+    return pil_processor_class().from_pretrained(folder, local_files_only=True)  # pyrefly: ignore
+
 
 WHY = "stages of diffusers and transformers"
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -152,14 +186,13 @@ def load_pipeline(
 
 def _given_components(folder: Path, parts: tuple[str, ...] | None) -> tuple[dict[str, Any], list[str]]:
     """Return the components that diffusers is not to load, and the names of models that it is to load."""
-    index = _index(folder)
+    named = read_config(folder / "model_index.json")
+    index = {name: home for name, home in named.items() if not name.startswith("_")}
     models = {name for name, home in index.items() if _is_model(home)}
     given: dict[str, Any] = {} if parts is None else dict.fromkeys(models - set(parts))
     if "processor" in index and "processor" not in given:
         given["processor"] = None
         if parts is None or "text_encoder" in parts:
-            from evenload.pipeline.stages.processors import load_processor
-
             with _explained("the processor", folder):
                 given["processor"] = load_processor(folder / "processor")
     return given, [name for name in models if name not in given]
@@ -167,17 +200,6 @@ def _given_components(folder: Path, parts: tuple[str, ...] | None) -> tuple[dict
 
 def _stored_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for pattern in _WEIGHTS for file in folder.glob(pattern))
-
-
-def _index(folder: Path) -> dict[str, Any]:
-    try:
-        index = json.loads(read_plain(folder / "model_index.json", MAX_JSON_BYTES))
-        return {name: home for name, home in index.items() if not name.startswith("_")}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise FormatError(
-            f"{folder / 'model_index.json'} is damaged: {reason_of(error)}",
-            hint="download or copy the model again",
-        ) from error
 
 
 def _is_model(home: Any) -> bool:
@@ -277,11 +299,9 @@ def settings_of(context: StageContext) -> dict[str, Any]:
     if context.model is None:
         return {}
     try:
-        path = context.path(context.model.path) / "evenload.json"
-        settings = json.loads(read_plain(path, MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
+        return read_config(context.path(context.model.path) / "evenload.json")
+    except FormatError:
         return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def _copy_pipeline(pipeline: Any) -> Any:
@@ -312,3 +332,136 @@ class PipelineStage:
         twin.__dict__.update(self.__dict__)
         twin._pipe = _copy_pipeline(self._pipe)
         return twin
+
+
+# --- layers spread over devices, by hooks -------------------------------------------------------------
+# A block's inputs are moved to its device. The hooks keep nothing between calls, so that several items may be
+# in the same model at once, each in another part of it.
+
+
+def blocks_of(module: Any) -> Any:
+    """Return the list of blocks that holds most of the weights. Raises ConfigError if there is none."""
+    blocks = largest_block_list(module, n_bytes_of)
+    if blocks is None:
+        raise ConfigError(
+            f"{type(module).__name__} has no list of blocks to split", hint="run it whole, on one device"
+        )
+    return blocks
+
+
+def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> None:
+    """Spread the blocks of ``module`` over ``devices``, the rest on the first.
+
+    ``counts``: blocks on each device; by default as equal as they can be. The module's outputs are moved
+    back to the first device. Equal names among ``devices`` are one device. Raises ConfigError if ``counts``
+    do not fit.
+    """
+    import torch
+
+    blocks, n = blocks_of(module), len(devices)
+    counts = counts or [len(blocks) * (at + 1) // n - len(blocks) * at // n for at in range(n)]
+    if sum(counts) != len(blocks) or len(counts) != n:
+        raise ConfigError(
+            f"{'+'.join(map(str, counts))} blocks over {n} devices, but "
+            f"{type(module).__name__} has {len(blocks)}",
+            hint="plan again: the model is another than the one that was planned",
+        )
+    _move_all_but(blocks, module, devices[0])
+    places = [device for device, n in zip(devices, counts, strict=True) for _ in range(n)]
+    for block, device in zip(blocks, places, strict=True):
+        block.to(device)
+        block.register_forward_pre_hook(_bring(torch.device(device)), with_kwargs=True, prepend=True)
+    _bring_back(blocks, module, torch.device(devices[0]))
+
+
+def _move_all_but(blocks: Iterable[Any], module: Any, device: Any) -> None:
+    """Move the weights of ``module`` that are in none of ``blocks``."""
+    inside = {id(tensor) for block in blocks for tensor in _tensors_of(block)}
+    for part in module.modules():
+        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
+            if tensor is not None and id(tensor) not in inside:
+                tensor.data = tensor.data.to(device)
+
+
+def _bring_back(blocks: Any, module: Any, device: Any) -> None:
+    """Have all that comes after the last block get its inputs on ``device``."""
+    inside = {id(part) for part in blocks.modules()}
+    around = {id(part) for part in module.modules() if any(child is blocks for child in part.modules())}
+    for part in module.modules():
+        if id(part) not in inside and id(part) not in around and not list(part.children()):
+            part.register_forward_pre_hook(_bring(device), with_kwargs=True, prepend=True)
+    blocks[-1].register_forward_hook(lambda _module, _inputs, outputs: _moved(outputs, device))
+
+
+def _bring(device: Any) -> Any:
+    """Return a hook that moves a module's inputs to ``device``."""
+
+    def hook(_module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return _moved(args, device), _moved(kwargs, device)
+
+    return hook
+
+
+def _moved(value: Any, device: Any) -> Any:
+    """Return ``value`` with every tensor on ``device``; a tensor that is moved often is copied once."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.device == device:
+            return value
+        copies: dict = vars(value).setdefault("_evenload_copies", {})  # pyrefly: ignore
+        if device not in copies or copies[device][0] != value._version:
+            copies[device] = (value._version, value.to(device, non_blocking=True))
+        return copies[device][1]
+    if isinstance(value, tuple | list):
+        moved = [_moved(one, device) for one in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
+    if isinstance(value, dict):
+        return type(value)((name, _moved(one, device)) for name, one in value.items())
+    return value
+
+
+def stream_layers(module: Any, device: str, n_resident: int) -> None:
+    """Keep ``n_resident`` blocks of ``module`` and all else on ``device``; copy other blocks when they run.
+
+    The weights of those stay in host memory, pinned if the device is a GPU. One item at a time.
+    """
+    import torch
+
+    blocks = blocks_of(module)
+    streamed = list(blocks)[max(0, n_resident) :]
+    target = torch.device(device)
+    _move_all_but(streamed, module, target)
+    for block in streamed:
+        home = {tensor: _pinned(tensor.data, target) for tensor in _tensors_of(block)}
+        block.register_forward_pre_hook(_fetch(home, target), prepend=True)
+        block.register_forward_hook(_drop(home), always_call=True)
+
+
+def _pinned(tensor: Any, device: Any) -> Any:
+    return tensor.cpu().pin_memory() if device.type == "cuda" else tensor.cpu()
+
+
+def _fetch(home: dict[Any, Any], device: Any) -> Any:
+    def hook(_module: Any, _inputs: Any) -> None:
+        for tensor, kept in home.items():
+            tensor.data = kept.to(device, non_blocking=True)
+
+    return hook
+
+
+def _drop(home: dict[Any, Any]) -> Any:
+    def hook(_module: Any, _inputs: Any, _outputs: Any) -> None:
+        for tensor, kept in home.items():
+            tensor.data = kept
+
+    return hook
+
+
+def _tensors_of(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def n_bytes_of(module: Any) -> int:
+    """Return the bytes of a module's parameters."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())

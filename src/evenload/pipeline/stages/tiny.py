@@ -110,7 +110,7 @@ def _vl_config(tokenizer: Any, hidden: int = 16) -> Any:
 def _processor(tokenizer: Any, most_pixels: int = 112 * 112) -> Any:
     from transformers import Qwen2VLImageProcessorPil
 
-    from evenload.pipeline.stages.processors import pil_processor_class
+    from evenload.pipeline.stages.loading import pil_processor_class
 
     images = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=most_pixels)
     return pil_processor_class()(image_processor=images, tokenizer=tokenizer, chat_template=_CHAT)

@@ -9,8 +9,7 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.stages.loading import load_model
-from evenload.pipeline.stages.processors import load_processor
+from evenload.pipeline.stages.loading import load_model, load_processor
 
 QUESTION = (
     "The first picture was edited by the instruction: {instruction}\nThe second picture is the result. "

@@ -19,7 +19,7 @@ from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.reuse.content_digests import ContentDigests
 from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
 from evenload.pipeline.reuse.read_digests import ALL_READS, JobFacts, TaskValues, digest_reads
-from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stages
+from evenload.pipeline.reuse.stage_identity import StageIdentity, identify_stage
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.ledger import FOLDER, LedgerEntry
 from evenload.pipeline.store.result_cache import DEFAULT_LIMIT_BYTES, ResultCache, link_file
@@ -202,7 +202,7 @@ def reuse_settings(
     memory = user_cache() / "digests.sqlite" if resolve().warm_start else None
     with contextlib.closing(ContentDigests(memory)) as digests:
         began_ns = time.time_ns()
-        identities = identify_stages(spec, folder, digests)
+        identities = [identify_stage(stage, folder, digests) for stage in spec.stages]
         notes = []
         if digests.n_read_bytes > _WORTH_SAYING_BYTES:
             size, seconds = digests.n_read_bytes / 2**30, (time.time_ns() - began_ns) / 1e9

@@ -26,7 +26,7 @@ from evenload._closing import Closing
 from evenload._private_files import DRAFT, plain_file, read_own, write_own
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.pipeline.job.remote.remote_folder import RemoteFolder, is_worth_another_try
+from evenload.pipeline.job.remote_files import RemoteFolder, is_worth_another_try
 from evenload.pipeline.stages.server_pace import pause_s
 
 DIGESTS = "SHA256SUMS"

@@ -14,7 +14,7 @@ def test_seconds_for_an_item_and_for_a_load(tmp_path: Path) -> None:
     loads = {"load_s": {"cuda:0": {"edit": 10.0}, "cuda:1": {"edit": 20.0}}}
     (tmp_path / "summary.json").write_text(json.dumps({"stages": stages, "measured": loads}))
     found = read_history(tmp_path)
-    assert found == {"edit": StageHistory(2.0, 15.0, None, 4), "score": StageHistory()}
+    assert found == {"edit": StageHistory(2.0, 15.0), "score": StageHistory()}
 
 
 @pytest.mark.parametrize(

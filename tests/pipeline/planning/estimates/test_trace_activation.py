@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenload.pipeline.planning.estimates.trace_activation import peak_tensor_bytes, trace_activation_bytes
-from evenload.pipeline.planning.estimates.work_estimate import estimate_work
+from evenload.pipeline.planning.estimates.work_estimate import (
+    estimate_work,
+    peak_tensor_bytes,
+    trace_activation_bytes,
+)
 from evenload.pipeline.stages import tiny
 
 pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra models")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.job.spec import StageSpec
-from evenload.pipeline.reuse.stage_code import read_code
+from evenload.pipeline.reuse.stage_identity import read_code
 from evenload.pipeline.run.machines.fleet import imports_of
 from evenload.pipeline.target import locate_target
 

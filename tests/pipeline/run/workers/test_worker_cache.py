@@ -25,8 +25,8 @@ from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.task.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.artifacts import write_atomically
+from evenload.pipeline.batch_edit import ResidentJob
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, HostSpec, Order
-from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.worker.stage_host import StageHost

@@ -23,8 +23,6 @@ class StageHistory:
 
     item_s: float | None = None
     load_s: float | None = None
-    activation_bytes: int | None = None
-    n_items: int = 0
 
 
 def read_history(run_folder: Path) -> dict[str, StageHistory]:
@@ -45,7 +43,7 @@ def read_history(run_folder: Path) -> dict[str, StageHistory]:
 def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> StageHistory:
     n_items = stage.get("n_done", 0) + stage.get("n_failed", 0)
     busy_s = stage.get("busy_s") or 0.0
-    return StageHistory(busy_s / n_items if n_items and busy_s > 0 else None, load_s, None, n_items)
+    return StageHistory(busy_s / n_items if n_items and busy_s > 0 else None, load_s)
 
 
 def mean_load_s(load_s: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

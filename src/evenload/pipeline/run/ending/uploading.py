@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenload._private_files import refuse_unless_own
 from evenload.errors import ConfigError, reason_of
-from evenload.pipeline.job.remote.remote_folder import RemoteFolder
-from evenload.pipeline.job.remote.stores import fault_of_folder
+from evenload.pipeline.job.remote_files import RemoteFolder, fault_of_folder
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.store.run_folder import HINT, RunFolder
 from evenload.pipeline.store.uploads import Destination, SendLimits, UploadOutcome, Uploads, last_destination

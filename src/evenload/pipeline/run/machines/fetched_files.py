@@ -22,7 +22,7 @@ from evenload.errors import FormatError, quoted, reason_of
 from evenload.pipeline.artifacts import UNWRITABLE, is_unwritable
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
-from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
+from evenload.pipeline.job.remote_files import MOST_FILE_BYTES
 
 N_THREADS = 4  # that wait for the disk
 

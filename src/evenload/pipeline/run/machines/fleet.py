@@ -13,7 +13,7 @@ from evenload.executor.loop.roster import check_follow
 from evenload.executor.worker.fork_server import PRELOADABLE
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.planning.job_plan import free_host_bytes
-from evenload.pipeline.reuse.stage_code import read_code
+from evenload.pipeline.reuse.stage_identity import read_code
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.target import locate_target
 

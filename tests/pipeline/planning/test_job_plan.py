@@ -6,7 +6,7 @@ import pytest
 
 from evenload.pipeline.job.job_file import parse_spec
 from evenload.pipeline.planning.estimates.run_history import StageHistory
-from evenload.pipeline.planning.job_problem import EFFICIENCY, build_job_problem
+from evenload.pipeline.planning.job_plan import EFFICIENCY, build_job_problem
 from evenload.pipeline.planning.modelled_fleet import parse_modelled
 
 CONFIGS = Path(__file__).parents[3] / "examples/edit-and-score/configs"
@@ -46,7 +46,7 @@ def test_times_say_where_they_come_from() -> None:
     assert (denoise.load_s, denoise.load_from, denoise.activation_bytes) == (7, "given", 3 * GIB)
     assert encode.item_s == pytest.approx(54.3e12 / (EFFICIENCY * 989e12), rel=0.01)
     assert not asked().has_times
-    known = {name: StageHistory(2.0, 1.0, GIB) for name in ("encode", "denoise", "score", "end")}
+    known = {name: StageHistory(2.0, 1.0) for name in ("encode", "denoise", "score", "end")}
     found = asked(history=known)
     assert found.has_times
     assert {stage.item_from for stage in found.stages} == {"measured"}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import SpecError
-from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.job_file import load_spec, parse_spec
+from evenload.pipeline.job.stage_devices import barred_stages
 from evenload.pipeline.job.yaml_text import Origins
 
 CLUSTER = ["east/cuda:1", "cuda:0", "west/cpu:0", "east/cuda:0", "cpu:0"]

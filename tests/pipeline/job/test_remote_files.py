@@ -11,8 +11,7 @@ import pytest
 
 from evenload.errors import ConfigError, MissingExtra, SpecError
 from evenload.pipeline import Pipeline
-from evenload.pipeline.job.remote.copies import RemoteCopies
-from evenload.pipeline.job.remote.stores import is_remote, joined
+from evenload.pipeline.job.remote_files import RemoteCopies, is_remote, joined
 
 fsspec = pytest.importorskip("fsspec", reason="the extra files is not installed")
 

@@ -7,7 +7,7 @@ import pytest
 
 from evenload.errors import ConfigError, SpecError
 from evenload.pipeline import Pipeline
-from evenload.pipeline.job.checks.priorities import priorities_of
+from evenload.pipeline.job.names import priorities_of
 from evenload.pipeline.stage import Item
 
 ROWS = [{"rank": 2, "kind": "express"}, {"rank": 0.5}, {"rank": None, "kind": "slow"}, {"rank": True}]

@@ -1,1 +1,0 @@
-"""Checks of a whole job that need more than one of its sections: names, settings without effect."""

@@ -1,1 +1,0 @@
-"""Inputs that lie elsewhere: local copies of remote files."""
