@@ -197,7 +197,7 @@ def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_
     spent = never = worst = 0.0
     n_moved = 0
     brief = Effort(n_windows=2, n_made_up=6, n_rounds=2, n_tries=20)  # the claim is for any candidates
-    for _ in range(30):
+    for _ in range(16):
         loads = moods[int(rng.random() < 0.2)] * (rng.random() > 0.3)
         served, stayed = (sum(peak_of(m[i].tolist(), loads[i], 4) for i in range(2)) for m in (old, home))
         with mock.patch.dict(EFFORTS, online=brief):
