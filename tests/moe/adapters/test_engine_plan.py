@@ -185,7 +185,7 @@ def planned_for_an_equal_split(price, loads, old):
     ("planned", "peak_of"),
     [(planned_by_vllm, peak), (planned_by_sglang, routed_peak), (planned_for_an_equal_split, peak)],
 )
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_an_engine_that_is_served_for_long_pays_little_more_than_if_nothing_had_moved(planned, peak_of, seed):
     """Loads in two moods, by chance; idle windows. Oracle: the costs of the maps, added up by hand."""
