@@ -1,5 +1,6 @@
 """The simulator runs the real dealer: nothing beats its bound, nothing is lost, Measured keeps its level."""
 
+import functools
 import random
 import statistics
 from math import inf
@@ -107,6 +108,7 @@ def test_equal_runs_are_equal():
 # --- the level that Measured must keep; benchmarks/schedule_simulation.py measures it at length ----
 
 
+@functools.cache
 def level(
     n_items: int, n_draws: int = 12, drift: float | None = None, hints: bool = False, **options
 ) -> float:

@@ -1,11 +1,15 @@
-"""Real engines beside our adapters, where their sources are at hand."""
+"""Real engines beside our adapters, where their sources are at hand; and gangs of ranks."""
 
 import ast
 import importlib.util
+import json
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from forked_workers import python_command
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +48,26 @@ def parameters_of():
         return {one: i >= first_default for i, one in enumerate(names)}
 
     return read
+
+
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory):
+    """Starts ranks of a gang, forked from one process; returns what each has written."""
+
+    def run(program, n_ranks, *arguments):
+        folder = tmp_path_factory.mktemp(program)
+        script = Path(__file__).parent / "routing" / "forked_ranks.py"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        ranks = subprocess.Popen(
+            [*python_command(), str(script), program, str(n_ranks), str(folder), *arguments],
+            env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
+        )  # fmt: skip
+        try:
+            errors = ranks.communicate(timeout=550)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(ranks.pid, signal.SIGKILL)
+            raise
+        assert ranks.returncode == 0, errors
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(n_ranks)]
+
+    return run

@@ -5,7 +5,7 @@ Every function returns one count per device, in device order, that sums to ``n_i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -141,8 +141,8 @@ def water_level(
         left = n_items - sum(room[d] for d in full)
         free = [d for d in room if d not in full]
         if left > 0:
-            rates = [1.0 / per_item_s[d] if per_item_s[d] else math.inf for d in free]
-            finish_s = max(finish_s, common_finish(left, [launch_s[d] for d in free], rates))
+            rates = ((launch_s[d], 1.0 / per_item_s[d] if per_item_s[d] else math.inf) for d in free)
+            finish_s = max(finish_s, common_finish(left, rates))
         over = {d for d in free if _wanted(finish_s - launch_s[d], per_item_s[d], left) > room[d]}
         if not over:
             break
@@ -180,14 +180,14 @@ def slices(counts: Sequence[int]) -> list[range]:
     return [range(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
 
 
-def common_finish(work: float, starts_s: Sequence[float], rates: Sequence[float]) -> float:
+def common_finish(work: float, devices: Iterable[tuple[float, float]]) -> float:
     """The T at which devices that start before T have done ``work`` between them, however it is cut.
 
-    rates  above 0, of work a second; infinite is a device that needs no time
+    devices  when each starts, and its work a second, above 0; infinite is a device that needs no time
     """
     rate = filled = 0.0
     finish_s = math.inf
-    for start_s, its_rate in sorted(zip(starts_s, rates, strict=True)):
+    for start_s, its_rate in sorted(devices):
         if start_s >= finish_s:
             break
         if its_rate == math.inf:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from evenload._arguments import choice
 from evenload.errors import ConfigError
@@ -72,27 +72,3 @@ def _start(
     ranks = random.permuted(np.tile(np.arange(1, n_experts + 1), (n_layers, 1)), axis=1)
     logs = -popularity.spread * np.log(ranks)
     return logs - logs.mean(axis=1, keepdims=True)
-
-
-def fit(windows: ArrayLike) -> Popularity:
-    """The log-normal popularity that ``windows`` [windows, layers, experts] of counts look like.
-
-    Spread and drift by moments of the logarithms, less what drawing the counts adds (about 1/count each).
-    Experts that are chosen less than five times a window on average are left out: their logarithms say
-    little. Raises ConfigError if there are fewer than two windows, or no such expert.
-    """
-    counts = np.asarray(windows, np.float64)
-    often = counts.mean(axis=0) >= 5 if counts.ndim == 3 and len(counts) > 1 else np.zeros((1, 1), bool)
-    if not often.any():
-        raise ConfigError(
-            f"loads of shape {counts.shape} are too few to fit",
-            hint="give two windows or more, in which experts are chosen five times on average",
-        )
-    logs = np.where(often, np.log(counts + 0.5), np.nan)
-    logs = logs[:, often.any(axis=1)]
-    centred = logs - np.nanmean(logs, axis=2, keepdims=True)
-    noise = np.mean(1 / (counts + 0.5), axis=0)[often].mean()
-    spread2 = max(np.nanvar(centred, axis=2).mean() - noise, 1e-12)
-    change2 = max(np.nanvar(np.diff(centred, axis=0)) - 2 * noise, 0.0)
-    kept = np.clip(1 - change2 / (2 * spread2), 0.0, 1.0)
-    return Popularity("log-normal", float(np.sqrt(spread2)), float(np.sqrt(1 - kept**2)))

@@ -25,7 +25,7 @@ def fitting(mine, rest, made, tokens, layer):
 
 
 def twin(counts, layer, target):
-    """[(expert, rank, tokens)] of each domain as one group, as kernels/chain.py does it, and the peak; of all
+    """[(expert, rank, tokens)] of each domain as one group, as kernels/moves.py does it, and the peak; of all
     domains, that of the rank with the most to give is next."""
     homes, rest, made = layer.homes, counts.copy(), np.zeros(len(counts), int)
     slack = target - np.bincount(homes, counts, layer.n_ranks).astype(np.int64)

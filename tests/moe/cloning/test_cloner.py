@@ -98,7 +98,7 @@ def test_small_layers_with_rules_beside_the_integer_programs(tolerance):
 def test_nothing_is_fetched_where_homes_are_within_the_tolerance():
     """Oracle: plain sums of homes, beside the peak's bound, which slots may hold above the mean."""
     chance, n_raised = np.random.default_rng(0), 0
-    for _ in range(1200):
+    for _ in range(700):
         n_ranks = int(chance.integers(2, 7))
         counts = chance.integers(0, 200, chance.integers(n_ranks, 2 * n_ranks))
         homes, domains = chance.integers(0, n_ranks, len(counts)), chance.integers(0, 2, n_ranks)
@@ -108,13 +108,13 @@ def test_nothing_is_fetched_where_homes_are_within_the_tolerance():
         if 2 * highest <= 3 * bound:
             n_raised += 2 * highest > 3 * plan.first_bound + 1
             assert (plan.fetches, plan.fetch_bound) == (0, 0)
-    assert n_raised > 10
+    assert n_raised > 4
 
 
 def test_a_peak_beyond_the_tolerance_is_no_higher_than_without_one():
     """Oracle: the plan without a tolerance, where few spare slots keep the heuristic from its target."""
     rng, n_beyond = np.random.default_rng(5), 0
-    for _ in range(800):
+    for _ in range(300):
         n_ranks = int(rng.integers(2, 40))
         counts = (rng.lognormal(0, 1, rng.integers(n_ranks, 4 * n_ranks)) * 1e5).astype(np.int64)
         homes, spare = rng.integers(0, n_ranks, len(counts)), rng.integers(0, 2, n_ranks)

@@ -40,7 +40,7 @@ def run(*arguments, **environment):
     return done.stdout
 
 
-@pytest.mark.parametrize("n_random", ["5", pytest.param("12", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_random", ["3", pytest.param("12", marks=pytest.mark.slow)])
 def test_the_kernel_equals_its_twin_in_the_interpreter(n_random):
     here = Path(__file__)
     paths = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])

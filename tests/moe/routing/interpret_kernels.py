@@ -16,14 +16,7 @@ from evenload.moe.routing.planner import Planner
 def graphs():
     """(graph, counts [layers, experts]): random ones, no copies at all, a hard ring, a dead GPU."""
     rng = np.random.default_rng(0)
-    for n_gpus, n_experts, n_slots in [
-        (4, 8, 12),
-        (8, 24, 32),
-        (5, 7, 20),
-        (2, 6, 6),
-        (1, 3, 4),
-        (9, 12, 27),
-    ]:
+    for n_gpus, n_experts, n_slots in [(4, 8, 12), (5, 7, 20), (2, 6, 6), (1, 3, 4), (9, 12, 27)]:
         layers = [
             rng.permutation(np.append(np.arange(n_experts), rng.integers(-1, n_experts, n_slots - n_experts)))
             for _ in range(2)
@@ -40,9 +33,11 @@ def graphs():
 
 
 def check_router():
-    for graph, counts in graphs():
+    for at, (graph, counts) in enumerate(graphs()):
         device = DeviceRouter(graph, "cpu")
-        for batch in (counts, counts[:, ::-1].copy() if graph.alive.all() else counts):
+        for batch in (counts, counts[:, ::-1].copy())[
+            : 1 + (at == 0)
+        ]:  # the second finds the first's scratch
             device.solve(torch.from_numpy(batch))
             found = device.routing(torch.from_numpy(batch))
             twin = Router(graph).solve(batch)

@@ -1,34 +1,14 @@
 """Random faults on random ranks of a real gang: all ranks raise at the same call, and the next works."""
 
-import json
-import os
-import signal
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
-from forked_workers import python_command
 
 N_RANKS = 4
 
 
 @pytest.fixture(scope="module")
-def gang(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("faults")
-    script = Path(__file__).with_name("forked_ranks.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = subprocess.Popen(
-        [*python_command(), str(script), "gang_faults", str(N_RANKS), str(folder), "7"],
-        env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
-    )  # fmt: skip
-    try:
-        errors = ranks.communicate(timeout=550)[1]
-    except subprocess.TimeoutExpired:
-        os.killpg(ranks.pid, signal.SIGKILL)
-        raise
-    assert ranks.returncode == 0, errors
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(N_RANKS)]
+def gang(ranks_of):
+    return ranks_of("gang_faults", N_RANKS, "7")
 
 
 def test_all_ranks_raise_at_the_same_call_or_none(gang):

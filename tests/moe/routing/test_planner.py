@@ -1,16 +1,11 @@
 """The Planner alone and in a gang of real processes: every id served, loads equal to the certificate."""
 
-import json
-import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from forked_workers import python_command
 
 from evenload.errors import ConfigError
 from evenload.moe import renumber
@@ -214,22 +209,9 @@ def test_importing_planner_and_dispatcher_imports_nothing_heavy():
 
 
 @pytest.fixture(scope="module")
-def gang(tmp_path_factory):
+def gang(ranks_of):
     """What four processes found, rank by rank."""
-    folder = tmp_path_factory.mktemp("gang")
-    script = Path(__file__).with_name("forked_ranks.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = subprocess.Popen(
-        [*python_command(), str(script), "gang_rank", "4", str(folder)],
-        env=environment, stderr=subprocess.PIPE, text=True, process_group=0,
-    )  # fmt: skip
-    try:
-        errors = ranks.communicate(timeout=550)[1]
-    except subprocess.TimeoutExpired:
-        os.killpg(ranks.pid, signal.SIGKILL)
-        raise
-    assert ranks.returncode == 0, errors
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+    return ranks_of("gang_rank", 4)
 
 
 def test_a_gang_realises_the_certified_optimum(gang):

@@ -258,7 +258,7 @@ def test_loads_of_any_size_are_weights():
     ("arguments", "why"),
     [
         ({"phy2log": np.arange(7)}, "as many slots"),
-        ({"phy2log": np.arange(8.0)}, "integers"),
+        ({"phy2log": np.arange(8.0)}, "whole numbers"),
         ({"n_experts": 9}, "expert"),
         ({"device": "toaster"}, "device"),
         ({"n_gpus": 0}, "n_gpus"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of, whole
+from evenload._arguments import places, whole
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["REPLICATED", "UNPLACED", "ReplicaGraph"]
@@ -72,7 +72,7 @@ class ReplicaGraph:
         Raises ConfigError if an id is out of range, the slots do not divide, or an expert has no slot at all.
         """
         n_experts, n_gpus = whole("n_experts", n_experts), whole("n_gpus", n_gpus)
-        slots = _integers("phy2log", phy2log, np.int32)
+        slots = places("phy2log", phy2log)
         slots = slots[None] if slots.ndim == 1 else slots
         if slots.ndim != 2 or slots.shape[1] == 0:
             raise ConfigError(
@@ -92,17 +92,6 @@ class ReplicaGraph:
         return np.flatnonzero(self.home[layer] == UNPLACED)
 
 
-def _integers(name: str, values: ArrayLike, dtype: type) -> NDArray:
-    array = array_of(name, values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as integers")
-    limits = np.iinfo(dtype)
-    if array.size and (array.min() < limits.min or array.max() > limits.max):
-        wrong = array.min() if array.min() < limits.min else array.max()
-        raise ConfigError(f"{name} holds {wrong}", hint="ids count from 0, and -1 is an empty slot")
-    return np.ascontiguousarray(array, dtype=dtype)
-
-
 def _slot_gpus(slot2gpu: ArrayLike | None, n_slots: int, n_gpus: int) -> NDArray[np.int32]:
     if n_gpus < 1:
         raise ConfigError(f"{n_gpus} GPUs", hint="give one GPU at least")
@@ -113,7 +102,7 @@ def _slot_gpus(slot2gpu: ArrayLike | None, n_slots: int, n_gpus: int) -> NDArray
                 hint=f"use {-(-n_slots // n_gpus) * n_gpus} slots, or say where each slot is with slot2gpu=",
             )
         return np.repeat(np.arange(n_gpus, dtype=np.int32), n_slots // n_gpus)
-    gpus = _integers("slot2gpu", slot2gpu, np.int32)
+    gpus = places("slot2gpu", slot2gpu)
     if gpus.shape != (n_slots,):
         raise ConfigError(
             f"slot2gpu has shape {gpus.shape} for {n_slots} slots", hint="give one GPU for each slot"
@@ -142,10 +131,9 @@ def _living(dead: Iterable[int], n_gpus: int) -> NDArray[np.bool_]:
 
 
 def _check_experts(slots: NDArray[np.int32], n_experts: int) -> None:
-    if slots.min() < -1 or slots.max() >= n_experts:
-        wrong = int(slots.min() if slots.min() < -1 else slots.max())
+    if slots.max() >= n_experts:
         raise ConfigError(
-            f"phy2log names expert {wrong} of {n_experts}",
+            f"phy2log names expert {slots.max()} of {n_experts}",
             hint=f"use 0 to {n_experts - 1}, and -1 for an empty slot",
         )
     for layer, row in enumerate(slots):

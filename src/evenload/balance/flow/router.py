@@ -1,15 +1,15 @@
 """``Router``: exact integer routing of batch after batch over one placement, into its own arrays."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from evenload._arguments import array_of, instance_of, whole
 from evenload._optional import require
 from evenload.balance.flow.graph import REPLICATED, UNPLACED, ReplicaGraph
-from evenload.balance.flow.kernels.memory import lay_out, scratch_shape
 from evenload.balance.flow.routing import Routing
 from evenload.errors import ConfigError, quoted
 
@@ -17,6 +17,7 @@ __all__ = ["Router", "route"]
 
 SPEED_STEPS = 4096  # speeds are kept in 1/4096 of the fastest
 UNLIMITED = 1 << 62
+LINE = 8  # words of 8 bytes in a cache line: where each array begins
 
 
 class Pool(Protocol):
@@ -72,7 +73,7 @@ class Router:
         self._plain_arguments = (0, graph.n_layers, 0, *self._fixed_arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.graph, self._given)  # a copy has a kernel and memory of its own
+        return partial(Router, **self._given), (self.graph,)  # a copy has a kernel and memory of its own
 
     def solve(
         self,
@@ -200,7 +201,7 @@ class Router:
         return np.ascontiguousarray(np.minimum(slots[layer, graph.edge2slot], UNLIMITED))
 
     def _refuse(self, costs: Any) -> None:
-        from evenload.balance.flow.kernels.status import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
+        from evenload.balance.flow.kernels.level import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
 
         routing, graph = self._routing, self.graph
         layer = int(np.flatnonzero(routing.summary[:, 0])[0])
@@ -250,8 +251,8 @@ def route(
 
 def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
     """The kernel's block of memory, which holds the graph, and its arrays by name."""
-    from evenload.balance.flow.kernels.route import TABLES
-    from evenload.balance.flow.spread import springs
+    from evenload.balance.flow.kernels.current import springs
+    from evenload.balance.flow.kernels.route import SCRATCH_ROWS, TABLES
 
     spread_order, fill_start, fill_gpu, pivots, fill_value = springs(graph)
     tables = _graph_tables(graph)
@@ -263,7 +264,7 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
         | {"flow": ((graph.n_edges,), np.int64)}
         | Routing.shapes(graph)
         | {"alive": ((graph.n_gpus,), np.bool_)}
-        | {"scratch": (scratch_shape(n_parts, graph.n_gpus, n_rows), np.int64)}
+        | {"scratch": ((n_parts, SCRATCH_ROWS, -(-max(graph.n_gpus + 2, n_rows) // LINE) * LINE), np.int64)}
     )
     for name, array in known.items():
         arrays[name][...] = array
@@ -271,9 +272,28 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
     return block, arrays
 
 
+def lay_out(
+    shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
+) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
+    """A block of zeros, and arrays cut from it by name, so that the kernel takes one argument for them all.
+
+    The block begins with a table: word i is the start of array i, and one more word is the end of the last.
+    """
+    sizes = [-(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 8) for shape, dtype in shapes.values()]
+    where = [-(-(len(sizes) + 1) // LINE) * LINE]
+    for size in sizes:
+        where.append(where[-1] + -(-size // LINE) * LINE)
+    block = np.zeros(where[-1], np.int64)
+    block[: len(where)] = where
+    arrays = {}
+    for at, (name, (shape, dtype)) in zip(where, shapes.items(), strict=False):
+        arrays[name] = block[at:].view(dtype)[: int(np.prod(shape))].reshape(shape)
+    return block, arrays
+
+
 def _graph_tables(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
     """The kernel's tables: the graph, its connected components, and trees that span them."""
-    from evenload.balance.flow.kernels.spanning_forests import spanning_forests
+    from evenload.balance.flow.kernels.forests import spanning_forests
 
     home, home_slot = _homes(graph)
     component, n_linked, forests = spanning_forests(graph)
@@ -346,7 +366,3 @@ def _whole_speeds(graph: ReplicaGraph, speeds: ArrayLike) -> NDArray[np.int64]:
     if given.dtype.kind == "f" or given.max() > SPEED_STEPS:
         given = np.maximum(np.rint(given / given[graph.alive].max() * SPEED_STEPS), 1)
     return np.where(graph.alive, given, 0).astype(np.int64)
-
-
-def _made(graph: ReplicaGraph, options: dict[str, Any]) -> Router:
-    return Router(graph, **options)

@@ -266,7 +266,7 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
     asks: if it could take work for nothing, there would be none left that is worth a launch here.
     """
     speeds = ask.speeds()
-    starts, rates = [], []
+    starts: list[tuple[float, float]] = []
     for device in devices:
         cost = device.estimate.cost
         rate = speeds[device.name]
@@ -278,9 +278,8 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
             if device.is_overdue(ask.now):
                 continue
             start += free_in(device, ask.now, cost)
-        starts.append(start)
-        rates.append(rate)
-    return common_finish(work, starts, rates)
+        starts.append((start, rate))
+    return common_finish(work, starts)
 
 
 def overdue_devices(ask: Ask) -> set[str]:

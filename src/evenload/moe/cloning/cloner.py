@@ -51,8 +51,7 @@ class Cloner:
         domains: ArrayLike | None = None,
     ):
         require("llvmlite.binding", extra="moe", why="clones of experts")
-        from evenload.moe.cloning.kernels.clone import clone_layer
-        from evenload.moe.cloning.kernels.memory import block_words, layer_words
+        from evenload.moe.cloning.kernels.clone import block_words, clone_layer, layer_words
 
         self._kernel, self._given = clone_layer, (homes, spare_slots, cap)
         self._options = {
@@ -105,7 +104,7 @@ class Cloner:
     def _plan_of(
         self, answer: NDArray[np.int64], totals: NDArray[np.int64], rows: NDArray[np.int64] | None
     ) -> ClonePlan:
-        """What the kernel wrote (kernels/memory.py), as a plan."""
+        """What the kernel wrote (``cut_best``), as a plan."""
         layer, many = self.layer, self._many
         end = 3 * many + layer.n_ranks
         peak, bound, n = answer[end:].tolist()

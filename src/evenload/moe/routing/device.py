@@ -195,7 +195,7 @@ class DevicePlanner:
 
 def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     """The graph as dense tables, in the order of the kernel's arguments, and the kernel's sizes."""
-    from evenload.balance.flow.kernels.spanning_forests import spanning_forests
+    from evenload.balance.flow.kernels.forests import spanning_forests
 
     n_layers, n_gpus = graph.n_layers, graph.n_gpus
     rows = np.diff(graph.row_start)

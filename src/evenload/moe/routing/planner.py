@@ -12,8 +12,15 @@ from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.moe.placement.rebalance import logical_maps
 from evenload.moe.routing.device import DevicePlanner
-from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like, without_padding
-from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
+from evenload.moe.routing.dispatch import (
+    Dispatcher,
+    bad_id,
+    count_ids,
+    flat_ids,
+    like,
+    map_ids,
+    without_padding,
+)
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.topology import Layout, create_redundant_mapping
 

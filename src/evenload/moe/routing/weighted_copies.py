@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of, whole
+from evenload._arguments import array_of, places, whole
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, quoted
@@ -332,14 +332,14 @@ def usable_device(device: Any) -> Any:
 
 
 def _placement(phy2log: ArrayLike, n_gpus: int) -> NDArray[np.int64]:
-    slots = array_of("phy2log", phy2log)
+    slots = places("phy2log", phy2log)
     slots = slots[None] if slots.ndim == 1 else slots
-    if slots.ndim != 2 or slots.dtype.kind not in "iu" or not slots.size or slots.shape[1] % n_gpus:
+    if slots.ndim != 2 or not slots.size or slots.shape[1] % n_gpus:
         raise ConfigError(
-            f"phy2log has shape {slots.shape} and dtype {slots.dtype}",
+            f"phy2log has shape {slots.shape}",
             hint=f"give integers [layers, slots], as many slots on each of {n_gpus} GPUs",
         )
-    return np.array(slots, np.int64)  # a copy: it is kept
+    return slots.astype(np.int64)
 
 
 def _rows(layers: Any, n_layers: int) -> NDArray[np.int64]:

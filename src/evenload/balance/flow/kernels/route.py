@@ -2,7 +2,7 @@
 
 Per layer the state is ``slack[gpu] = limit[gpu] - load[gpu]`` and ``flow[edge]``. The limit starts at a lower
 bound that needs no proof (the mean, or the heaviest load that cannot move; level.py). Every expert is divided
-evenly over its replicas (first_cut.py), or, in large sparse graphs, such that excess spreads like a current
+evenly over its replicas (level.py), or, in large sparse graphs, such that excess spreads like a current
 (current.py). Most of the remaining excess moves along spanning trees that were made with the graph. Then,
 while some slack is negative:
 
@@ -13,7 +13,7 @@ while some slack is negative:
   GPU;
 - if the GPUs reached so far have no room together, no load can leave them: they are a certificate, and the
   limit rises exactly as far as they force it to;
-- after a few forest passes, *wave passes* (waves.py) push along exact shortest distances to GPUs with room,
+- after a few forest passes, *wave passes* (walks.py) push along exact shortest distances to GPUs with room,
   which bounds the number of passes (preflow waves after Karzanov; the discrete Newton step on the limit is
   Dinkelbach's).
 
@@ -26,19 +26,16 @@ from collections import namedtuple
 import numpy as np
 
 from evenload.balance.flow.kernels.current import spread
-from evenload.balance.flow.kernels.first_cut import place_homes, start
-from evenload.balance.flow.kernels.forests import flow_along, grow_forest
-from evenload.balance.flow.kernels.level import first_level, set_limits
-from evenload.balance.flow.kernels.memory import SCRATCH_ROWS
-from evenload.balance.flow.kernels.status import ROUTED
-from evenload.balance.flow.kernels.walks import most_overloaded, walk_from_the_worst
-from evenload.balance.flow.kernels.waves import wave_pass
+from evenload.balance.flow.kernels.forests import N_TREES, flow_along, grow_forest
+from evenload.balance.flow.kernels.level import ROUTED, first_level, place_homes, set_limits, start
+from evenload.balance.flow.kernels.walks import most_overloaded, walk_from_the_worst, wave_pass
 from evenload.native.kernel import compiled, inlined
 
-N_TREES = 3  # as in spanning_forests.py
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
 
-# The router's block (memory.py): these tables of int32, two of float64, then what is written.
+SCRATCH_ROWS = 11  # of a thread: 4 of int64, 3 of float64, and 4 for twice as many of int32
+
+# The router's block (``lay_out``): these tables of int32, two of float64, then what is written.
 TABLES = (
     "home", "home_slot", "row_start", "row2log", "row_edge", "edge2gpu", "edge2slot", "gpu_start",
     "gpu_edges", "gpu_rows", "component", "n_linked", "n_components", "forests", "spread_order", "fill_start",

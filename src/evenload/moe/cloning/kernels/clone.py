@@ -1,16 +1,16 @@
 """The clone planner, compiled: clones and quotas such that the busiest rank does the least, with few clones.
 
 The target is a peak that no plan can be below (``least_peak``), or with a tolerance so many times the highest
-peak that is known to be one (slot_limits.py). Ranks are put into as many groups as possible that have room
-enough among themselves (pairs.py, then halves.py), and each group is settled with one clone fewer than it has
-ranks (chain.py). If experts or slots do not allow the target, it is raised by bisection.
+peak that is known to be one (``slot_limit``). Ranks are put into as many groups as possible that have room
+enough among themselves (pairs.py), and each group is settled with one clone fewer than it has ranks
+(moves.py). If experts or slots do not allow the target, it is raised by bisection.
 
 All numbers are whole, ties go to the lower number: the same input gives the same plan on every rank.
 """
 
-from evenload.moe.cloning.kernels.chain import settle
-from evenload.moe.cloning.kernels.halves import HALF, match_many
-from evenload.moe.cloning.kernels.memory import cut_best, cut_layer, cut_work
+import numpy as np
+from numpy.typing import NDArray
+
 from evenload.moe.cloning.kernels.moves import (
     EDGES,
     FILLING,
@@ -19,12 +19,15 @@ from evenload.moe.cloning.kernels.moves import (
     MANY,
     STYLE,
     WASTE,
+    Layer,
+    Work,
     leave_small,
     open_domain,
     open_target,
+    settle,
 )  # fmt: skip
-from evenload.moe.cloning.kernels.pairs import BLOCK, match_block
-from evenload.moe.cloning.kernels.slot_limits import slot_limit
+from evenload.moe.cloning.kernels.pairs import BLOCK, HALF, LISTS, MOST_SUMS, WORDS, match_block, match_many
+from evenload.moe.cloning.load_certificate import CloneLayer
 from evenload.native.kernel import compiled, inlined, piece
 
 PLANNED, NEGATIVE, OVERFLOW = range(3)
@@ -212,7 +215,7 @@ def clone_layer(counts, n_ranks, block, is_timed, nodes, costs, links):
     """Plan one layer's clones. Returns PLANNED, NEGATIVE or OVERFLOW (of counts).
 
     counts  [experts] int64
-    block   int64 (memory.py): the layer, then what is written: clones' experts, ranks and tokens, loads
+    block   int64 (``block_words``): the layer, then what is written: clones' experts, ranks and tokens, loads
             [ranks], summary [3]: peak, a bound of it, clones
     is_timed  look for the plan of the fewest seconds, not of the lowest peak, by
     nodes   [ranks] int64 and
@@ -235,3 +238,183 @@ def clone_layer(counts, n_ranks, block, is_timed, nodes, costs, links):
         limit = slot_limit(layer, domains, work, counts, target)
         _plan_within(layer, domains, work, counts, target, limit + limit * millionths // 1000000, best)
     return PLANNED
+
+
+# Words of int64: the layer, then the best plan so far, then work.
+HEAD = 4  # cap, least, millionths, domains
+FIXED = HEAD + BLOCK + WORDS + LISTS + 3 * MOST_SUMS + 8
+
+
+def most_clones(n_ranks: int, n_experts: int) -> int:
+    """The most clones of any plan: each ends the need of a rank, the room of one, or an expert's tokens, or
+    leaves just enough for a rank's last one."""
+    return 3 * n_ranks + n_experts
+
+
+def block_words(n_ranks: int, n_experts: int) -> int:
+    """The words that the planner's block needs for so many ranks and experts."""
+    return 14 * (n_ranks + 8) + 3 * n_experts + 7 * most_clones(n_ranks, n_experts) + FIXED
+
+
+def layer_words(layer: CloneLayer) -> NDArray[np.int64]:
+    """What the block begins with, for ``cut_layer``."""
+    head = [layer.cap, layer.least_tokens, layer.millionths, layer.n_domains]
+    tables = (layer.expert_start, layer.experts, layer.spare, layer.members, layer.domain_start)
+    return np.concatenate([head, *tables]).astype(np.int64)
+
+
+@inlined
+def cut_layer(block, n_ranks, n_experts):
+    """The layer at the start of the block, the starts and members of its domains, the millionths that peaks
+    may be higher, and where these end."""
+    experts = HEAD + n_ranks + 1
+    spare = experts + n_experts
+    members = spare + n_ranks
+    starts = members + n_ranks
+    end = starts + block[3] + 1
+    layer = Layer(
+        n_ranks, block[HEAD:experts], block[experts:spare], block[spare:members], block[0], block[1]
+    )
+    return layer, (block[starts:end], block[members:starts]), block[2], end
+
+
+@inlined
+def cut_best(block, at, n_ranks, n_experts):
+    """The answer: clones' experts, ranks and tokens, loads [ranks], summary [3]; and where it ends."""
+    many = 3 * n_ranks + n_experts
+    loads = at + 3 * many
+    end = loads + n_ranks + 3
+    return (
+        block[at : at + many], block[at + many : at + 2 * many], block[at + 2 * many : loads],
+        block[loads : loads + n_ranks], block[loads + n_ranks : end], end,
+    )  # fmt: skip
+
+
+@inlined
+def cut_work(block, at, n_ranks, n_experts):
+    """The planner's own arrays, from ``at`` on."""
+    many = 3 * n_ranks + n_experts
+    edges = at + 3 * n_ranks + 2 * n_experts
+    lists = edges + 4 * many
+    row = n_ranks + 4
+    fixed = lists + 4 * row
+    newest = fixed + BLOCK + WORDS
+    sums = newest + LISTS
+    after = sums + MOST_SUMS
+    subset = after + MOST_SUMS
+    n = subset + MOST_SUMS
+    rest = at + 3 * n_ranks
+    return Work(
+        block[at : at + n_ranks], block[at + n_ranks : at + 2 * n_ranks], block[at + 2 * n_ranks : rest],
+        block[rest : rest + n_experts], block[rest + n_experts : edges], block[edges : edges + many],
+        block[edges + many : edges + 2 * many], block[edges + 2 * many : edges + 3 * many],
+        block[edges + 3 * many : lists], block[lists : lists + row], block[lists + row : lists + 2 * row],
+        block[lists + 2 * row : lists + 3 * row], block[lists + 3 * row : fixed],
+        block[fixed : fixed + BLOCK], block[fixed + BLOCK : newest], block[newest:sums], block[sums:after],
+        block[after:subset], block[subset:n], block[n : n + 8],
+    )  # fmt: skip
+
+
+@inlined
+def _next_hottest(layer, counts, ranks, last):
+    """The expert of ``ranks`` that comes after ``last`` in descending order of tokens; -1 if none does."""
+    best = -1
+    for i in range(len(ranks)):
+        for k in range(layer.expert_start[ranks[i]], layer.expert_start[ranks[i] + 1]):
+            expert = layer.experts[k]
+            tokens = counts[expert]
+            if last >= 0 and (tokens > counts[last] or (tokens == counts[last] and expert <= last)):
+                continue
+            if best < 0 or tokens > counts[best] or (tokens == counts[best] and expert < best):
+                best = expert
+    return best
+
+
+@inlined
+def _lacks_room(layer, work, counts, ranks, level):
+    """Whether all tokens are more than the ranks may have: no more than ``level``, nor than their load and
+    the largest experts of others that fit into their slots."""
+    total, may_have, n = 0, 0, 0
+    for i in range(len(ranks)):
+        rank = ranks[i]
+        has, left, k = work.load[rank], layer.spare[rank], 0
+        total += has
+        while left > 0 and has < level:
+            if k == n:
+                work.rest[k] = _next_hottest(layer, counts, ranks, work.rest[k - 1] if k > 0 else -1)
+                n += 1
+            expert = work.rest[k]
+            if expert < 0:
+                break
+            if work.made[expert] != rank:
+                has += counts[expert]
+                left -= 1
+            k += 1
+        may_have += min(has, level)
+    return total > may_have
+
+
+@inlined
+def _parts(layer, counts, rank, level, least):
+    """What remains of the rank's experts beside clones of ``level`` tokens: (tokens, experts) of those with
+    ``least`` or more."""
+    total, n = 0, 0
+    for k in range(layer.expert_start[rank], layer.expert_start[rank + 1]):
+        part = counts[layer.experts[k]] % level
+        if part >= least:
+            total += part
+            n += 1
+    return total, n
+
+
+@inlined
+def _needed(layer, work, counts, rank, level):
+    """The fewest clones with which the rank's load comes down to ``level``."""
+    excess = work.load[rank] - level
+    if excess <= 0:
+        return 0
+    whole = (work.load[rank] - _parts(layer, counts, rank, level, 1)[0]) // level
+    if excess <= whole * level:
+        return -(-excess // level)
+    excess -= whole * level
+    low, high = 1, level  # the largest part such that the parts of its size or more are enough
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if _parts(layer, counts, rank, level, middle)[0] >= excess:
+            low = middle
+        else:
+            high = middle - 1
+    total, n = _parts(layer, counts, rank, level, low + 1)
+    return whole + n - (total - excess) // low
+
+
+@inlined
+def _is_too_low(layer, domains, work, counts, level):
+    start, members = domains
+    for domain in range(len(start) - 1):
+        ranks = members[start[domain] : start[domain + 1]]
+        left = 0
+        for i in range(len(ranks)):
+            left += layer.spare[ranks[i]] - _needed(layer, work, counts, ranks[i], level)
+        if left < 0 or _lacks_room(layer, work, counts, ranks, level):
+            return True
+    return False
+
+
+@piece
+def slot_limit(layer, domains, work, counts, level):
+    """The lowest peak from ``level`` on, which no plan is below, that these sums do not refuse."""
+    low, high = level, level
+    for rank in range(layer.n_ranks):
+        high = max(high, work.load[rank])
+        for k in range(layer.expert_start[rank], layer.expert_start[rank + 1]):
+            work.made[layer.experts[k]] = rank
+    if low == high or not _is_too_low(layer, domains, work, counts, low):
+        return low
+    while low + 1 < high:
+        middle = (low + high) >> 1
+        if _is_too_low(layer, domains, work, counts, middle):
+            low = middle
+        else:
+            high = middle
+    return high

@@ -2,21 +2,64 @@
 
 A group of g ranks needs g - 1 clones, so the more groups, the fewer clones; but a group leaves the room
 unused that it has too much, its *waste*, and all groups together may waste only what the target leaves. The
-sums of all pairs of up to 64 ranks are tabulated (sums.py); a rank and a pair, two pairs, or a rank and two
-pairs, are then matched by looking up what they lack.
+sums of all pairs of up to 64 ranks are tabulated; a rank and a pair, two pairs, or a rank and two
+pairs, are then matched by looking up what they lack. Among up to 18 ranks the smallest group of any size is
+found. Bits for each sum that was entered say at once that most values are absent; what was entered is in
+lists, each of every 2048th value.
 """
 
-from evenload.moe.cloning.kernels.chain import settle
-from evenload.moe.cloning.kernels.moves import LIVE, WASTE
-from evenload.moe.cloning.kernels.sums import (
-    LISTS,
-    TAG_BITS,
-    add_sum,
-    is_likely,
-    open_sums,
-    visits,
-)  # fmt: skip
+from evenload.moe.cloning.kernels.moves import LIVE, WASTE, settle
 from evenload.native.kernel import inlined, piece
+
+WORDS = 1024
+LAST = 64 * WORDS - 1
+LISTS = 2048
+MOST_SUMS = 2048
+NEAR = 8  # lists that are looked at for one sum
+TAG_BITS = 16  # a sum is entered as sum << TAG_BITS | tag: which ranks it is of
+
+
+@inlined
+def open_sums(work, least, most):
+    """Begin anew, for sums from ``least`` to ``most``. Returns the bits of a value that share one bit."""
+    shift = 0
+    while (most - least) >> shift > LAST:
+        shift += 1
+    work.seen[:WORDS] = 0
+    work.newest[:LISTS] = -1
+    return shift
+
+
+@inlined
+def add_sum(work, base, shift, at, total, tag):
+    """Enter a sum as number ``at``; ``base`` is the least that can come."""
+    place = (total - base) >> shift
+    before = max(place - 1, 0)
+    work.seen[place >> 6] |= 1 << (place & 63)
+    work.seen[before >> 6] |= 1 << (before & 63)  # so that one bit tells of two places
+    work.after[at] = work.newest[place & (LISTS - 1)]
+    work.newest[place & (LISTS - 1)] = at
+    work.sums[at] = (total << TAG_BITS) | tag
+
+
+@inlined
+def is_likely(work, base, shift, least, most):
+    """Whether there may be a sum from ``least`` to ``least + most``."""
+    first, last = max((least - base) >> shift, 0), min((least + most - base) >> shift, LAST)
+    if last - first > 1:
+        return True
+    if last < first:
+        return False
+    return (work.seen[first >> 6] >> (first & 63)) & 1 == 1
+
+
+@inlined
+def visits(base, shift, least, most):
+    """(first, last): lists from ``first`` to ``last``, modulo ``LISTS``, have all sums from ``least`` to
+    ``least + most``, and others."""
+    first, last = max((least - base) >> shift, 0), min((least + most - base) >> shift, LAST)
+    return first, min(last, first + LISTS - 1)
+
 
 BLOCK = 64
 PLACE_BITS = TAG_BITS // 2
@@ -201,3 +244,101 @@ def _turn(work, m):
         work.live[i - m] = work.live[i]
     for i in range(m):
         work.live[n_live - m + i] = work.group[i]
+
+
+HALF = 9
+USUAL = 6  # ranks of a group, for its part of the waste
+
+
+@inlined
+def _right_half(work, first, n):
+    """Enter the sums of slack of all subsets of ``n`` live ranks from ``first``. Returns (base, shift)."""
+    least, most = 0, 0
+    work.subset[0] = 0
+    for k in range(n):
+        slack = work.slack[work.live[first + k]]
+        least, most = least + min(slack, 0), most + max(slack, 0)
+        for i in range(1 << k):
+            work.subset[(1 << k) + i] = work.subset[i] + slack
+    shift = open_sums(work, least, most)
+    for subset in range(1 << n):
+        add_sum(work, least, shift, subset, work.subset[subset], subset)
+    return least, shift
+
+
+@inlined
+def _size_of(subset):
+    n = 0
+    while subset:
+        subset &= subset - 1
+        n += 1
+    return n
+
+
+@inlined
+def _smallest_with(work, base, shift, low, most, left, half, best, best_size, best_waste):
+    """``best``, or a smaller one that is ``left``, whose sum is ``low``, and a subset of the right half."""
+    first, last = visits(base, shift, -low, most)
+    for place in range(first, last + 1):
+        at = work.newest[place & (LISTS - 1)]
+        while at >= 0:
+            waste = (work.sums[at] >> TAG_BITS) + low
+            if 0 <= waste <= most:
+                subset = (at << half) | left
+                size = _size_of(subset)
+                if size > 0 and (size < best_size or (size == best_size and waste < best_waste)):
+                    best, best_size, best_waste = subset, size, waste
+            at = work.after[at]
+    return best, best_size, best_waste
+
+
+@piece
+def _smallest(work, n, most):
+    """The smallest subset of the first ``n`` live ranks whose slack sums to 0 up to ``most``; 0 if none but
+    all.
+
+    By the sums of all subsets of one half, and for each the subset of the other half that it lacks. Source:
+    Horowitz and Sahni, 1974.
+    """
+    half = n // 2
+    base, shift = _right_half(work, half, n - half)
+    most = min(most, NEAR << shift)
+    work.subset[0] = 0
+    for k in range(half):
+        slack = work.slack[work.live[k]]
+        for i in range(1 << k):
+            work.subset[(1 << k) + i] = work.subset[i] + slack
+    best, best_size, best_waste = 0, n, most + 1
+    for left in range(1 << half):
+        low = work.subset[left]
+        if is_likely(work, base, shift, -low, most):
+            best, best_size, best_waste = _smallest_with(
+                work, base, shift, low, most, left, half, best, best_size, best_waste
+            )
+    return best if best_size < n else 0
+
+
+@piece
+def match_many(layer, work):
+    """Make groups of the live ranks, each the smallest among some of them, until none is found."""
+    while work.n[LIVE] > 2:
+        n_live = work.n[LIVE]
+        n = min(n_live, 2 * HALF)
+        most = work.n[WASTE] if n == n_live else work.n[WASTE] * USUAL // n_live
+        subset = _smallest(work, n, most)
+        if subset == 0:
+            return
+        size, left, waste = 0, 0, 0
+        for i in range(n):
+            if subset >> i & 1:
+                work.group[size] = work.live[i]
+                waste += work.slack[work.live[i]]
+                size += 1
+        if not settle(layer, work, size, False):
+            return
+        work.n[WASTE] -= waste
+        for i in range(n_live):
+            if i >= n or not subset >> i & 1:
+                work.live[left] = work.live[i]
+                left += 1
+        work.n[LIVE] = left

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.placement.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.moe.placement.kernels.cost import displace, keep_costs, set_up, split_cost
+from evenload.moe.placement.kernels.state import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.native.kernel import compiled, inlined
 
 TOLL = 0.02  # of the mean load, for each GPU beyond the target

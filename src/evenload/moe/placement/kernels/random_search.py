@@ -7,8 +7,8 @@ change is rejected as soon as it can no longer pay.
 
 import numpy as np
 
-from evenload.moe.placement.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.moe.placement.kernels.cost import keep_costs, set_up, try_costs
+from evenload.moe.placement.kernels.state import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.native.kernel import compiled, inlined
 
 

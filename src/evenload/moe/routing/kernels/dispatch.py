@@ -22,7 +22,7 @@ def share_kernel(
     quotas, counts, log2slot, slot2gpu, rank2gpu, gpu2node, ends, rank, N, E, C: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What ``share_exactly`` of ``moe.dispatch_kernels`` does, one program for each expert.
+    """What ``share_exactly`` of ``moe.routing.dispatch`` does, one program for each expert.
 
     quotas [slots], counts [N, E], log2slot [E, C] padded with -1, slot2gpu [slots], rank2gpu [N], gpu2node
     [gpus]: int32. ends [E, C] int32, written: running sums of this rank's shares along the expert's slots.
