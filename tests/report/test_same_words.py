@@ -10,8 +10,8 @@ from chromium import CHROMIUM, drawn
 
 from evenload.balance.factors import FACTORS
 from evenload.cli import main
-from evenload.cli.monitoring.top_jobs import FollowedJobs
-from evenload.cli.terminal.text_report import text_report
+from evenload.cli.monitoring.top import FollowedJobs
+from evenload.cli.report import text_report
 from evenload.devices.jobs import announced
 from evenload.events import EventFile, Idle, RunFinished, RunStarted, Span, StageStarted, WorkerStarted
 from evenload.report.html import write_report

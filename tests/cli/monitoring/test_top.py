@@ -11,8 +11,7 @@ import time
 import pytest
 
 from evenload.balance.factors import FACTORS
-from evenload.cli.monitoring.top import COLUMNS, MachineView
-from evenload.cli.monitoring.top_jobs import FollowedJobs
+from evenload.cli.monitoring.top import COLUMNS, FollowedJobs, MachineView
 from evenload.devices import jobs as jobs_module
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
 from evenload.devices.pool import DevicePool

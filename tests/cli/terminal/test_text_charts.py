@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenload.cli.report import text_report
 from evenload.cli.terminal.text_charts import bar, histogram_lines, short_seconds, sparkline
-from evenload.cli.terminal.text_report import text_report
 from evenload.events import EventFile, ItemFailed, RunStarted, Span
-from evenload.report.durations import Durations
+from evenload.report.page.bars import Durations
 from evenload.report.source import open_run
 
 shares = st.floats(-1.0, 2.0) | st.none()
