@@ -90,7 +90,7 @@ def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, 
     assert {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"} == lost
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
-    with announced("two stages", devices=["a"], events=run / "events.jsonl"):
+    with announced("two stages", events=run / "events.jsonl"):
         (row,) = FollowedJobs().look()
     assert (row.factors, row.useful) == (values, found.share)
     assert row.lost_most == f"{found.largest.name} {found.largest.lost_s:.3g} s"

@@ -39,7 +39,7 @@ def job(tmp_path):
         sink(StageStarted(0.0, "edit", 10))
         for i in range(4):
             sink(Span("edit", "a", "a", i, 1, float(i), i + 1.0))
-    with announced("restore \x1b[31m pictures", devices=["a"], events=path):
+    with announced("restore \x1b[31m pictures", events=path):
         yield path
 
 

@@ -1,7 +1,7 @@
 """How a long command is followed: listed by ``evenload top``, on a live page, by metrics and spans."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +55,7 @@ def reporting(monitors: Monitors) -> "Iterator[list[Callable[[Event], None]]]":
 
 
 @contextlib.contextmanager
-def watched(
-    name: str, events: Path | None, *, has_dash: bool = False, devices: Sequence[str] = ()
-) -> Iterator[None]:
+def watched(name: str, events: Path | None, *, has_dash: bool = False) -> Iterator[None]:
     """List the job ``name`` in ``evenload top``; with ``has_dash`` serve the live page of ``events``.
 
     The setting ``dash`` asks for the page as well. The events file need not exist yet. The page ends with the
@@ -70,7 +68,7 @@ def watched(
             from evenload._live_page import LivePage
 
             stack.callback(LivePage(events).close)
-        stack.enter_context(announced(name, devices=devices, events=events))
+        stack.enter_context(announced(name, events=events))
         yield
 
 

@@ -60,7 +60,6 @@ class JobRow:
     useful: float | None = None
     factors: dict[str, float | None] = field(default_factory=dict)
     lost_most: str = ""
-    page: str | None = None
 
     def cells(self) -> list[str]:
         """The texts of a row; empty where a figure is unknown."""
@@ -98,7 +97,7 @@ class FollowedJobs:
     def _row(self, job: RunningJob) -> JobRow:
         cpu, memory = self._usage(job.pid)
         pace, tally = self._read(job.events) if job.events else (None, None)
-        row = {"pid": job.pid, "name": job.name, "command": job.command, "page": job.page}
+        row = {"pid": job.pid, "name": job.name, "command": job.command}
         row |= {"runs_s": max(0.0, time.time() - job.unix_s), "cpu": cpu, "memory_bytes": memory}
         if pace is not None and pace.stage:
             row |= {"stage": pace.stage, "done": pace.n_done, "total": pace.total, "failed": pace.n_failed}

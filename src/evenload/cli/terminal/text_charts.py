@@ -29,11 +29,10 @@ def bar(share: float | None, width: int, *, ascii_only: bool = False, empty: str
     return text + empty * (width - len(text))
 
 
-def sparkline(shares: Sequence[float | None], width: int, *, ascii_only: bool = False) -> str:
+def sparkline(shares: Sequence[float | None], width: int) -> str:
     """The last ``width`` of ``shares`` (0..1), a column each; None is a gap."""
-    levels = "_.-=*#" if ascii_only else LEVELS
     letters = [
-        " " if one is None else levels[min(len(levels) - 1, int(min(1.0, max(0.0, one)) * len(levels)))]
+        " " if one is None else LEVELS[min(len(LEVELS) - 1, int(min(1.0, max(0.0, one)) * len(LEVELS)))]
         for one in shares[-width:]
     ]
     return "".join(letters).rjust(width)
