@@ -20,7 +20,7 @@ from evenload.moe.placement.bound import placement_certificate
 from evenload.pipeline.planning.plan_certificate import plan_certificate
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "check_certificate.py"
 SPANS = [

@@ -233,7 +233,7 @@ def test_the_folder_of_announcements(plant, thing, tmp_path):
 
 
 def test_the_events_that_an_announcement_names(plant, thing, tmp_path, capsys):
-    from evenload.cli.monitoring.top_jobs import FollowedJobs
+    from evenload.cli.monitoring.top import FollowedJobs
 
     path = plant(tmp_path / "events.jsonl")
     with announced("good", events=None):

@@ -92,12 +92,12 @@ class Measurement:
     def counted(self, spec: str) -> dict[str, float]:
         """Operations of an item, by torch; and the best that the device can do is measured and kept."""
         from evenload.devices import DevicePool
-        from evenload.devices.rates import known, roofline
+        from evenload.devices.rates import known
         from evenload.executor import torch_work
 
         if not self._part.pretend:
             with DevicePool.find(spec) as pool:
-                known.keep_rates(next(iter(pool)), roofline.measure(self._part.device))
+                known.keep_rates(next(iter(pool)), known.measure(self._part.device))
         return torch_work(Network(self._size, device=Place(self._part.device)), 0)
 
     def factors(self, executor: Any, work: dict[str, float], events: list[Any]) -> None:

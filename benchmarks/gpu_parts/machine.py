@@ -109,11 +109,11 @@ def roofs(part: Part) -> None:
     """The best products and copies of this device, beside its data sheet."""
     import torch
 
-    from evenload.devices.rates import roofline
+    from evenload.devices.rates import known
     from evenload.devices.rates.hardware import peak_rates
 
     name = "the CPU" if part.pretend else torch.cuda.get_device_name(0)
-    part.row(f"roofline of {name}", **roofline.measure(part.device), data_sheet=peak_rates(name))
+    part.row(f"roofline of {name}", **known.measure(part.device), data_sheet=peak_rates(name))
 
 
 def memory_limit(part: Part) -> None:

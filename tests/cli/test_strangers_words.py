@@ -19,7 +19,7 @@ import pytest
 
 from evenload.cli import devices as devices_command
 from evenload.cli import main
-from evenload.cli.monitoring.top_jobs import FollowedJobs
+from evenload.cli.monitoring.top import FollowedJobs
 from evenload.devices import Device, DevicePool, ProbeReport
 from evenload.devices.jobs import jobs_folder
 from evenload.events import Event, EventLog, RunStarted, StageStarted, WorkerStarted, encode

@@ -4,7 +4,7 @@ import pytest
 
 from evenload.events import DeviceSample, RunFinished, RunStarted, Span, decode, encode
 from evenload.report.inside_items import IdleSamples
-from evenload.report.page.load import LoadOverTime
+from evenload.report.page.bars import LoadOverTime
 from evenload.report.page.timeline import Timeline
 from evenload.report.tally import summarise
 

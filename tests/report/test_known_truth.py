@@ -20,8 +20,7 @@ import evenload
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import EventFile, EventLog
-from evenload.report.certificates.idle_devices import share_up_to
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate, share_up_to
 from evenload.report.source import open_run
 from evenload.report.tally import summarise
 

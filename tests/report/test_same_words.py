@@ -10,8 +10,8 @@ from chromium import CHROMIUM, drawn
 
 from evenload.balance.factors import FACTORS
 from evenload.cli import main
-from evenload.cli.monitoring.top_jobs import FollowedJobs
-from evenload.cli.terminal.text_report import text_report
+from evenload.cli.monitoring.top import FollowedJobs
+from evenload.cli.report import text_report
 from evenload.devices.jobs import announced
 from evenload.events import EventFile, Idle, RunFinished, RunStarted, Span, StageStarted, WorkerStarted
 from evenload.report.html import write_report
@@ -90,7 +90,7 @@ def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, 
     assert {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"} == lost
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
-    with announced("two stages", devices=["a"], events=run / "events.jsonl"):
+    with announced("two stages", events=run / "events.jsonl"):
         (row,) = FollowedJobs().look()
     assert (row.factors, row.useful) == (values, found.share)
     assert row.lost_most == f"{found.largest.name} {found.largest.lost_s:.3g} s"

@@ -12,7 +12,7 @@ import training_ranks
 import evenload
 from evenload import certificate
 from evenload.balance.claim import text_of
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate
 from evenload.training import EvenBatches
 from evenload.training.rank_group import late
 

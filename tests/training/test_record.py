@@ -9,7 +9,7 @@ from evenload.balance.claim import text_of
 from evenload.certificate import check
 from evenload.errors import ConfigError
 from evenload.events import Idle, Note, Span, read_events
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate
 from evenload.training.record import TrainingRecord
 
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from evenload._plain_text import seconds_text
 from evenload.audit.culprits import Culprit, culprits_of
-from evenload.audit.device_time import USES, DeviceTime
-from evenload.audit.host import HOST_REMEDIES, StepTimes, steps_of
+from evenload.audit.host import HOST_REMEDIES, USES, DeviceTime, StepTimes, steps_of
 from evenload.audit.losses import CAUSES, Activity, Gap, device_losses, narrow_stretches
 from evenload.audit.occupancy import occupancy_of, spans_by_device
 from evenload.audit.pieces import Pieces, WorkPhase, bound_of, phases_of, pieces_of, speeds_of

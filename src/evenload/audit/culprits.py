@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.device_time import DeviceTime
-from evenload.audit.host import HOST_CAUSES, LAUNCH, OPERATE
+from evenload.audit.host import HOST_CAUSES, LAUNCH, OPERATE, DeviceTime
 from evenload.audit.occupancy import Occupancy, minus, sorted_union, within
 from evenload.audit.recording import EXCHANGE, LATE, WORK, HostSpans, Recording, Waits, shown_name
 

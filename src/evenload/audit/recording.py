@@ -5,14 +5,40 @@ span: ten million of them fit into a few hundred megabytes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenload._plain_text import plain
 from evenload.errors import FormatError, quoted
+
+
+class Numbering(dict[Any, int]):
+    """A dict that numbers the keys it is asked for: ``known`` lists them, in order.
+
+    others  the number of all keys beyond ``n_most``; ``n_others`` counts how often one was asked for
+    """
+
+    def __init__(self, n_most: int, others: int, known: Iterable[Hashable] = ()) -> None:
+        super().__init__()
+        self.n_most = n_most
+        self.others = others
+        self.n_others = 0
+        self.known: list[Any] = []
+        for one in known:
+            self[one]
+
+    def __missing__(self, key: Hashable) -> int:
+        if len(self.known) >= self.n_most:
+            self.n_others += 1
+            return self.others
+        self.known.append(key)
+        number = self[key] = len(self.known) - 1
+        return number
+
 
 # What a span's time went into. Where spans overlap on a device, the lowest number has the time.
 # LATE is a collective's time until the last rank has come; HOLE is time of which nothing was recorded.

@@ -25,7 +25,7 @@ __path__ = [f"{folder}/cli" for folder in sys.modules["evenload"].__path__]  # p
 
 SECTIONS = {
     "Work over devices": {
-        "map": ("map.command:map_items", "Run a function over the lines of a file."),
+        "map": ("map:map_items", "Run a function over the lines of a file."),
         "exec": ("exec:exec_script", "Run an unchanged script, its process pools dealt evenly."),
         "run": ("pipeline.run:run", "Run a pipeline described by a YAML file."),
         "plan": ("pipeline.plan:plan", "Say what of a pipeline fits where, and how long it takes."),
@@ -39,7 +39,7 @@ SECTIONS = {
         "top": ("monitoring.top:top", "Show devices and running jobs, live."),
         "dash": ("monitoring.dash:dash", "Show a run in the browser, while it runs or after."),
         "stop": ("pipeline.stop:stop", "End a run, or give up some of its items."),
-        "retry": ("pipeline.retry:retry", "Go on with a run, and try again what failed."),
+        "retry": ("pipeline.run:retry", "Go on with a run, and try again what failed."),
         "report": ("report:report", "Make the HTML report or the trace of a run folder."),
         "certify": ("certify:certify", "Prove how close to the best possible a run came."),
         "upload": ("pipeline.upload:upload", "Copy the results of a run to a store (s3://, ...)."),

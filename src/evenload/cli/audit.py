@@ -7,66 +7,54 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
+from evenload.cli.options import FILE, PATH, NumberRange, argument, json_option, option, passed_as, shared
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     from evenload.audit.traces import AuditOptions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
     """The options of ``evenload audit``."""
 
-    traces: tuple[Path, ...]
-    output: Path | None
-    as_json: bool
-    rows: str
-    aligned: bool
-    n_devices: int
-    gap_s: float | None
-    collectives: tuple[str, ...]
-    before: tuple[Path, ...]
+    traces: tuple[Path, ...] = argument(type=PATH, nargs=-1, required=True)
+    output: Path | None = option("-o", "--output", type=FILE, help="Also write an HTML report.")
+    as_json: bool = shared(json_option)
+    rows: str = option(
+        "--rows",
+        type=click.Choice(["auto", "process", "thread"]),
+        default="auto",
+        help="Whether a process or a thread is one device, in a Chrome trace without GPUs.",
+    )
+    aligned: bool = option("--align", is_flag=True, help="Clocks of the files differ: let each begin at 0.")
+    n_devices: int = option(
+        "--count",
+        type=click.IntRange(1, 4096),
+        default=None,
+        help="How many devices there were; those that the traces do not show did nothing.",
+    )
+    gap_s: float | None = option(
+        "--launch-gap",
+        type=NumberRange(0, 86_400),
+        metavar="SECONDS",
+        help="Shorter gaps between spans are launch gaps (default: 0.0001 for kernels, 0.01 for tasks).",
+    )
+    collectives: tuple[str, ...] = option(
+        "--collective",
+        multiple=True,
+        metavar="PART",
+        help="Kernels with PART in their name are collectives, beside those that are known.",
+    )
+    before: tuple[Path, ...] = option(
+        "--before",
+        type=PATH,
+        multiple=True,
+        help="Compare with this trace, of an earlier run or another kind of device; several: of its ranks.",
+    )
 
 
 @click.command()
-@click.argument("traces", type=PATH, nargs=-1, required=True)
-@click.option("-o", "--output", type=FILE, help="Also write an HTML report.")
-@json_option
-@click.option(
-    "--rows",
-    type=click.Choice(["auto", "process", "thread"]),
-    default="auto",
-    help="Whether a process or a thread is one device, in a Chrome trace without GPUs.",
-)
-@click.option("--align", "aligned", is_flag=True, help="Clocks of the files differ: let each begin at 0.")
-@click.option(
-    "--count",
-    "n_devices",
-    type=click.IntRange(1, 4096),
-    default=None,
-    help="How many devices there were; those that the traces do not show did nothing.",
-)
-@click.option(
-    "--launch-gap",
-    "gap_s",
-    type=NumberRange(0, 86_400),
-    metavar="SECONDS",
-    help="Shorter gaps between spans are launch gaps (default: 0.0001 for kernels, 0.01 for tasks).",
-)
-@click.option(
-    "--collective",
-    "collectives",
-    multiple=True,
-    metavar="PART",
-    help="Kernels with PART in their name are collectives, beside those that are known.",
-)
-@click.option(
-    "--before",
-    type=PATH,
-    multiple=True,
-    help="Compare with this trace, of an earlier run or another kind of device; several: of its ranks.",
-)
 @passed_as(AuditRequest)
 def audit(request: AuditRequest) -> int:
     """Say where the devices' time went in TRACE, and what other dealing would have reached.

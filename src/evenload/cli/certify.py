@@ -11,7 +11,7 @@ import click
 
 from evenload._plain_text import number_text
 from evenload._private_files import plain_file, write_named
-from evenload.cli.options import FILE, PATH, NumberRange, json_option, passed_as
+from evenload.cli.options import FILE, PATH, NumberRange, argument, json_option, option, passed_as, shared
 from evenload.errors import ConfigError, FormatError, printable
 
 MOST_NAMED = 8
@@ -19,35 +19,29 @@ CLOSE = 0.95  # a share of what it may be is as good as known
 CANNOT_JUDGE = "this cannot be judged: the run does not show its devices' speeds, or what is in its chunks"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyRequest:
     """The options of ``evenload certify``."""
 
-    source: Path
-    output: Path | None
-    require: float | None
-    used_only: bool
-    badge: Path | None
-    as_json: bool
+    source: Path = argument(metavar="RUN", type=PATH)
+    output: Path | None = option("-o", "--output", type=FILE, help="Where to write the certificate.")
+    require: float | None = option(
+        "--require",
+        type=NumberRange(0, 1),
+        metavar="SHARE",
+        help="Exit with 1 if the run reached less than this share of the best possible: 0.95, say. Where its"
+        " events do not say how fast the devices are, so that this cannot be judged, exit with 0 and a note.",
+    )
+    used_only: bool = option(
+        "--used-only",
+        is_flag=True,
+        help="For --require and --badge, leave out devices that did nothing: they were spare.",
+    )
+    badge: Path | None = option("--badge", type=FILE, help="Also write a badge (SVG) that says the share.")
+    as_json: bool = shared(json_option)
 
 
 @click.command()
-@click.argument("source", metavar="RUN", type=PATH)
-@click.option("-o", "--output", type=FILE, help="Where to write the certificate.")
-@click.option(
-    "--require",
-    type=NumberRange(0, 1),
-    metavar="SHARE",
-    help="Exit with 1 if the run reached less than this share of the best possible: 0.95, say. Where its"
-    " events do not say how fast the devices are, so that this cannot be judged, exit with 0 and a note.",
-)
-@click.option(
-    "--used-only",
-    is_flag=True,
-    help="For --require and --badge, leave out devices that did nothing: they were spare.",
-)
-@click.option("--badge", type=FILE, help="Also write a badge (SVG) that says the share.")
-@json_option
 @passed_as(CertifyRequest)
 def certify(request: CertifyRequest) -> int:
     """Certify RUN, a run folder or its events.jsonl: what it did, and the proof of what no plan could beat.
@@ -63,7 +57,7 @@ def certify(request: CertifyRequest) -> int:
     evenload certify run.cert.json
     """
     from evenload.certificate import Refused, check, load
-    from evenload.report.certificates.idle_devices import share_with_idle
+    from evenload.report.certificates import share_with_idle
 
     if _is_log(request.source):
         return _check_chain(request)
@@ -80,7 +74,7 @@ def certify(request: CertifyRequest) -> int:
     share = Fraction(bound, achieved)
     counted = share if request.used_only else share_with_idle(page)
     if request.badge is not None:
-        from evenload.report.certificates.badge import badge
+        from evenload.report.certificates import badge
 
         write_named(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
@@ -140,7 +134,7 @@ def _check_chain(request: CertifyRequest) -> int:
 
 def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fraction) -> int:
     """Return the exit code: 1 if the run is certainly worse than what is required."""
-    from evenload.report.certificates.idle_devices import share_up_to
+    from evenload.report.certificates import share_up_to
 
     if request.require is not None and counted < Fraction(str(request.require)):
         least, idle = f"{100 * request.require:g} %", " with the devices that did nothing"
@@ -157,7 +151,7 @@ def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fractio
 def _certify_run(request: CertifyRequest) -> Path:
     """Write the certificate of the run, and say which part of its log could not be read."""
     from evenload.balance.claim import text_of
-    from evenload.report.certificates.run_certificate import run_certificate
+    from evenload.report.certificates import run_certificate
     from evenload.report.source import open_run
 
     reading = open_run(request.source)
@@ -170,7 +164,7 @@ def _certify_run(request: CertifyRequest) -> Path:
 
 
 def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
-    from evenload.report.certificates.idle_devices import share_up_to, share_with_idle
+    from evenload.report.certificates import share_up_to, share_with_idle
 
     kind, numbers, idle = page["kind"], page["claim"], _idle(page)
     if request.as_json:
@@ -205,7 +199,7 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
 
 def _idle(page: Any) -> list[str]:
     """The names of the devices of a run that did nothing in any stage."""
-    from evenload.report.certificates.idle_devices import idle_devices
+    from evenload.report.certificates import idle_devices
 
     devices = page["evidence"].get("devices", [])
     return [printable(str(devices[at].get("name", "")))[:80] for at in idle_devices(page)]

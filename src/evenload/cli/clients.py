@@ -10,7 +10,7 @@ import click
 
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
 from evenload.cli.monitoring.step_events import Steps
-from evenload.cli.options import FOLDER, PATH, json_option, passed_as
+from evenload.cli.options import FOLDER, PATH, argument, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, UnknownName
 from evenload.events import json_text
@@ -58,52 +58,43 @@ def load_job(path: Path, batch_size: int | None = None) -> JobParts:
     return JobParts(job, made[0], made[1](), made[2]() if made[2] else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """The options of ``evenload clients run``."""
 
-    job: Path
-    strategy: str | None
-    workers: int | None
-    batch_size: int | None
-    rounds: int | None
-    devices: str
-    checkpoint: Path | None
-    resume: bool
-    out: Path | None
-    folder: Path | None
-    as_json: bool
-    quiet: bool
+    job: Path = argument(type=PATH)
+    strategy: str | None = option(
+        "--strategy",
+        help="auto, serial, fused:16, threads*2/rules:10, streams*4/fused, ray/eager, ...; wins over the"
+        " file.",
+    )
+    workers: int | None = option(
+        "--workers",
+        "--max-workers",
+        type=click.IntRange(1),
+        help="Most threads, processes or streams of the strategy.",
+    )
+    batch_size: int | None = option(
+        "--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file."
+    )
+    rounds: int | None = option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
+    devices: str = option(
+        "--devices", default="all", show_default=True, help="What a strategy devices/... runs on."
+    )
+    checkpoint: Path | None = option("--checkpoint", type=PATH, help="Written after every round.")
+    resume: bool = option("--resume", is_flag=True, help="Begin after the last round of the checkpoint.")
+    out: Path | None = option("-o", "--out", type=PATH, help="Write the global model here (torch.save).")
+    folder: Path | None = option(
+        "--run",
+        metavar="FOLDER",
+        type=FOLDER,
+        help="A folder for the run: its events, and a report with the loss curves.",
+    )
+    as_json: bool = shared(json_option)
+    quiet: bool = option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
 
 
 @click.command()
-@click.argument("job", type=PATH)
-@click.option(
-    "--strategy",
-    help="auto, serial, fused:16, threads*2/rules:10, streams*4/fused, ray/eager, ...; wins over the file.",
-)
-@click.option(
-    "--workers",
-    "--max-workers",
-    "workers",
-    type=click.IntRange(1),
-    help="Most threads, processes or streams of the strategy.",
-)
-@click.option("--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file.")
-@click.option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
-@click.option("--devices", default="all", show_default=True, help="What a strategy devices/... runs on.")
-@click.option("--checkpoint", type=PATH, help="Written after every round.")
-@click.option("--resume", is_flag=True, help="Begin after the last round of the checkpoint.")
-@click.option("-o", "--out", type=PATH, help="Write the global model here (torch.save).")
-@click.option(
-    "--run",
-    "folder",
-    metavar="FOLDER",
-    type=FOLDER,
-    help="A folder for the run: its events, and a report with the loss curves.",
-)
-@json_option
-@click.option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
 @monitor_options
 @passed_as(TrainRequest)
 def run(request: TrainRequest, monitors: Monitors) -> int:
@@ -280,19 +271,18 @@ def clients() -> None:
     """Train many small models at once: federated rounds of a job file."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     """The options of ``evenload clients check``."""
 
-    job: Path
-    strategy: str | None
-    as_json: bool
+    job: Path = argument(type=PATH)
+    strategy: str | None = option(
+        "--strategy", help="How clients are trained, as in the file, which it wins over."
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command()
-@click.argument("job", type=PATH)
-@click.option("--strategy", help="How clients are trained, as in the file, which it wins over.")
-@json_option
 @passed_as(CheckRequest)
 def check(request: CheckRequest) -> int:
     """Train JOB's first clients for a few steps, and beside it a plain loop of torch; 1 if they differ."""
@@ -313,31 +303,33 @@ def check(request: CheckRequest) -> int:
 clients.add_command(check)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
     """The options of ``evenload clients compare``."""
 
-    job: Path
-    ways: str | None
-    workers: int | None
-    chunk: int | None
-    batch_size: int | None
-    devices: str
-    repeats: int
-    as_json: bool
+    job: Path = argument(type=PATH)
+    ways: str | None = option(
+        "--ways", help="Of serial,threads,processes,merged,fused,streams,devices; all by default."
+    )
+    workers: int | None = option(
+        "--workers", "--max-workers", type=click.IntRange(1), help="Threads, processes or streams."
+    )
+    chunk: int | None = option(
+        "--chunk", type=click.IntRange(1), help="Clients in a fused step; all of them by default."
+    )
+    batch_size: int | None = option(
+        "--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file."
+    )
+    devices: str = option(
+        "--devices", default="all", show_default=True, help="What devices and streams run on."
+    )
+    repeats: int = option(
+        "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Warm rounds of each."
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command()
-@click.argument("job", type=PATH)
-@click.option("--ways", help="Of serial,threads,processes,merged,fused,streams,devices; all by default.")
-@click.option(
-    "--workers", "--max-workers", "workers", type=click.IntRange(1), help="Threads, processes or streams."
-)
-@click.option("--chunk", type=click.IntRange(1), help="Clients in a fused step; all of them by default.")
-@click.option("--batch-size", type=click.IntRange(1), help="Rows of a client's step; wins over the file.")
-@click.option("--devices", default="all", show_default=True, help="What devices and streams run on.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Warm rounds of each.")
-@json_option
 @passed_as(CompareRequest)
 def compare(request: CompareRequest) -> int:
     """Train the first cohort of JOB in every way: times, accuracy, distance from serial, and advice."""

@@ -289,6 +289,6 @@ def measure_devices(spec: str | int, *, as_json: bool) -> int:
 def _measure_here() -> dict[str, float]:
     """In a worker: measure its device."""
     from evenload.devices.environment import current
-    from evenload.devices.rates.roofline import measure
+    from evenload.devices.rates.known import measure
 
     return measure(current().torch)

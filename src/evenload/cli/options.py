@@ -4,7 +4,7 @@ import errno
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +83,42 @@ planning_limit_option = click.option(
 )
 
 
+CLICK = "click"  # in a field's metadata: what makes of its name the decorator of a command
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """A field that an option of the command line fills; ``names`` and ``settings`` as of ``click.option``."""
+    unset = False if settings.get("is_flag") else () if settings.get("multiple") else None
+    metadata = {CLICK: lambda name: click.option(*names, name, **settings)}
+    return field(default=settings.get("default", unset), metadata=metadata)
+
+
+def argument(**settings: Any) -> Any:
+    """A field that an argument of the command line fills; ``settings`` as of ``click.argument``."""
+    return field(metadata={CLICK: lambda name: click.argument(name, **settings)})
+
+
+def shared(decorator: Command) -> Any:
+    """A field that an option fills which several commands have, such as ``json_option``."""
+    return field(metadata={CLICK: lambda _: decorator})
+
+
 def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]:
-    """Have a command take one ``kind``, a frozen dataclass, in place of the options that its fields name.
+    """Give a command the options that the fields of ``kind`` say, a frozen dataclass, and pass them as one.
 
     name  of the command's argument
+
+    Fields that say none are filled, too, by options that the command has of another decorator.
     """
-    names = [field.name for field in fields(kind)]
 
     def wrap(command: Command) -> Command:
         @functools.wraps(command)
         def run(*args: Any, **given: Any) -> Any:
-            value = kind(**{one: given.pop(one) for one in names if one in given})
+            value = kind(**{one.name: given.pop(one.name) for one in fields(kind) if one.name in given})
             return command(*args, **given, **{name: value})
 
+        for one in reversed(fields(kind)):
+            run = one.metadata[CLICK](one.name)(run) if CLICK in one.metadata else run
         return run
 
     return wrap

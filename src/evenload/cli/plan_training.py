@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._plain_text import seconds_text
-from evenload.cli.options import FILE, json_option, passed_as
+from evenload.cli.options import FILE, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, quoted
 
@@ -29,45 +29,47 @@ _TIME_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTrainingRequest:
     """The options of ``evenload plan-training``."""
 
-    devices: str
-    batch: int
-    step_s: tuple[str, ...]
-    micro_batch: int
-    most: str | None
-    model_memory: str | None
-    sample_memory: str | None
-    certificate: Path | None
-    as_json: bool
+    devices: str = option(
+        "--devices", required=True, metavar="CARDS", help="2x24GB:rtx4090,1x12GB:rtx3060 (free memory each)."
+    )
+    batch: int = option(
+        "--batch",
+        required=True,
+        type=click.IntRange(1, MOST_SAMPLES),
+        help="Samples of a step, of all cards.",
+    )
+    step_s: tuple[str, ...] = option(
+        "--step-s",
+        multiple=True,
+        metavar="SECONDS",
+        help="Seconds of a step on one card of each group: 0.21,0.55, with 64 samples 0.21@64,0.55@64. "
+        "Give it twice for two sizes.",
+    )
+    micro_batch: int = option(
+        "--micro-batch", type=click.IntRange(1), default=1, help="Samples that stay together (1)."
+    )
+    most: str | None = option(
+        "--most",
+        metavar="SAMPLES",
+        help="The most samples that fit into the memory of each group's cards: 96,40.",
+    )
+    model_memory: str | None = option(
+        "--model-memory", metavar="SIZE", help="Of model, gradients and optimizer on a card: 6GB."
+    )
+    sample_memory: str | None = option(
+        "--sample-memory", metavar="SIZE", help="Of the activations of one sample: 150MB."
+    )
+    certificate: Path | None = option(
+        "--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`."
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command("plan-training")
-@click.option(
-    "--devices", required=True, metavar="CARDS", help="2x24GB:rtx4090,1x12GB:rtx3060 (free memory each)."
-)
-@click.option(
-    "--batch", required=True, type=click.IntRange(1, MOST_SAMPLES), help="Samples of a step, of all cards."
-)
-@click.option(
-    "--step-s",
-    multiple=True,
-    metavar="SECONDS",
-    help="Seconds of a step on one card of each group: 0.21,0.55, with 64 samples 0.21@64,0.55@64. "
-    "Give it twice for two sizes.",
-)
-@click.option("--micro-batch", type=click.IntRange(1), default=1, help="Samples that stay together (1).")
-@click.option(
-    "--most",
-    metavar="SAMPLES",
-    help="The most samples that fit into the memory of each group's cards: 96,40.",
-)
-@click.option("--model-memory", metavar="SIZE", help="Of model, gradients and optimizer on a card: 6GB.")
-@click.option("--sample-memory", metavar="SIZE", help="Of the activations of one sample: 150MB.")
-@click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
-@json_option
 @passed_as(PlanTrainingRequest)
 def plan_training(request: PlanTrainingRequest) -> int:
     """Say what each card of a training gets, how long a step takes, and what equal shares would take.

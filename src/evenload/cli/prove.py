@@ -1,4 +1,4 @@
-"""``evenload zk prove``: a key and witnesses to verified proofs, over every device."""
+"""``evenload zk prove`` and ``fullprove``: keys and witnesses, or circuits and inputs, to verified proofs."""
 
 import contextlib
 import json
@@ -13,7 +13,16 @@ import click
 
 from evenload._private_files import whole_file
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, watched
-from evenload.cli.options import PATH, NumberRange, json_option, passed_as, quiet_option
+from evenload.cli.options import (
+    PATH,
+    NumberRange,
+    argument,
+    json_option,
+    option,
+    passed_as,
+    quiet_option,
+    shared,
+)
 from evenload.errors import ConfigError, EvenloadError, MissingExtra, quoted, reason_of
 
 if TYPE_CHECKING:
@@ -21,19 +30,25 @@ if TYPE_CHECKING:
     from evenload.zk.prover import Prover
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProveOptions:
     """The options of ``evenload zk prove``."""
 
-    zkey: Path
-    witnesses: tuple[Path, ...]
-    out: Path
-    devices: str | None
-    policy: str
-    threads: int | None
-    level: str | None
-    as_json: bool
-    quiet: bool
+    zkey: Path = argument(type=PATH)
+    witnesses: tuple[Path, ...] = argument(type=PATH, nargs=-1, required=True, metavar="WITNESS.wtns...")
+    out: Path = option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
+    devices: str | None = option(
+        "--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: one witness here, more over cpu."
+    )
+    policy: str = option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
+    threads: int | None = option(
+        "--threads", type=click.IntRange(1), help="Threads for one witness (default: all processors)."
+    )
+    level: str | None = option(
+        "--level", help="Kernels: ifma52, fma52x8, fma52x4, word64 (CPU), u64, limb13 (GPU); default: best."
+    )
+    as_json: bool = shared(json_option)
+    quiet: bool = shared(quiet_option)
 
     @property
     def is_mapped(self) -> bool:
@@ -42,20 +57,6 @@ class ProveOptions:
 
 
 @click.command()
-@click.argument("zkey", type=PATH)
-@click.argument("witnesses", type=PATH, nargs=-1, required=True, metavar="WITNESS.wtns...")
-@click.option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
-@click.option(
-    "--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: one witness here, more over cpu."
-)
-@click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
-@click.option("--threads", type=click.IntRange(1), help="Threads for one witness (default: all processors).")
-@click.option(
-    "--level",
-    help="Kernels: ifma52, fma52x8, fma52x4, word64 (CPU), u64, limb13 (GPU); default: best.",
-)
-@json_option
-@quiet_option
 @monitor_options
 @passed_as(ProveOptions)
 def prove(request: ProveOptions, monitors: Monitors) -> int:
@@ -208,42 +209,39 @@ def _row_of(witness: Path, why: str) -> dict[str, Any]:
     return {"witness": str(witness), "proof": None, "public": None, "error": why}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FullProveRequest:
     """The options of ``evenload zk fullprove``."""
 
-    circuit: Path
-    inputs: Path
-    zkey: Path
-    out: Path
-    witness: Path | None
-    threads: int | None
-    level: str | None
-    time_limit: float
-    memory_limit: str
-    as_json: bool
-    quiet: bool
+    circuit: Path = argument(type=PATH, metavar="CIRCUIT.wasm")
+    inputs: Path = argument(type=PATH, metavar="INPUT.json")
+    zkey: Path = argument(type=PATH)
+    out: Path = option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
+    witness: Path | None = option(
+        "--witness", type=PATH, metavar="FILE.wtns", help="Write the witness here, too."
+    )
+    threads: int | None = option(
+        "--threads", type=click.IntRange(1), help="Threads (default: all processors)."
+    )
+    level: str | None = option(
+        "--level", help="Kernels: ifma52, fma52x8, fma52x4 or word64; default: the best."
+    )
+    time_limit: float = option(
+        "--time-limit",
+        type=NumberRange(0, min_open=True),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="For the circuit's program.",
+    )
+    memory_limit: str = option(
+        "--memory-limit", default="4 GiB", show_default=True, help="For the circuit's program."
+    )
+    as_json: bool = shared(json_option)
+    quiet: bool = shared(quiet_option)
 
 
 @click.command()
-@click.argument("circuit", type=PATH, metavar="CIRCUIT.wasm")
-@click.argument("inputs", type=PATH, metavar="INPUT.json")
-@click.argument("zkey", type=PATH)
-@click.option("-o", "--out", type=PATH, default=Path("proofs"), show_default=True)
-@click.option("--witness", type=PATH, metavar="FILE.wtns", help="Write the witness here, too.")
-@click.option("--threads", type=click.IntRange(1), help="Threads (default: all processors).")
-@click.option("--level", help="Kernels: ifma52, fma52x8, fma52x4 or word64; default: the best.")
-@click.option(
-    "--time-limit",
-    type=NumberRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For the circuit's program.",
-)
-@click.option("--memory-limit", default="4 GiB", show_default=True, help="For the circuit's program.")
-@json_option
-@quiet_option
 @passed_as(FullProveRequest)
 def fullprove(request: FullProveRequest) -> int:
     """Calculate the witness of INPUT.json by CIRCUIT.wasm, prove it with ZKEY, and verify the proof.

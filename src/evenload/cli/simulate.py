@@ -18,10 +18,9 @@ from evenload.balance.metrics import imbalance
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
 from evenload.balance.simulate import Simulation, simulate
-from evenload.cli.options import PATH, json_option, passed_as
-from evenload.cli.terminal.gantt import gantt_lines
+from evenload.cli.options import PATH, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
-from evenload.cli.terminal.text_charts import has_blocks
+from evenload.cli.terminal.text_charts import gantt_lines, has_blocks
 from evenload.errors import ConfigError, quoted
 
 BALANCED = "static+balancer"
@@ -30,20 +29,41 @@ ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two
 EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", BALANCED, "static")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateRequest:
     """The options of ``evenload simulate``."""
 
-    devices: str
-    items: int
-    cost: str
-    costs_file: Path | None
-    launch: float
-    names: tuple[str, ...]
-    hints: float | None
-    seed: int
-    draws: int | None
-    as_json: bool
+    devices: str = option(
+        "--devices", default="4", metavar="FLEET", help="5,1x0.5: five devices and one at half speed."
+    )
+    items: int = option("--items", default=270, metavar="N", help="How many items (270).")
+    cost: str = option(
+        "--cost",
+        default="lognormal:1.0",
+        metavar="COST",
+        help="Seconds an item takes at speed 1, or how they are drawn.",
+    )
+    costs_file: Path | None = option("--costs", type=PATH, help="Read the seconds from a file, one a line.")
+    launch: float = option(
+        "--launch", default=0.001, metavar="SECONDS", help="What every chunk costs besides its items (0.001)."
+    )
+    names: tuple[str, ...] = option(
+        "--policy", multiple=True, metavar="NAME", help="Only this policy; may be repeated."
+    )
+    hints: float | None = option(
+        "--hints",
+        type=float,
+        metavar="ERROR",
+        help="Tell the policy the sizes, with an error of up to this, such as 0.2.",
+    )
+    seed: int = option("--seed", default=0, help="Seed for drawing the costs (0).")
+    draws: int | None = option(
+        "--draws",
+        type=int,
+        metavar="N",
+        help="Mean of N draws of the costs (10; fewer if there are many items).",
+    )
+    as_json: bool = shared(json_option)
 
     def fleet(self) -> list[ModelDevice]:
         """The modelled devices. Raises ConfigError for what is no fleet, or a launch time below zero."""
@@ -78,30 +98,6 @@ class SimulateRequest:
 
 
 @click.command("simulate")
-@click.option("--devices", default="4", metavar="FLEET", help="5,1x0.5: five devices and one at half speed.")
-@click.option("--items", default=270, metavar="N", help="How many items (270).")
-@click.option(
-    "--cost",
-    default="lognormal:1.0",
-    metavar="COST",
-    help="Seconds an item takes at speed 1, or how they are drawn.",
-)
-@click.option("--costs", "costs_file", type=PATH, help="Read the seconds from a file, one a line.")
-@click.option(
-    "--launch", default=0.001, metavar="SECONDS", help="What every chunk costs besides its items (0.001)."
-)
-@click.option("--policy", "names", multiple=True, metavar="NAME", help="Only this policy; may be repeated.")
-@click.option(
-    "--hints",
-    type=float,
-    metavar="ERROR",
-    help="Tell the policy the sizes, with an error of up to this, such as 0.2.",
-)
-@click.option("--seed", default=0, help="Seed for drawing the costs (0).")
-@click.option(
-    "--draws", type=int, metavar="N", help="Mean of N draws of the costs (10; fewer if there are many items)."
-)
-@json_option
 @passed_as(SimulateRequest)
 def simulate_fleet(request: SimulateRequest) -> int:
     """Ask what a fleet of devices would do with your items.

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,13 @@ WHAT = "the announcement of a job"
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs on this machine.
-
-    ``events`` is the absolute path of its events file, ``page`` the address of its live page.
-    """
+    """A job that runs on this machine; ``events`` is the absolute path of its events file."""
 
     pid: int
     name: str
     unix_s: float
     command: str = ""
-    devices: tuple[str, ...] = ()
     events: str | None = None
-    page: str | None = None
 
 
 def jobs_folder() -> Path:
@@ -47,15 +42,13 @@ def jobs_folder() -> Path:
 
 
 @contextlib.contextmanager
-def announced(
-    name: str, *, devices: Sequence[str] = (), events: Path | None = None, page: str | None = None
-) -> Iterator[None]:
+def announced(name: str, *, events: Path | None = None) -> Iterator[None]:
     """Announce that this process runs ``name`` until the block ends. Failures to write are ignored."""
     path = None
     with contextlib.suppress(OSError):
         folder = _own_folder()
         at = None if events is None else str(events.resolve())
-        job = RunningJob(os.getpid(), name, time.time(), " ".join(sys.argv)[:500], tuple(devices), at, page)
+        job = RunningJob(os.getpid(), name, time.time(), " ".join(sys.argv)[:500], at)
         path = folder / f"{os.getpid()}-{time.time_ns()}.json"
         write_own(path, json.dumps(asdict(job)).encode())
     try:
@@ -101,21 +94,12 @@ def _read(path: Path) -> RunningJob | None:
     """Read an announcement; None if it is half-written, damaged or of a newer version."""
     try:
         row: Any = json.loads(read_own(path, WHAT, MOST_BYTES))
-        texts = [row["name"], row.get("command", ""), row.get("events") or "", row.get("page") or ""]
+        texts = [row["name"], row.get("command", ""), row.get("events") or ""]
         if not all(isinstance(text, str) for text in texts):
             return None
-        devices = tuple(str(device) for device in row.get("devices", ()))
         pid, unix_s = int(row["pid"]), float(row["unix_s"])
         if not (0 < pid < 1 << 31 and 0 <= unix_s < 1e12):
             return None
-        return RunningJob(
-            pid,
-            texts[0],
-            unix_s,
-            texts[1],
-            devices,
-            texts[2] or None,
-            texts[3] or None,
-        )
+        return RunningJob(pid, texts[0], unix_s, texts[1], texts[2] or None)
     except UNREADABLE:
         return None

@@ -22,9 +22,8 @@ from evenload._version import __version__
 from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Note
 from evenload.report.costs import cost_text
-from evenload.report.page.bars import Bins
+from evenload.report.page.bars import Bins, LoadOverTime
 from evenload.report.page.gallery import Gallery
-from evenload.report.page.load import LoadOverTime
 from evenload.report.page.planned import PlanAndRun
 from evenload.report.page.timeline import Timeline
 from evenload.report.source import RunEvents, open_run, read_config

@@ -12,7 +12,7 @@ from evenload._plain_text import number_text, seconds_text
 from evenload.balance.factors import Factors
 from evenload.events import ItemFailed
 from evenload.report.costs import cost_text
-from evenload.report.losses.advice import Advice
+from evenload.report.losses.remedies import Advice
 
 __all__ = [
     "DeviceSummary",

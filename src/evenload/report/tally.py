@@ -32,7 +32,7 @@ from evenload.report.costs import amount_of, cost_of
 from evenload.report.inside_items import InsideItems
 from evenload.report.items import ItemSet, NeededItems, items_key
 from evenload.report.losses.account import LossAccount
-from evenload.report.losses.advice import Advice
+from evenload.report.losses.remedies import Advice
 from evenload.report.summary import DeviceSummary, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 

@@ -55,7 +55,7 @@ def test_an_unknown_trial_is_refused():
 
 
 def test_the_same_work_on_two_selections():
-    from evenload.cli.bench.measure.scaling import scaling
+    from evenload.cli.bench.measure.trials import scaling
 
     trial = scaling(BenchOptions(("cpu*1", "cpu*2"), 2, is_quick=True))
     one, two = trial.rows

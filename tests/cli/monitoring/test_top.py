@@ -11,8 +11,7 @@ import time
 import pytest
 
 from evenload.balance.factors import FACTORS
-from evenload.cli.monitoring.top import COLUMNS, MachineView
-from evenload.cli.monitoring.top_jobs import FollowedJobs
+from evenload.cli.monitoring.top import COLUMNS, FollowedJobs, MachineView
 from evenload.devices import jobs as jobs_module
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
 from evenload.devices.pool import DevicePool
@@ -40,7 +39,7 @@ def job(tmp_path):
         sink(StageStarted(0.0, "edit", 10))
         for i in range(4):
             sink(Span("edit", "a", "a", i, 1, float(i), i + 1.0))
-    with announced("restore \x1b[31m pictures", devices=["a"], events=path):
+    with announced("restore \x1b[31m pictures", events=path):
         yield path
 
 

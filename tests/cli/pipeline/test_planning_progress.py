@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from evenload.cli import cli
-from evenload.cli.pipeline.planning_progress import PlanningProgress
+from evenload.cli.pipeline.plan import PlanningProgress
 from evenload.pipeline.planning.planner import SearchState, make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 

@@ -206,7 +206,7 @@ def test_signals_while_the_result_is_printed_wait(
         signal.raise_signal(number)
         return f"{result.status}, and said so"
 
-    monkeypatch.setattr("evenload.cli.pipeline.result_text._text", signalled)
+    monkeypatch.setattr("evenload.cli.pipeline.run._text", signalled)
     code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
     assert (code, out) == (0, "done, and said so\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,6 +1,6 @@
 """The timeline in text."""
 
-from evenload.cli.terminal.gantt import gantt_lines
+from evenload.cli.terminal.text_charts import gantt_lines
 
 
 def test_a_column_shows_what_fills_it() -> None:

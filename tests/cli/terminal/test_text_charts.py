@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenload.cli.report import text_report
 from evenload.cli.terminal.text_charts import bar, histogram_lines, short_seconds, sparkline
-from evenload.cli.terminal.text_report import text_report
 from evenload.events import EventFile, ItemFailed, RunStarted, Span
-from evenload.report.durations import Durations
+from evenload.report.page.bars import Durations
 from evenload.report.source import open_run
 
 shares = st.floats(-1.0, 2.0) | st.none()
@@ -20,9 +20,9 @@ def test_a_bar_is_as_wide_as_asked(share, width, ascii_only):
     assert text.isascii() or not ascii_only
 
 
-@given(values=st.lists(shares, max_size=50), width=st.integers(1, 40), ascii_only=st.booleans())
-def test_a_sparkline_is_as_wide_as_asked(values, width, ascii_only):
-    assert len(sparkline(values, width, ascii_only=ascii_only)) == width
+@given(values=st.lists(shares, max_size=50), width=st.integers(1, 40))
+def test_a_sparkline_is_as_wide_as_asked(values, width):
+    assert len(sparkline(values, width)) == width
 
 
 @given(seconds=st.floats(1e-9, 1e6))

@@ -8,8 +8,7 @@ from evenload._user_folders import user_cache
 from evenload.devices import Device, DevicePool
 from evenload.devices.rates import known
 from evenload.devices.rates.hardware import HARDWARE, peak_rates
-from evenload.devices.rates.known import keep_rates, rates_of
-from evenload.devices.rates.roofline import measure
+from evenload.devices.rates.known import keep_rates, measure, rates_of
 
 GPU = Device("cuda:0", "discrete", "cuda", "NVIDIA A100-SXM4-80GB")
 CPU = Device("cpu:0", "cpu", "cpu", "a h100 of a name", threads=2)
@@ -55,7 +54,7 @@ def test_nothing_is_believed_that_makes_no_sense(content):
 
 
 def test_a_cpu_is_measured(monkeypatch):
-    monkeypatch.setattr("evenload.devices.rates.roofline.LEAST_S", 0.0)
+    monkeypatch.setattr("evenload.devices.rates.known.LEAST_S", 0.0)
     found = measure("cpu")
     assert set(found) == {"flop_per_s", "bytes_per_s"}
     assert all(1e6 < one < 1e16 for one in found.values())

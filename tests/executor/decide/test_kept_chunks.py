@@ -14,7 +14,7 @@ from evenload.errors import ConfigError
 from evenload.events import EventLog, Span
 from evenload.executor.decide import kept_chunks
 from evenload.executor.decide.kept_chunks import KeptChunks
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate
 
 ITEMS = st.one_of(
     st.builds(lambda first, n: range(first, first + n), st.integers(0, 20), st.integers(1, 6)),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from evenload.events import DeviceSample, Queued, RunStarted, Span
-from evenload.report.page.load import LoadOverTime
+from evenload.report.page.bars import LoadOverTime
 
 
 def shown(events, n_bins=16):

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from evenload.audit.readers.chrome_event import number_of
+from evenload.audit.readers.chrome import number_of
 from evenload.audit.readers.json_elements import JsonElements, Shape
-from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
-from evenload.audit.recording import EXCHANGE, MOST_DEVICES, REPEAT, WORK, Recording, SpanColumns
+from evenload.audit.recording import EXCHANGE, MOST_DEVICES, REPEAT, WORK, Numbering, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
 GAP_NS = 10_000_000

@@ -17,9 +17,16 @@ from urllib.parse import quote
 import numpy as np
 
 from evenload.audit.collective_names import operation_of
-from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
-from evenload.audit.recording import EXCHANGE, MOST_DEVICES, MOST_NAME, WORK, Recording, SpanColumns
+from evenload.audit.recording import (
+    EXCHANGE,
+    MOST_DEVICES,
+    MOST_NAME,
+    WORK,
+    Numbering,
+    Recording,
+    SpanColumns,
+)
 from evenload.errors import FormatError, quoted
 
 TABLES = {

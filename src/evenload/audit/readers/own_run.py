@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenload.audit.readers.numbering import Numbering
-from evenload.audit.recording import LOADING, MOST_DEVICES, REPEAT, WORK, Recording, SpanColumns
+from evenload.audit.recording import LOADING, MOST_DEVICES, REPEAT, WORK, Numbering, Recording, SpanColumns
 from evenload.errors import FormatError
 from evenload.events import RunFinished, RunStarted, Span, WorkerStarted
 from evenload.report.source import open_run

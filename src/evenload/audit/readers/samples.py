@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.audit.readers.numbering import Numbering
 from evenload.audit.readers.trace_file import TraceFile
-from evenload.audit.recording import HOLE, MOST_DEVICES, PARTLY, WORK, Recording, SpanColumns
+from evenload.audit.recording import HOLE, MOST_DEVICES, PARTLY, WORK, Numbering, Recording, SpanColumns
 from evenload.errors import FormatError, quoted
 
 TIMES = ("timestamp", "time", "unix_time", "ts")

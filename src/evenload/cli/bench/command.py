@@ -21,7 +21,7 @@ from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
-from evenload.cli.options import FILE, json_option, passed_as
+from evenload.cli.options import FILE, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
@@ -36,31 +36,27 @@ HEADS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
     """The options of ``evenload bench``."""
 
-    quick: bool
-    names: tuple[str, ...]
-    specs: tuple[str, ...]
-    peers: bool
-    html: Path | None
-    output: Path | None
-    as_json: bool
-    has_dash: bool
+    quick: bool = option("--quick", is_flag=True, help="Small sizes: a minute on two cores.")
+    names: tuple[str, ...] = option(
+        "--only", multiple=True, metavar="TRIAL", help="Only this trial; may be repeated."
+    )
+    specs: tuple[str, ...] = option(
+        "--devices", multiple=True, help="A selection to measure; repeat it. Default: 1 to all."
+    )
+    peers: bool = option(
+        "--peers/--no-peers", default=True, help="Measure other libraries that are installed as well."
+    )
+    html: Path | None = option("--html", type=FILE, help="Write a page with the results.")
+    output: Path | None = option("-o", "--output", type=FILE, help="Write the JSON here.")
+    as_json: bool = shared(json_option)
+    has_dash: bool = option("--dash", is_flag=True, help="Show its progress in the browser.")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="Small sizes: a minute on two cores.")
-@click.option("--only", "names", multiple=True, metavar="TRIAL", help="Only this trial; may be repeated.")
-@click.option(
-    "--devices", "specs", multiple=True, help="A selection to measure; repeat it. Default: 1 to all."
-)
-@click.option("--peers/--no-peers", default=True, help="Measure other libraries that are installed as well.")
-@click.option("--html", type=FILE, help="Write a page with the results.")
-@click.option("-o", "--output", type=FILE, help="Write the JSON here.")
-@json_option
-@click.option("--dash", "has_dash", is_flag=True, help="Show its progress in the browser.")
 @click.pass_context
 @passed_as(BenchRequest)
 def bench(context: click.Context, request: BenchRequest) -> int | None:
@@ -154,15 +150,15 @@ bench.add_command(prove_bench)
 
 # name -> (module:function in ``measure``, title, modules that it needs, the extra that brings them)
 TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
-    "executor": ("executor:overhead", "What an executor costs per task that does nothing", (), ""),
-    "transport": ("executor:transport", "Arrays to workers and back", (), ""),
-    "scaling": ("scaling:scaling", "The same work on one device and on more", (), ""),
-    "unequal": ("unequal:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
+    "executor": ("trials:overhead", "What an executor costs per task that does nothing", (), ""),
+    "transport": ("trials:transport", "Arrays to workers and back", (), ""),
+    "scaling": ("trials:scaling", "The same work on one device and on more", (), ""),
+    "unequal": ("trials:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
     "merkle": ("merkle:merkle", "Merkle tree", ("llvmlite", "evenload.merkle"), "zk"),
     "prove": ("prove:prove", "Groth16 proofs", ("llvmlite", "numba", "evenload.zk"), "zk"),
     "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch", "evenload.moe"), "moe"),
-    "clients": ("clients:clients", "Many small trainings, fused", ("torch", "evenload.clients"), "clients"),
-    "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "jobs"),
+    "clients": ("trials:clients", "Many small trainings, fused", ("torch", "evenload.clients"), "clients"),
+    "pipeline": ("trials:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "jobs"),
 }
 
 

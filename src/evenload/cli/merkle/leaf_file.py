@@ -1,7 +1,7 @@
 """A file of leaves, and the kind of tree over them, as the command line names both."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -9,7 +9,7 @@ import click
 
 from evenload._bounded_json import parse_json
 from evenload._private_files import lines_within, open_named
-from evenload.cli.options import passed_as, scheme_option
+from evenload.cli.options import argument, option, passed_as, scheme_option, shared
 from evenload.errors import ConfigError, FormatError, reason_of
 
 if TYPE_CHECKING:
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 30  # of values, which are held in memory
 MOST_LINE_BYTES = 64 << 20
-Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeKind:
     """The kind of tree that the command line asks for."""
 
-    scheme: str
-    person: str
-    depth: int | None
+    scheme: str = shared(scheme_option)
+    person: str = option(
+        "--person", default="", help="rfc6962-blake2s: personalisation, up to 8 bytes of text."
+    )
+    depth: int | None = option("--depth", type=int, help="poseidon: levels, filled up with zeros.")
 
     def to_scheme(self) -> "Scheme":
         """The scheme, as the library takes it. Raises UnknownName, ConfigError."""
@@ -42,12 +43,18 @@ class TreeKind:
 class LeafInput:
     """A file of leaves, or - for standard input, and how the leaves are written in it."""
 
-    file: str
-    width: int
-    lines: bool
-    as_hex: bool
-    reverse: bool
-    types: str | None
+    file: str = argument(type=click.Path(allow_dash=True))
+    width: int = option(
+        "--width", default=32, show_default=True, help="Bytes per record of a binary file (not .npy)."
+    )
+    lines: bool = option("--lines", is_flag=True, help="One leaf a line, as it stands.")
+    as_hex: bool = option("--hex", is_flag=True, help="One leaf a line, in hexadecimal.")
+    reverse: bool = option(
+        "--reverse", is_flag=True, help="Leaves and root are written backwards, as Bitcoin shows them."
+    )
+    types: str | None = option(
+        "--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256[]."
+    )
 
     @property
     def is_text(self) -> bool:
@@ -118,34 +125,5 @@ class LeafInput:
         return sys.stdin.buffer if self.file == "-" else open_named(self.file)
 
 
-def scheme_options(command: Command) -> Command:
-    """Add the options of the kind of tree, and pass them as ``kind``, a TreeKind."""
-    command = passed_as(TreeKind, "kind")(command)
-    for option in (
-        click.option("--depth", type=int, help="poseidon: levels, filled up with zeros."),
-        click.option("--person", default="", help="rfc6962-blake2s: personalisation, up to 8 bytes of text."),
-        scheme_option,
-    ):
-        command = option(command)
-    return command
-
-
-def leaf_options(command: Command) -> Command:
-    """Add the argument FILE and how leaves are written in it, and pass them as ``leaves``, a LeafFile."""
-    command = passed_as(LeafInput, "leaves")(command)
-    for option in (
-        click.option(
-            "--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256[]."
-        ),
-        click.option(
-            "--reverse", is_flag=True, help="Leaves and root are written backwards, as Bitcoin shows them."
-        ),
-        click.option("--hex", "as_hex", is_flag=True, help="One leaf a line, in hexadecimal."),
-        click.option("--lines", is_flag=True, help="One leaf a line, as it stands."),
-        click.option(
-            "--width", default=32, show_default=True, help="Bytes per record of a binary file (not .npy)."
-        ),
-        click.argument("file", type=click.Path(allow_dash=True)),
-    ):
-        command = option(command)
-    return command
+scheme_options = passed_as(TreeKind, "kind")
+leaf_options = passed_as(LeafInput, "leaves")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.bench.moe_bench import moe_bench
+from evenload.cli.bench.selections import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.trace_and_fleet import RoutingTrace, fleet_options, search_options, trace_options
-from evenload.cli.options import FILE, PATH, json_option, passed_as
+from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
+from evenload.cli.options import FILE, PATH, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -16,85 +16,75 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from evenload.moe.placement.fleet import Fleet
     from evenload.moe.search.plan import PlacementPlan
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRequest(SearchRequest):
     """The options of ``evenload moe place``."""
 
-    trace: RoutingTrace
-    fleet: "Fleet"
-    window: int
-    policy: str
-    groups: int | None
-    objective: Any
-    node_limit: Any
-    effort: Any
-    old: Path | None
-    target: float | None
-    robust: float
-    check: int | None
-    tokens_to_come: int | None
-    token_us: float | None
-    expert_bytes: int
-    seed: int
-    threads: int
-    output: Path | None
-    certificate: Path | None
-    as_json: bool
+    window: int = option(
+        "--window",
+        default=128,
+        show_default=True,
+        help="Tokens to a window of the history, for traces of ids.",
+    )
+    policy: str = option(
+        "--policy",
+        type=click.Choice(["search", "eplb"]),
+        default="search",
+        show_default=True,
+        help="Search beyond EPLB, or EPLB's own.",
+    )
+    groups: int | None = option(
+        "--groups", type=int, help="Expert groups, for --policy eplb and --node-limit."
+    )
+    objective: Any = option(
+        "--objective",
+        type=click.Choice(["routed", "equal"]),
+        default="routed",
+        show_default=True,
+        help="Loads routed exactly, or split equally over copies.",
+    )
+    node_limit: Any = option(
+        "--node-limit",
+        type=click.Choice(["none", "base", "all"]),
+        default="none",
+        show_default=True,
+        help="Which copies stay on their group's node.",
+    )
+    old: Path | None = option("--old", type=PATH, help="The plan in use: say what has to be fetched.")
+    target: float | None = option(
+        "--target", type=float, help="With --old: fetch as few experts as bring imbalance to this."
+    )
+    robust: float = option(
+        "--robust", default=0.0, help="0 to 1: how much the worst windows count beside the mean."
+    )
+    check: int | None = option(
+        "--check",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="Also judge a plan made for the first 3/4 of TRACE, on batches of so many tokens of the rest; "
+        "on its steps as they are, if TRACE has counts.",
+    )
+    tokens_to_come: int | None = option(
+        "--tokens-to-come", type=int, help="With --old and --token-us: change only layers where it pays."
+    )
+    token_us: float | None = option(
+        "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
+    )
+    threads: int = option("--threads", default=1, show_default=True, help="Layers searched side by side.")
+    output: Path | None = option(
+        "-o", "--output", type=FILE, help="Write the plan: .json, .npz, or .yaml for TensorRT-LLM."
+    )
+    certificate: Path | None = option(
+        "--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`."
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command()
 @trace_options
-@fleet_options
-@click.option(
-    "--window", default=128, show_default=True, help="Tokens to a window of the history, for traces of ids."
-)
-@click.option(
-    "--policy",
-    type=click.Choice(["search", "eplb"]),
-    default="search",
-    show_default=True,
-    help="Search beyond EPLB, or EPLB's own.",
-)
-@click.option("--groups", type=int, help="Expert groups, for --policy eplb and --node-limit.")
-@click.option(
-    "--objective",
-    type=click.Choice(["routed", "equal"]),
-    default="routed",
-    show_default=True,
-    help="Loads routed exactly, or split equally over copies.",
-)
-@click.option(
-    "--node-limit",
-    type=click.Choice(["none", "base", "all"]),
-    default="none",
-    show_default=True,
-    help="Which copies stay on their group's node.",
-)
-@search_options
-@click.option("--old", type=PATH, help="The plan in use: say what has to be fetched.")
-@click.option("--target", type=float, help="With --old: fetch as few experts as bring imbalance to this.")
-@click.option("--robust", default=0.0, help="0 to 1: how much the worst windows count beside the mean.")
-@click.option(
-    "--check",
-    type=click.IntRange(min=1),
-    metavar="TOKENS",
-    help="Also judge a plan made for the first 3/4 of TRACE, on batches of so many tokens of the rest; "
-    "on its steps as they are, if TRACE has counts.",
-)
-@click.option(
-    "--tokens-to-come", type=int, help="With --old and --token-us: change only layers where it pays."
-)
-@click.option(
-    "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
-)
-@click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
-@click.option("-o", "--output", type=FILE, help="Write the plan: .json, .npz, or .yaml for TensorRT-LLM.")
-@click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
-@json_option
 @passed_as(PlaceRequest)
 def place(request: PlaceRequest) -> int:
     """Place copies of experts for batches like those in TRACE."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.trace_and_fleet import RoutingTrace, fleet_options, search_options, trace_options
-from evenload.cli.options import FILE, json_option, passed_as
+from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
+from evenload.cli.options import FILE, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -16,48 +16,42 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from evenload.moe.placement.fleet import Fleet
     from evenload.moe.replay.replayer import RoutingReplay, StrategyReplay
 
 LONGEST = 512  # tokens of a batch
 N_BATCHES = 4  # that a short trace is divided into
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest(SearchRequest):
     """The options of ``evenload moe replay``."""
 
-    trace: RoutingTrace
-    fleet: "Fleet"
-    batch: int | None
-    history: int | None
-    every: int
-    target: float
-    effort: Any
-    expert_bytes: int
-    seed: int
-    fetch_tokens: float | None
-    certificate: Path | None
-    html: Path | None
-    as_json: bool
+    batch: int | None = option(
+        "--batch",
+        type=int,
+        help="Tokens to a batch, for traces of ids.  [default: 512; fewer if TRACE is short]",
+    )
+    history: int | None = option(
+        "--history", type=int, help="Batches to plan on.  [default: 8, at most half of them]"
+    )
+    every: int = option(
+        "--every", default=0, show_default=True, help="Plan anew before every so many batches; 0: once."
+    )
+    target: float = option(
+        "--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is."
+    )
+    fetch_tokens: float | None = option(
+        "--fetch-tokens", type=float, help="Tokens a GPU could serve per fetch: compare moves by rule."
+    )
+    certificate: Path | None = option(
+        "--certificate", type=FILE, help="With --fetch-tokens: the proof of what that rule costs."
+    )
+    html: Path | None = option("--html", type=FILE, help="Write a page that shows it.")
+    as_json: bool = shared(json_option)
 
 
 @click.command()
 @trace_options
-@fleet_options
-@click.option(
-    "--batch", type=int, help="Tokens to a batch, for traces of ids.  [default: 512; fewer if TRACE is short]"
-)
-@click.option("--history", type=int, help="Batches to plan on.  [default: 8, at most half of them]")
-@click.option(
-    "--every", default=0, show_default=True, help="Plan anew before every so many batches; 0: once."
-)
-@click.option("--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is.")
-@search_options
-@click.option("--fetch-tokens", type=float, help="Tokens a GPU could serve per fetch: compare moves by rule.")
-@click.option("--certificate", type=FILE, help="With --fetch-tokens: the proof of what that rule costs.")
-@click.option("--html", type=FILE, help="Write a page that shows it.")
-@json_option
 @passed_as(ReplayRequest)
 def replay(request: ReplayRequest) -> int:
     """Plan on the first batches of TRACE, serve the others: EPLB, EPLB with routing, our search with

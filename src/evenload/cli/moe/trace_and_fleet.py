@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.options import PATH
+from evenload.cli.options import PATH, argument, option, passed_as
 from evenload.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from evenload.moe.placement.fleet import Fleet
 
-Command = Callable[..., Any]
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingTrace:
     """A trace as the command line names it, with the layers that are wanted."""
 
-    path: Path
-    layers: str
-    n_experts: int | None
-    kind: Any
+    path: Path = argument(type=PATH, metavar="TRACE")
+    n_experts: int | None = option("--experts", type=int, help="Logical experts, if the trace does not say.")
+    kind: Any = option("--kind", type=click.Choice(["ids", "counts"]), help="What an .npy file holds.")
+    layers: str = option(
+        "--layers", metavar="FROM:TO:STEP", default="", help="Only these layers of the trace."
+    )
 
     def windows(self, size: int, *, is_growing: bool = False) -> tuple[str, "NDArray[np.int64]", bool]:
         """Read its name, its loads [windows, layers, experts], and whether ``size`` counts tokens (without
@@ -55,63 +55,36 @@ def _say_once(note: str) -> None:
     click.echo(f"evenload: {note}", err=True)
 
 
-def trace_options(command: Command) -> Command:
-    """Add the options of a trace, and pass them as ``trace``, a TraceFile."""
-
-    @functools.wraps(command)
-    def run(*, trace: Path, layers: str, experts: int | None, kind: Any, **others: Any) -> Any:
-        return command(trace=RoutingTrace(trace, layers, experts, kind), **others)
-
-    for option in (
-        click.option("--layers", metavar="FROM:TO:STEP", default="", help="Only these layers of the trace."),
-        click.option("--kind", type=click.Choice(["ids", "counts"]), help="What an .npy file holds."),
-        click.option("--experts", type=int, help="Logical experts, if the trace does not say."),
-        click.argument("trace", type=PATH),
-    ):
-        run = option(run)
-    return run
+trace_options = passed_as(RoutingTrace, "trace")
 
 
-def fleet_options(command: Command) -> Command:
-    """Add the options of the GPUs, and pass them as ``fleet``, a Fleet."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """The trace, the GPUs, and how to search for a placement on them."""
 
-    @functools.wraps(command)
-    def run(*, gpus: int, slots: int, nodes: int, speeds: str, dead: str, **others: Any) -> Any:
-        return command(fleet=_fleet(gpus, slots, nodes, speeds, dead), **others)
+    trace: RoutingTrace
+    gpus: int = option("--gpus", type=int, required=True, help="GPUs.")
+    slots: int = option("--slots", type=int, required=True, help="Physical expert slots of a layer, in all.")
+    nodes: int = option("--nodes", default=1, show_default=True, help="Nodes that the GPUs divide over.")
+    speeds: str = option("--speeds", default="", metavar="X,...", help="Relative speed of each GPU.")
+    dead: str = option("--dead", default="", metavar="GPU,...", help="GPUs that serve nothing.")
+    effort: Any = option(
+        "--effort",
+        type=click.Choice(["online", "offline"]),
+        default="online",
+        show_default=True,
+        help="How long to search.",
+    )
+    expert_bytes: int = option("--expert-bytes", default=0, help="Weights of one expert, for the estimates.")
+    seed: int = option("--seed", default=0, show_default=True, help="Of the search.")
 
-    for option in (
-        click.option("--dead", default="", metavar="GPU,...", help="GPUs that serve nothing."),
-        click.option("--speeds", default="", metavar="X,...", help="Relative speed of each GPU."),
-        click.option("--nodes", default=1, show_default=True, help="Nodes that the GPUs divide over."),
-        click.option("--slots", type=int, required=True, help="Physical expert slots of a layer, in all."),
-        click.option("--gpus", type=int, required=True, help="GPUs."),
-    ):
-        run = option(run)
-    return run
+    @property
+    def fleet(self) -> "Fleet":
+        """The GPUs. Raises ConfigError for what are no numbers, or no fleet."""
+        from evenload.moe.placement.fleet import Fleet
 
-
-def search_options(command: Command) -> Command:
-    """Add ``--effort``, ``--expert-bytes`` and ``--seed``."""
-    for option in (
-        click.option("--seed", default=0, show_default=True, help="Of the search."),
-        click.option("--expert-bytes", default=0, help="Weights of one expert, for the estimates."),
-        click.option(
-            "--effort",
-            type=click.Choice(["online", "offline"]),
-            default="online",
-            show_default=True,
-            help="How long to search.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _fleet(gpus: int, slots: int, nodes: int, speeds: str, dead: str) -> "Fleet":
-    from evenload.moe.placement.fleet import Fleet
-
-    fast, lost = _numbers(speeds, float, "speeds"), _numbers(dead, int, "dead")
-    return Fleet.even(gpus, slots, n_nodes=nodes, speeds=fast, dead=lost)
+        fast, lost = _numbers(self.speeds, float, "speeds"), _numbers(self.dead, int, "dead")
+        return Fleet.even(self.gpus, self.slots, n_nodes=self.nodes, speeds=fast, dead=lost)
 
 
 def _numbers(text: str, kind: Callable[[str], Any], name: str) -> list[Any]:

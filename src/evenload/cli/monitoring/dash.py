@@ -12,25 +12,40 @@ import click
 from evenload._bounded_json import parse_json
 from evenload._private_files import open_own, read_plain
 from evenload.cli.monitoring.monitoring import Monitors, reporting
-from evenload.cli.options import PATH, passed_as
+from evenload.cli.options import PATH, argument, option, passed_as
 from evenload.errors import ConfigError, FormatError
 
 MOST_REPLAY_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DashRequest:
     """The options of ``evenload dash``."""
 
-    run: Path | None
-    is_live: bool
-    host: str
-    port: int | None
-    token: str | None
-    is_opened: bool
-    has_control: bool
-    metrics_port: str | None
-    until_eof: bool
+    run: Path | None = argument(type=PATH, required=False)
+    is_live: bool = option("--live", is_flag=True, help="Show the run that was started last on this machine.")
+    host: str = option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="Address to serve on; any other requires a token.",
+    )
+    port: int | None = option(
+        "--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any."
+    )
+    token: str | None = option(
+        "--token", help="Ask for this token (default: a new one, where one is needed)."
+    )
+    is_opened: bool = option("--open", is_flag=True, help="Open the page in a browser.")
+    has_control: bool = option(
+        "--control", is_flag=True, help="Let the page drain and add devices; it asks for a token."
+    )
+    metrics_port: str | None = option(
+        "--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics."
+    )
+    until_eof: bool = option(
+        "--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later."
+    )
 
     def tell(self, url: str) -> None:
         """Print the page's address, and open it in a browser if that is asked for."""
@@ -45,19 +60,6 @@ class DashRequest:
 
 
 @click.command()
-@click.argument("run", type=PATH, required=False)
-@click.option("--live", "is_live", is_flag=True, help="Show the run that was started last on this machine.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to serve on; any other requires a token."
-)
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
-@click.option("--token", help="Ask for this token (default: a new one, where one is needed).")
-@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
-@click.option(
-    "--control", "has_control", is_flag=True, help="Let the page drain and add devices; it asks for a token."
-)
-@click.option("--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics.")
-@click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later.")
 @passed_as(DashRequest)
 def dash(request: DashRequest) -> int:
     """Serve the live page of RUN, a run folder or its events.jsonl, until Ctrl-C.

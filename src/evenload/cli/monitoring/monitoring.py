@@ -1,47 +1,34 @@
 """How a long command is followed: listed by ``evenload top``, on a live page, by metrics and spans."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.options import passed_as
+from evenload.cli.options import option, passed_as
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
-
-OPTIONS = (
-    click.option("--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."),
-    click.option(
-        "--metrics-port",
-        metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics here, on this machine only unless a host is given.",
-    ),
-    click.option(
-        "--otel", "has_otel", is_flag=True, help="Send OpenTelemetry spans (OTEL_EXPORTER_OTLP_...)."
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Monitors:
     """Ways to follow a run that the command line asks for: live page, Prometheus, OpenTelemetry."""
 
-    has_dash: bool = False
-    metrics_port: str | None = None
-    has_otel: bool = False
+    has_dash: bool = option("--dash", is_flag=True, help="Show the run in the browser; prints where.")
+    metrics_port: str | None = option(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics here, on this machine only unless a host is given.",
+    )
+    has_otel: bool = option("--otel", is_flag=True, help="Send OpenTelemetry spans (OTEL_EXPORTER_OTLP_...).")
 
 
-def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--dash``, ``--metrics-port`` and ``--otel``, and pass them as ``monitors``."""
-    command = passed_as(Monitors, "monitors")(command)
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+monitor_options = passed_as(Monitors, "monitors")
 
 
 @contextlib.contextmanager
@@ -68,9 +55,7 @@ def reporting(monitors: Monitors) -> "Iterator[list[Callable[[Event], None]]]":
 
 
 @contextlib.contextmanager
-def watched(
-    name: str, events: Path | None, *, has_dash: bool = False, devices: Sequence[str] = ()
-) -> Iterator[None]:
+def watched(name: str, events: Path | None, *, has_dash: bool = False) -> Iterator[None]:
     """List the job ``name`` in ``evenload top``; with ``has_dash`` serve the live page of ``events``.
 
     The setting ``dash`` asks for the page as well. The events file need not exist yet. The page ends with the
@@ -83,7 +68,7 @@ def watched(
             from evenload._live_page import LivePage
 
             stack.callback(LivePage(events).close)
-        stack.enter_context(announced(name, devices=devices, events=events))
+        stack.enter_context(announced(name, events=events))
         yield
 
 

@@ -1,68 +1,73 @@
 """``evenload plan job.yaml``: where each model would be, when, and how long it would take. Starts nothing."""
 
 import json
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from evenload._optional import require
-from evenload.cli.options import FILE, PATH, json_option, passed_as, planning_limit_option, set_option
-from evenload.cli.pipeline.planning_progress import PlanningProgress
+from evenload._plain_text import seconds_text
+from evenload.cli.options import (
+    FILE,
+    PATH,
+    argument,
+    json_option,
+    option,
+    passed_as,
+    planning_limit_option,
+    set_option,
+    shared,
+)
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.plan import Plan
     from evenload.pipeline.planning.modelled_fleet import FleetDevice
+    from evenload.pipeline.planning.planner import SearchState
     from evenload.pipeline.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The options of ``evenload plan``."""
 
-    job: Path
-    devices: str | None
-    backend: str | None
-    mode: str | None
-    items: int | None
-    measured: Path | None
-    trace: bool
-    time_limit: float | None
-    verbose: bool
-    changes: tuple[str, ...]
-    certificate: Path | None
-    as_json: bool
+    job: Path = argument(type=PATH)
+    devices: str | None = option(
+        "--devices", help="Those of this machine (all, cuda:0,1), or any: 6x24GB:h100 (free memory each)."
+    )
+    backend: str | None = option(
+        "--backend",
+        type=click.Choice(["process", "ray"]),
+        help="ray: plan for the devices of a Ray cluster; wins over the job file.",
+    )
+    mode: str | None = option(
+        "--mode", help="auto | single | data_parallel | model_parallel | stage_parallel | swap."
+    )
+    items: int | None = option(
+        "--items", type=click.IntRange(1), help="Plan for so many items; the job's inputs need not be there."
+    )
+    measured: Path | None = option(
+        "--measured", type=PATH, metavar="RUN", help="Take times from the run in this folder."
+    )
+    trace: bool = option(
+        "--trace", is_flag=True, help="Trace activations with the real classes (imports torch)."
+    )
+    time_limit: float | None = shared(planning_limit_option)
+    verbose: bool = option("-v", "--verbose", is_flag=True, help="Show all notes of what is assumed.")
+    changes: tuple[str, ...] = shared(set_option)
+    certificate: Path | None = option(
+        "--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`."
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command()
-@click.argument("job", type=PATH)
-@click.option(
-    "--devices", help="Those of this machine (all, cuda:0,1), or any: 6x24GB:h100 (free memory each)."
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["process", "ray"]),
-    help="ray: plan for the devices of a Ray cluster; wins over the job file.",
-)
-@click.option("--mode", help="auto | single | data_parallel | model_parallel | stage_parallel | swap.")
-@click.option(
-    "--items", type=click.IntRange(1), help="Plan for so many items; the job's inputs need not be there."
-)
-@click.option(
-    "--measured",
-    type=PATH,
-    metavar="RUN",
-    help="Take times from the run in this folder.",
-)
-@click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
-@planning_limit_option
-@click.option("-v", "--verbose", is_flag=True, help="Show all notes of what is assumed.")
-@set_option
-@click.option("--certificate", type=FILE, help="Write the proof of the bound, for `evenload certify`.")
-@json_option
 @passed_as(PlanRequest)
 def plan(request: PlanRequest) -> int:
     """Say what the job JOB needs, what fits where, and how long it takes, before anything starts.
@@ -146,3 +151,53 @@ def fleet_of(request: PlanRequest, spec: "JobSpec") -> "tuple[list[FleetDevice],
     if not found:
         raise ConfigError("there is no device to plan for", hint="give --devices 6x24GB:h100, say")
     return found, free_host_bytes()
+
+
+QUIET_S = 2.0  # before anything is shown
+
+
+class PlanningProgress:
+    """A watch over the search for a plan: a line on a terminal after two seconds, and an end of its time.
+
+    limit_s  seconds that the search may take; it ends with the best plan so far. None: no limit
+    shows    write progress if ``stream`` is a terminal
+    """
+
+    def __init__(
+        self,
+        limit_s: float | None = None,
+        *,
+        shows: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._limit_s, self._clock, self._began_s = limit_s, clock, clock()
+        self._stream = sys.stderr if stream is None else stream
+        self._shows, self._width = shows and self._stream.isatty(), 0
+
+    def __call__(self, state: "SearchState") -> bool:
+        """Tell how far the search is; True once its time is over."""
+        took_s = self._clock() - self._began_s
+        if state.is_over:
+            self.close()
+        elif self._shows and took_s >= QUIET_S:
+            self._write(_progress_text(state, took_s))
+        return self._limit_s is not None and took_s >= self._limit_s
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        self._stream.write("\r" + text.ljust(self._width) + ("" if text else "\r"))
+        self._stream.flush()
+        self._width = len(text)
+
+
+def _progress_text(state: "SearchState", took_s: float) -> str:
+    said = f"planning for {took_s:.0f} s: {state.n_tried} ways tried"
+    if state.best_s is None or not state.bound_s:
+        return said
+    best = seconds_text(state.best_s, 4)
+    return f"{said}, the best takes {best}, {state.best_s / state.bound_s:.3f}x the least possible"

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from evenload._memory_sizes import gib_text
 from evenload._plain_text import seconds_text
-from evenload.cli.terminal.gantt import lettered_lines
 from evenload.cli.terminal.table import format_table
-from evenload.cli.terminal.text_charts import has_blocks
+from evenload.cli.terminal.text_charts import has_blocks, lettered_lines
 from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.job_plan import best_of_each_mode
 from evenload.report.costs import cost_text

@@ -1,4 +1,4 @@
-"""``evenload run job.yaml``: a folder of things through stages of models, over every device."""
+"""``evenload run job.yaml`` and ``retry``: a folder of things through stages of models, over every device."""
 
 import json
 from dataclasses import dataclass, replace
@@ -12,51 +12,79 @@ from evenload.cli.monitoring.attach import detach_option, start_detached
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, reporting, watched
 from evenload.cli.options import (
     PATH,
+    argument,
     json_option,
     no_progress_option,
+    option,
     passed_as,
     planning_limit_option,
     quiet_option,
     set_option,
+    shared,
     skip_option,
 )
-from evenload.cli.pipeline.planning_progress import PlanningProgress
-from evenload.cli.pipeline.result_text import echo_result
-from evenload.cli.pipeline.slurm import slurm_options, submit
-from evenload.cli.pipeline.slurm_script import SlurmOptions
+from evenload.cli.pipeline.plan import PlanningProgress
+from evenload.cli.pipeline.slurm import SlurmOptions, submit
 from evenload.cli.pipeline.upload import UploadProgress
+from evenload.errors import printable
+from evenload.events import json_text
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
     from evenload.pipeline.pipeline import Pipeline
 
+
 _ALL = "\0"  # what stands for --fresh without a stage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """The options of ``evenload run``."""
 
-    job: Path | None
-    devices: str | None
-    policy: str | None
-    backend: str | None
-    out: Path | None
-    resume: bool
-    fresh: tuple[str, ...]
-    cache: Path | None
-    report: Path | None
-    upload: str | None
-    changes: tuple[str, ...]
-    skipped: tuple[str, ...]
-    seed: int | None
-    time_limit: float | None
-    dry_run: bool
-    is_detached: bool
-    schema: bool
-    as_json: bool
-    quiet: bool
-    no_progress: bool
+    job: Path | None = argument(type=PATH, required=False)
+    devices: str | None = option(
+        "--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job file."
+    )
+    policy: str | None = option(
+        "--policy", help="measured: the last items go to the faster devices | pull: to whoever is free | ..."
+    )
+    backend: str | None = option(
+        "--backend", help="process | ray (a cluster) | inline (to debug with); wins over the job file."
+    )
+    out: Path | None = option("-o", "--out", type=PATH, help="The run folder; wins over the job file.")
+    resume: bool = option(
+        "--resume", is_flag=True, help="Go on with the run in the folder; that is the default."
+    )
+    fresh: tuple[str, ...] = option(
+        "--fresh",
+        "--overwrite",
+        is_flag=False,
+        flag_value=_ALL,
+        multiple=True,
+        metavar="[STAGE,...]",
+        help="Do these stages again; without a name, delete an earlier run's results first.",
+    )
+    cache: Path | None = option(
+        "--cache", type=PATH, help="Share results with other runs through this folder."
+    )
+    report: Path | None = option("--report", type=PATH, help="Write the report here, too.")
+    upload: str | None = option(
+        "--upload", metavar="URL", help="Copy results there, such as s3://bucket/folder."
+    )
+    changes: tuple[str, ...] = shared(set_option)
+    skipped: tuple[str, ...] = shared(skip_option)
+    seed: int | None = option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=."
+    )
+    time_limit: float | None = shared(planning_limit_option)
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Check all, import the stages' code, print the plan, run nothing."
+    )
+    is_detached: bool = shared(detach_option)
+    schema: bool = option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
+    as_json: bool = shared(json_option)
+    quiet: bool = shared(quiet_option)
+    no_progress: bool = shared(no_progress_option)
 
     def pipeline(self) -> "Pipeline":
         """The job file with the changes of the command line. Raises UsageError, ConfigError, SpecError."""
@@ -108,39 +136,7 @@ class RunRequest:
 
 
 @click.command()
-@click.argument("job", type=PATH, required=False)
-@click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job file.")
-@click.option(
-    "--policy", help="measured: the last items go to the faster devices | pull: to whoever is free | ..."
-)
-@click.option("--backend", help="process | ray (a cluster) | inline (to debug with); wins over the job file.")
-@click.option("-o", "--out", type=PATH, help="The run folder; wins over the job file.")
-@click.option("--resume", is_flag=True, help="Go on with the run in the folder; that is the default.")
-@click.option(
-    "--fresh",
-    "--overwrite",
-    is_flag=False,
-    flag_value=_ALL,
-    multiple=True,
-    metavar="[STAGE,...]",
-    help="Do these stages again; without a name, delete an earlier run's results first.",
-)
-@click.option("--cache", type=PATH, help="Share results with other runs through this folder.")
-@click.option("--report", type=PATH, help="Write the report here, too.")
-@click.option("--upload", metavar="URL", help="Copy results there, such as s3://bucket/folder.")
-@set_option
-@skip_option
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
-@planning_limit_option
-@click.option(
-    "--dry-run", is_flag=True, help="Check all, import the stages' code, print the plan, run nothing."
-)
-@detach_option
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
-@json_option
-@quiet_option
-@no_progress_option
-@slurm_options
+@passed_as(SlurmOptions, "slurm")
 @monitor_options
 @passed_as(RunRequest)
 def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
@@ -227,3 +223,96 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
             )
         echo_result(result, request.as_json)
     return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRequest:
+    """The options of ``evenload retry``."""
+
+    run: Path = argument(type=PATH)
+    failed: bool = option("--failed", is_flag=True, help="Items that failed or were stopped are tried again.")
+    devices: str | None = option(
+        "--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job."
+    )
+    backend: str | None = option(
+        "--backend", help="process | ray | inline (to debug with); wins over the job."
+    )
+    changes: tuple[str, ...] = shared(set_option)
+    skipped: tuple[str, ...] = shared(skip_option)
+    as_json: bool = shared(json_option)
+    quiet: bool = shared(quiet_option)
+    no_progress: bool = shared(no_progress_option)
+
+
+@click.command()
+@passed_as(RetryRequest)
+def retry(request: RetryRequest) -> int:
+    """Go on with the run in the folder RUN, with the same job; with --failed, try failed items again.
+
+    \b
+    evenload retry --failed runs/pairs
+    evenload retry --failed runs/pairs --set errors.timeout_s=600 --skip r7
+    """
+    from evenload.pipeline.pipeline import Pipeline
+    from evenload.pipeline.run.interrupts import Interrupts
+    from evenload.report.progress import make_progress
+
+    pipeline = Pipeline.from_run(request.run, request.changes)
+    with Interrupts():
+        with make_progress("never" if request.no_progress or request.quiet else "auto") as progress:
+            result = pipeline.run(
+                devices=request.devices,
+                backend=request.backend,
+                out=request.run,
+                retry_failed=request.failed,
+                skip=request.skipped,
+                sinks=[progress],
+            )
+        echo_result(result, request.as_json)
+    return result.exit_code
+
+
+MOST_SHOWN = 10
+
+
+def echo_result(result: "PipelineResult", as_json: bool) -> None:
+    """Print the result as text or as one JSON object; faults of the run as warnings on stderr."""
+    for fault in result.faults:
+        click.echo(f"warning: {fault}", err=True)
+    click.echo(json_text(result.to_json(), indent=2) if as_json else _text(result))
+
+
+def _text(result: "PipelineResult") -> str:
+    """The result for a terminal: failures, figures, and where everything is."""
+    lines = [
+        f"{name}: {failure.error.type}: {_first_line(failure.error.message)}{place}"
+        for failure in result.failures[:MOST_SHOWN]
+        if failure.error
+        for name in [f"failed {failure.id} in {failure.error.stage}"]
+        for place in [f" ({printable(failure.error.place)})" if failure.error.place else ""]
+    ]
+    if len(result.failures) > MOST_SHOWN:
+        lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")
+    hints = (_hint(failure.error.message) for failure in result.failures[:MOST_SHOWN] if failure.error)
+    lines += [f"  hint: {hint}" for hint in dict.fromkeys(hints) if hint]
+    lines.append(result.summary.headline())
+    if result.status in ("interrupted", "failed", "timed out"):
+        lines.append(f"{result.status}: {result.item_counts['unfinished']} items are unfinished")
+    width = max((len(name) for name in result.headline), default=0)
+    lines += [f"  {name:<{width}}  {figure}" for name, figure in result.headline.items()]
+    lines.append(f"results  {result.folder / 'results.jsonl'}")
+    if result.report is not None:
+        lines.append(f"report   {result.report}")
+    if result.upload is not None and not result.upload["n_left"]:
+        lines.append(f"copies   {result.upload['to']} ({result.upload['n_files']} files)")
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
+def _hint(text: str) -> str:
+    """Return what an error says is to be done, in its last line; "" if it says nothing."""
+    last = text.strip().splitlines()[-1:]
+    return last[0].strip().removeprefix("hint: ") if last and last[0].strip().startswith("hint: ") else ""
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""

@@ -15,43 +15,41 @@ import click
 
 from evenload._optional import require
 from evenload.cli.monitoring.monitoring import watched
-from evenload.cli.options import PATH, NumberRange, passed_as, quiet_option
+from evenload.cli.options import PATH, NumberRange, argument, option, passed_as, quiet_option, shared
 from evenload.dashboard.guard import is_loopback
 from evenload.errors import ConfigError, quoted
 
 BURST = 256  # connections beyond those that wait, each of which gets its 503
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRequest:
     """The options of ``evenload zk serve``."""
 
-    address: str
-    keys: tuple[Path, ...]
-    devices: str | None
-    level: str | None
-    has_token: bool
-    most_waiting: int
-    limit_s: float
-    most_witness: str
-    witness_folder: Path | None
-    quiet: bool
+    address: str = argument()
+    keys: tuple[Path, ...] = argument(type=PATH, nargs=-1, required=True, metavar="ZKEY...")
+    devices: str | None = option("--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: cpu.")
+    level: str | None = option("--level", help="Kernels, as of `evenload zk prove`; default: best.")
+    has_token: bool = option("--token/--no-token", default=True, help="Ask for a token on a port.")
+    most_waiting: int = option(
+        "--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="Requests."
+    )
+    limit_s: float = option(
+        "--limit",
+        type=NumberRange(0, min_open=True),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="For one proof.",
+    )
+    most_witness: str = option(
+        "--most-witness", default="256 MiB", show_default=True, help="The largest witness."
+    )
+    witness_folder: Path | None = option("--witness-folder", type=PATH, help="Requests may name files in it.")
+    quiet: bool = shared(quiet_option)
 
 
 @click.command()
-@click.argument("address")
-@click.argument("keys", type=PATH, nargs=-1, required=True, metavar="ZKEY...")
-@click.option("--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: cpu.")
-@click.option("--level", help="Kernels, as of `evenload zk prove`; default: best.")
-@click.option("--token/--no-token", "has_token", default=True, help="Ask for a token on a port.")
-@click.option("--most-waiting", type=click.IntRange(1), default=64, show_default=True, help="Requests.")
-@click.option(
-    "--limit", "limit_s", type=NumberRange(0, min_open=True), default=600.0, show_default=True,
-    metavar="SECONDS", help="For one proof.",
-)  # fmt: skip
-@click.option("--most-witness", default="256 MiB", show_default=True, help="The largest witness.")
-@click.option("--witness-folder", type=PATH, help="Requests may name files in it.")
-@quiet_option
 @passed_as(ServeRequest)
 def serve(request: ServeRequest) -> int:
     """Serve proofs by the keys ZKEY... at ADDRESS, unix:PATH or HOST:PORT, until Ctrl-C or SIGTERM.

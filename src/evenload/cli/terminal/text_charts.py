@@ -1,7 +1,9 @@
 """Bars, sparklines and histograms in text, without colour; in ASCII if the terminal has no block letters."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from evenload._plain_text import seconds_text
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -27,11 +29,10 @@ def bar(share: float | None, width: int, *, ascii_only: bool = False, empty: str
     return text + empty * (width - len(text))
 
 
-def sparkline(shares: Sequence[float | None], width: int, *, ascii_only: bool = False) -> str:
+def sparkline(shares: Sequence[float | None], width: int) -> str:
     """The last ``width`` of ``shares`` (0..1), a column each; None is a gap."""
-    levels = "_.-=*#" if ascii_only else LEVELS
     letters = [
-        " " if one is None else levels[min(len(levels) - 1, int(min(1.0, max(0.0, one)) * len(levels)))]
+        " " if one is None else LEVELS[min(len(LEVELS) - 1, int(min(1.0, max(0.0, one)) * len(LEVELS)))]
         for one in shares[-width:]
     ]
     return "".join(letters).rjust(width)
@@ -65,3 +66,62 @@ def short_seconds(seconds: float) -> str:
 
 def _two(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
+
+
+BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "start": "░", "wait": "·"}
+ASCII = {"work": "#=", "copy": "c", "lost": "x", "start": "s", "wait": "."}
+
+Slice = tuple[float, float, str]
+
+
+def gantt_lines(
+    rows: Mapping[str, Sequence[Slice]], end_s: float, width: int, *, ascii_only: bool = False
+) -> list[str]:
+    """Lines of a Gantt picture, ``width`` columns wide at the most, with a scale under it.
+
+    rows        device -> slices ``(start_s, stop_s, kind)`` in order; kind: work | copy | lost | start
+    ascii_only  for terminals that have no block letters
+
+    Neighbouring chunks of work alternate between two letters; a column shows what fills most of it.
+    """
+    letters = ASCII if ascii_only else BLOCKS
+    lettered = {
+        name: [
+            (start_s, stop_s, letters[kind][number % len(letters[kind])])
+            for number, (start_s, stop_s, kind) in enumerate(slices)
+        ]
+        for name, slices in rows.items()
+    }
+    return lettered_lines(lettered, end_s, width, letters["wait"], mark=letters["lost"])
+
+
+def lettered_lines(
+    rows: Mapping[str, Sequence[Slice]], end_s: float, width: int, idle: str, *, mark: str = ""
+) -> list[str]:
+    """Lines of a Gantt picture as ``gantt_lines``, of slices ``(start_s, stop_s, letter)``.
+
+    A column shows what fills most of it, if that is at least half; ``mark`` is a letter that always shows.
+    """
+    margin = max((len(name) for name in rows), default=0) + 1
+    n_columns = max(10, width - margin)
+    if not end_s > 0:
+        return []
+    lines = [
+        f"{name:<{margin}}{_gantt_row(slices, end_s, n_columns, idle, mark)}" for name, slices in rows.items()
+    ]
+    right = seconds_text(end_s)
+    return [*lines, " " * margin + "0 s" + " " * max(1, n_columns - 3 - len(right)) + right]
+
+
+def _gantt_row(slices: Sequence[Slice], end_s: float, n_columns: int, idle: str, mark: str) -> str:
+    per_column = end_s / n_columns
+    row, most = [idle] * n_columns, [per_column / 2] * n_columns
+    for start_s, stop_s, letter in slices:
+        first = min(n_columns - 1, int(start_s / per_column))
+        for column in range(first, min(n_columns, int(stop_s / per_column) + 1)):
+            share = min(stop_s, (column + 1) * per_column) - max(start_s, column * per_column)
+            if share >= most[column]:
+                most[column], row[column] = share, letter
+            elif letter == mark and share > 0:
+                row[column] = letter
+    return "".join(row)

@@ -14,40 +14,38 @@ class Hardware:
     """An accelerator by its data sheet.
 
     tflops          10^12 operations per second of dense 16-bit matrix products
-    memory_gb       10^9 bytes of memory
     memory_bytes_s  bytes per second that it reads and writes there
     bus_bytes_s     bytes per second of the link to the host, each way
     has_bfloat16    it computes in bfloat16; else that is emulated, many times slower
     """
 
     tflops: float
-    memory_gb: float
     memory_bytes_s: float
     bus_bytes_s: float
     has_bfloat16: bool = True
 
 
 HARDWARE = {
-    "h100": Hardware(989, 80, 3.35e12, _PCIE5),
-    "h200": Hardware(989, 141, 4.8e12, _PCIE5),
-    "b200": Hardware(2250, 180, 8e12, _PCIE5),
-    "a100": Hardware(312, 80, 2.039e12, _PCIE4),
-    "l40s": Hardware(362, 48, 864e9, _PCIE4),
-    "l4": Hardware(121, 24, 300e9, _PCIE4),
-    "a10": Hardware(125, 24, 600e9, _PCIE4),
-    "a6000": Hardware(155, 48, 768e9, _PCIE4),
-    "v100": Hardware(125, 32, 900e9, _PCIE4 / 2, has_bfloat16=False),
-    "t4": Hardware(65, 16, 320e9, _PCIE4 / 2, has_bfloat16=False),
-    "rtx5090": Hardware(209, 32, 1792e9, _PCIE5),
-    "rtx4090": Hardware(165, 24, 1008e9, _PCIE4),
-    "rtx4080": Hardware(97.5, 16, 717e9, _PCIE4),
-    "rtx4070": Hardware(58.3, 12, 504e9, _PCIE4),
-    "rtx4060": Hardware(30.2, 8, 272e9, _PCIE4 / 2),
-    "rtx3090": Hardware(71, 24, 936e9, _PCIE4),
-    "rtx3080": Hardware(59.5, 10, 760e9, _PCIE4),
-    "rtx3070": Hardware(40.6, 8, 448e9, _PCIE4),
-    "rtx3060": Hardware(25.5, 12, 360e9, _PCIE4),
-    "mi300x": Hardware(1307, 192, 5.3e12, _PCIE5),
+    "h100": Hardware(989, 3.35e12, _PCIE5),
+    "h200": Hardware(989, 4.8e12, _PCIE5),
+    "b200": Hardware(2250, 8e12, _PCIE5),
+    "a100": Hardware(312, 2.039e12, _PCIE4),
+    "l40s": Hardware(362, 864e9, _PCIE4),
+    "l4": Hardware(121, 300e9, _PCIE4),
+    "a10": Hardware(125, 600e9, _PCIE4),
+    "a6000": Hardware(155, 768e9, _PCIE4),
+    "v100": Hardware(125, 900e9, _PCIE4 / 2, has_bfloat16=False),
+    "t4": Hardware(65, 320e9, _PCIE4 / 2, has_bfloat16=False),
+    "rtx5090": Hardware(209, 1792e9, _PCIE5),
+    "rtx4090": Hardware(165, 1008e9, _PCIE4),
+    "rtx4080": Hardware(97.5, 717e9, _PCIE4),
+    "rtx4070": Hardware(58.3, 504e9, _PCIE4),
+    "rtx4060": Hardware(30.2, 272e9, _PCIE4 / 2),
+    "rtx3090": Hardware(71, 936e9, _PCIE4),
+    "rtx3080": Hardware(59.5, 760e9, _PCIE4),
+    "rtx3070": Hardware(40.6, 448e9, _PCIE4),
+    "rtx3060": Hardware(25.5, 360e9, _PCIE4),
+    "mi300x": Hardware(1307, 5.3e12, _PCIE5),
 }
 
 

@@ -178,7 +178,7 @@ class PipelineResult:
 
         ``python -m evenload.certificate`` checks it. Raises ConfigError if nothing was measured.
         """
-        from evenload.report.certificates.run_certificate import run_certificate
+        from evenload.report.certificates import run_certificate
         from evenload.report.source import open_run
 
         return run_certificate(open_run(self.folder))

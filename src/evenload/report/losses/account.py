@@ -28,8 +28,7 @@ from evenload.events import (
     StageStarted,
     WorkerStarted,
 )
-from evenload.report.losses.advice import Advice, advice_on
-from evenload.report.losses.remedies import Cause, LostRun
+from evenload.report.losses.remedies import Advice, Cause, LostRun, advice_on
 from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.track_seconds import INSIDE, RunTimes, TrackSeconds
 from evenload.report.worker_tracks import WorkerTracks

@@ -18,7 +18,16 @@ import click
 
 from evenload.cli.monitoring.attach import detach_option, start_detached
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, sampled
-from evenload.cli.options import FILE, FOLDER, PATH, no_progress_option, passed_as
+from evenload.cli.options import (
+    FILE,
+    FOLDER,
+    PATH,
+    argument,
+    no_progress_option,
+    option,
+    passed_as,
+    shared,
+)
 from evenload.cli.terminal.item_files import FORMATS, RowWriter, count_items, row_json, row_of, stream_items
 from evenload.errors import ConfigError, ResultNotSendable, UnknownName, quoted
 from evenload.settings import resolve
@@ -29,33 +38,74 @@ if TYPE_CHECKING:
     from evenload.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
     """The options of ``evenload map``."""
 
-    target: str
-    items: str
-    out: Path | None
-    devices: str | None
-    policy: str | None
-    backend: str | None
-    ordered: bool
-    batch: int | None
-    timeout_s: float | None
-    retries: int
-    seed: int | None
-    once: bool
-    fresh: int
-    journal: Path | None
-    folder: Path | None
-    resume: bool
-    on_change: str
-    on_error: str
-    format_: str
-    is_detached: bool
-    as_json: bool
-    quiet: bool
-    no_progress: bool
+    target: str = argument()
+    items: str = argument(metavar="ITEMS")
+    out: Path | None = option("-o", "--out", type=FILE, help="Write the rows here.")
+    devices: str | None = option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number.")
+    policy: str | None = option("--policy", help="How items are dealt: measured, pull, pull:4, static, ...")
+    backend: str | None = option("--backend", help="process | ray (a cluster) | inline (to debug with).")
+    ordered: bool = option(
+        "--ordered/--unordered", default=True, help="Rows in input order (the default), or as completed."
+    )
+    batch: int | None = option(
+        "--batch", type=click.IntRange(1), help="Call the function with lists of up to so many items."
+    )
+    timeout_s: float | None = option(
+        "--timeout", type=float, metavar="SECONDS", help="Give up an item after so long."
+    )
+    retries: int = option(
+        "--retries", type=click.IntRange(0), default=0, help="Try an item that fails so often again."
+    )
+    seed: int | None = option(
+        "--seed", type=click.IntRange(0), help="Random numbers depend on it and the item alone."
+    )
+    once: bool = option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
+    fresh: int = option(
+        "--fresh",
+        type=click.IntRange(0),
+        default=0,
+        metavar="ITEMS",
+        help="Renew a worker process after so many items; 1: a new one for each item.",
+    )
+    journal: Path | None = option(
+        "--journal",
+        type=PATH,
+        help="Keep results in this folder; items with a result there are not run again.",
+    )
+    folder: Path | None = option(
+        "--run",
+        metavar="FOLDER",
+        type=FOLDER,
+        help="A folder for the events; `evenload devices drain|add` takes it to change the devices.",
+    )
+    resume: bool = option(
+        "--resume",
+        is_flag=True,
+        help="Go on with an earlier run: as --journal, in the folder of --run or beside --out.",
+    )
+    on_change: str = option(
+        "--on-change",
+        type=click.Choice(["refuse", "rerun", "keep"]),
+        default="refuse",
+        show_default=True,
+        help="What to do if the function or an item has changed since the journal.",
+    )
+    on_error: str = option(
+        "--on-error",
+        type=click.Choice(["continue", "stop"]),
+        default="continue",
+        show_default=True,
+        help="After an item has failed.",
+    )
+    format_: str = option("--format", type=click.Choice(FORMATS), default="auto", help="The format of ITEMS.")
+    is_detached: bool = shared(detach_option)
+    as_json: bool = option("--json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
+    quiet: bool = option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+    no_progress: bool = shared(no_progress_option)
 
     def settings(self) -> "Settings":
         flags = {"devices": self.devices, "policy": self.policy, "backend": self.backend}
@@ -99,61 +149,6 @@ class MapRequest:
 
 
 @click.command("map")
-@click.argument("target")
-@click.argument("items", metavar="ITEMS")
-@click.option("-o", "--out", type=FILE, help="Write the rows here.")
-@click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number.")
-@click.option("--policy", help="How items are dealt: measured, pull, pull:4, static, ...")
-@click.option("--backend", help="process | ray (a cluster) | inline (to debug with).")
-@click.option(
-    "--ordered/--unordered", default=True, help="Rows in input order (the default), or as completed."
-)
-@click.option("--batch", type=click.IntRange(1), help="Call the function with lists of up to so many items.")
-@click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up an item after so long.")
-@click.option("--retries", type=click.IntRange(0), default=0, help="Try an item that fails so often again.")
-@click.option("--seed", type=click.IntRange(0), help="Random numbers depend on it and the item alone.")
-@click.option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
-@click.option(
-    "--fresh",
-    type=click.IntRange(0),
-    default=0,
-    metavar="ITEMS",
-    help="Renew a worker process after so many items; 1: a new one for each item.",
-)
-@click.option(
-    "--journal", type=PATH, help="Keep results in this folder; items with a result there are not run again."
-)
-@click.option(
-    "--run",
-    "folder",
-    metavar="FOLDER",
-    type=FOLDER,
-    help="A folder for the events; `evenload devices drain|add` takes it to change the devices.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with an earlier run: as --journal, in the folder of --run or beside --out.",
-)
-@click.option(
-    "--on-change",
-    type=click.Choice(["refuse", "rerun", "keep"]),
-    default="refuse",
-    show_default=True,
-    help="What to do if the function or an item has changed since the journal.",
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(["continue", "stop"]),
-    default="continue",
-    show_default=True,
-    help="After an item has failed.",
-)
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="The format of ITEMS.")
-@detach_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-@no_progress_option
 @monitor_options
 @passed_as(MapRequest)
 def map_items(request: MapRequest, monitors: Monitors) -> int:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evenload.report.certificates.badge import badge
+from evenload.report.certificates import badge
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "slurm-arrays.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "slurm-arrays.md"
 CODE = """
 import os, time
 

@@ -14,7 +14,7 @@ from random_logs import logs
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import RunFinished, RunStarted, Span, StageFinished, StageStarted
-from evenload.report.certificates.run_certificate import run_certificate
+from evenload.report.certificates import run_certificate
 from evenload.report.tally import summarise
 
 

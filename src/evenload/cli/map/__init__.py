@@ -1,1 +1,0 @@
-"""``evenload map``: a function over the lines of a file."""
