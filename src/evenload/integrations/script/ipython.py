@@ -1,5 +1,6 @@
 """``%load_ext evenload``: pools that cells of a notebook make are dealt from then on; ``%evenload`` tells."""
 
+import sys
 from typing import Any
 
 from evenload.integrations.script import takeover
@@ -15,6 +16,6 @@ def load(shell: Any) -> None:
         """Say how even the pools of this notebook were so far, and what was left as it was."""
         from evenload.integrations.script.ending import facts, text
 
-        print(text(facts(run)))
+        sys.stdout.write(text(facts(run)) + "\n")
 
     shell.register_magic_function(told, magic_name="evenload")
