@@ -43,3 +43,10 @@ __getattr__, __dir__, __all__ = lazy_names(
     modules="balance clients datasets devices errors events executor frames futures joblib merkle pipeline"
     " report settings training",
 )
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Take over the pools of a notebook's cells: ``%load_ext evenload``."""
+    from evenload.integrations.script.ipython import load
+
+    load(shell)

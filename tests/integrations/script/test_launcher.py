@@ -94,3 +94,21 @@ def test_ctrl_c_ends_it_as_it_would(tmp_path, popen, line_of):
         _, said = program.communicate(timeout=LIMIT_S)
         codes.append((program.returncode, said.count(b"KeyboardInterrupt")))
     assert codes[0] == codes[1] == (-signal.SIGINT, 1)
+
+
+def test_files_beside_a_script_are_its_own(tmp_path):
+    """A script may have files with names of the library's, which it itself does not import."""
+    (tmp_path / "place").mkdir()
+    for name in ("json", "dataclasses", "inspect", "logging", "fractions"):
+        (tmp_path / "place" / f"{name}.py").write_text("raise SystemExit('not for you')")
+    script = tmp_path / "place" / "own.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.get_context('fork')\n"
+        "    from multiprocessing.pool import Pool\n"
+        "    with Pool(2) as pool:\n"
+        "        print(pool.map(abs, [-1]), sorted(pool.imap_unordered(abs, [-2])))\n"
+    )
+    assert outcome(plain(script, cwd=tmp_path)) == (0, b"[1] [2]\n", b"")
+    assert outcome(dealt(script, cwd=tmp_path)) == (0, b"[1] [2]\n", b"")

@@ -61,7 +61,8 @@ def main() -> None:
 
 def _tell(run: takeover.ScriptRun, asked: dict[str, Any]) -> None:
     if takeover.is_script():
-        from evenload.integrations.script.ending import tell
+        with takeover.own_imports():
+            from evenload.integrations.script.ending import tell
 
         tell(run, asked)
 

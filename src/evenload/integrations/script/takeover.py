@@ -5,13 +5,14 @@ its identity; only a new object of it, in the script's own process, is made by o
 derive from it are left as they are.
 """
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,7 @@ class ScriptRun:
     devices    for workers, a device each
     timeout_s  a worker that is at one task longer is killed
     notes      a file for what workers of pools that are left as they are note
+    path       of imports, before the script's own folder stood in front of it
     works      what was measured of each pool that was taken over
     left       what was left as it was, and why
     """
@@ -37,6 +39,7 @@ class ScriptRun:
     devices: str | None = None
     timeout_s: float | None = None
     notes: str = ""
+    path: list[str] = field(default_factory=lambda: [*sys.path])
     works: list["MeasuredWork"] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
 
@@ -60,6 +63,16 @@ def is_script() -> bool:
     return bool(_runs) and _runs[0].pid == os.getpid()
 
 
+@contextlib.contextmanager
+def own_imports() -> Iterator[None]:
+    """Inside the block, imports do not find what the script has beside it, such as a ``json.py``."""
+    path, sys.path[:] = sys.path[:], _runs[0].path
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
 def leave(what: str, why: str) -> None:
     """Remember what is left as it was."""
     if is_script():
@@ -72,7 +85,8 @@ def new_team(n: int, kind: str, **options: Any) -> "Team":
     Without devices that somebody named, workers see what they see in the script's own pool. Else each has a
     device to itself, and there are no more workers than devices.
     """
-    from evenload.integrations.script.team import Team
+    with own_imports():
+        from evenload.integrations.script.team import Team
 
     team = Team(_places(n), kind, _runs[0].timeout_s, **options)
     _runs[0].works.append(team.work)
@@ -93,8 +107,9 @@ def _places(n: int) -> Mapping[str, Mapping[str, str]]:
     devices = _runs[0].devices
     if devices is None:
         return {f"cpu:{place}": {} for place in range(n)}
-    from evenload.devices.environment import worker_environment
-    from evenload.integrations.worker_count import limited
+    with own_imports():
+        from evenload.devices.environment import worker_environment
+        from evenload.integrations.worker_count import limited
 
     pool = limited(devices, n)
     return {device.id: worker_environment(device, pool) for device in pool}
@@ -210,7 +225,8 @@ def _act(module: ModuleType) -> None:
     def make(cls: type, *arguments: Any, **named: Any) -> Any:
         if cls is original and is_script():
             where, _, name = ours.partition(":")
-            cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
+            with own_imports():
+                cls = getattr(importlib.import_module(f"evenload.integrations.script.{where}"), name)
         elif not issubclass(cls, getattr(module, "ThreadPool", ())):
             leave(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
         return object.__new__(cls)
@@ -221,7 +237,8 @@ def _act(module: ModuleType) -> None:
 
 def _take_loky(module: ModuleType, act: str) -> None:
     if not _runs[0].notes:
-        where = importlib.import_module("evenload.integrations.script.loky_executor")
+        with own_imports():
+            where = importlib.import_module("evenload.integrations.script.loky_executor")
         getattr(where, act)(module)
     elif act == "take_over":
         _note_uses(
