@@ -10,10 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from evenload._optional import is_installed
-from evenload.balance.fleet import ModelDevice
+from evenload.balance.fleet import ModelDevice, draw_costs
 from evenload.balance.metrics import utilisation_deviation
 from evenload.balance.migrate import LoadBalancer
-from evenload.balance.scenario import draw_costs
 from evenload.balance.simulate import simulate
 from evenload.cli.bench.measure.peers import PEERS, missing_peers
 from evenload.cli.bench.measure.timing import least_time
