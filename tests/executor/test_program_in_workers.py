@@ -93,8 +93,7 @@ STARTS = {
 def test_a_worker_differs_from_its_program_only_on_purpose(how: str, tmp_path: Path) -> None:
     changes, flags, environment = STARTS[how]
     differ: set[str] = set()
-    kinds = LOCAL[1:2] if how == "isolated" else LOCAL  # flags are read by a new interpreter
-    for kind, both in seen(kinds, changes, tmp_path, *flags, **environment).items():
+    for kind, both in seen(LOCAL, changes, tmp_path, *flags, **environment).items():
         differ |= check(both, kind)
     if how == "as usual":
         assert differ == ON_PURPOSE  # what is listed differs indeed
