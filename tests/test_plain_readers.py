@@ -16,7 +16,7 @@ from evenload.moe.search.plan_file import read_plan
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.model_files import faults_of_model
-from evenload.pipeline.model.model_size import _read as read_config
+from evenload.pipeline.model.model_size import read_config
 from evenload.pipeline.model.safetensors_header import read_header, read_whole_header, weight_bytes
 from evenload.report.source import open_run
 from evenload.report.trace import read_guest

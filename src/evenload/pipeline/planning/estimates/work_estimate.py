@@ -14,7 +14,7 @@ AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
 TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
 PIXELS_PER_VISION_TOKEN = 28 * 28
 ACTIVATION_BYTES = 2  # of one number, in 16 bits
-# Tensors that live at once, traced at 1 Mpixel in 16 bits (see ``trace_activation``):
+# Tensors that live at once, traced at 1 Mpixel in 16 bits (see ``trace_activation_bytes``):
 LIVE_HIDDEN = 14.5  # of a block's width: two streams, q, k, v, and a 4x wide MLP
 MAPS_DECODED = 18  # of full size and the first level's width, in the autoencoder's decoder
 MAPS_ENCODED = 10.1  # in its encoder
