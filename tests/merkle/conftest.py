@@ -1,20 +1,15 @@
 """Slow twins: trees straight from their definitions, with hashlib; and the engines to test against them."""
 
-import functools
 import hashlib
-import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from wgsl_adapter import context as context
 
-from evenload.errors import MissingExtra, NoUsableDevice
 from evenload.merkle import Scheme
 from evenload.merkle.engine import make_engine
 from evenload.merkle.plain_engine import PlainEngine
 
-SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.py"
 ENGINES = ("plain", "cpu", "threads", "wgsl")
 
 
@@ -71,27 +66,6 @@ class Twin:
 @pytest.fixture
 def twin():
     return Twin
-
-
-@pytest.fixture(scope="session")
-def context():
-    from evenload.gpu.wgsl.context import Context
-
-    try:
-        opened = Context()
-    except (MissingExtra, NoUsableDevice) as error:
-        pytest.skip(f"{_setup().VULKAN.without}: {error.message}")
-    yield opened
-    opened.close()
-
-
-@functools.cache
-def _setup():
-    spec = importlib.util.spec_from_file_location("evenload_setup", SETUP)
-    setup = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = setup  # dataclasses look their module up
-    spec.loader.exec_module(setup)
-    return setup
 
 
 @pytest.fixture(params=ENGINES)

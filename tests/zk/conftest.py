@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from node_calls import Node
+from wgsl_adapter import context as context
 
 DATA = Path(__file__).parent.parent / "data" / "zk"
 CIRCUITS = ("multiplier", "public8", "boundary64", "boundary65", "dup_points")
@@ -87,20 +88,6 @@ def twist_point():
             if G2.contains(((k, 0), y)):
                 return (k, 0), y
     raise AssertionError("no such point")
-
-
-@pytest.fixture(scope="session")
-def context():
-    """The best adapter, for WGSL kernels; the set-up script installs a driver in software where it can."""
-    from evenload.errors import MissingExtra, NoUsableDevice
-    from evenload.gpu.wgsl.context import Context
-
-    try:
-        opened = Context()
-    except (MissingExtra, NoUsableDevice) as error:
-        pytest.skip(f"no adapter for WGSL kernels: {error.message}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,6 @@ import numpy as np
 from evenload.merkle.scheme import Scheme, zero_node
 
 
-def peaks(size: int) -> list[tuple[int, int]]:
-    """(height, index) of the largest complete nodes of a tree of ``size`` leaves, from left to right."""
-    heights = [h for h in range(size.bit_length() - 1, -1, -1) if size >> h & 1]
-    return [(h, (size >> h) - 1) for h in heights]
-
-
 def has_twins(nodes: np.ndarray) -> bool:
     """Is a left node [n, 32] equal to its right neighbour?"""
     words = nodes[: len(nodes) // 2 * 2].view(np.uint64).reshape(-1, 2, 4)

@@ -24,6 +24,22 @@ def bit_reversal(n_bits: int) -> np.ndarray:
     return reversed_
 
 
+def powers(base: int, n: int, start: int) -> np.ndarray:
+    """[n, 4] rows start * base^i, where ``start`` is taken as it stands."""
+    out = rows.empty(n, 32)
+    first, factor = rows.from_integers([start]), rows.from_integers([FR.montgomery(base)])
+    programs.scalar().powers(*map(rows.address, (first, factor, out)), n)
+    return out
+
+
+def log_of_size(size: int) -> int:
+    """The exponent of a domain's size. Raises ConfigError for what is none."""
+    log_size = size.bit_length() - 1
+    if not 1 <= log_size <= MAX_LOG_SIZE or size != 1 << log_size:
+        raise ConfigError(f"a domain of {size}: must be a power of two from 2 to 2^{MAX_LOG_SIZE}")
+    return log_size
+
+
 class Domain:
     """The domain of ``size`` (a power of two) at one level, with its tables; shared by threads, never
     changed.
@@ -33,10 +49,7 @@ class Domain:
     """
 
     def __init__(self, size: int, level: str, tables: Mapping[str, np.ndarray] | None = None):
-        log_size = size.bit_length() - 1
-        if not 1 <= log_size <= MAX_LOG_SIZE or size != 1 << log_size:
-            raise ConfigError(f"a domain of {size}: must be a power of two from 2 to 2^{MAX_LOG_SIZE}")
-        self.size, self.log_size = size, log_size
+        self.size, self.log_size = size, log_of_size(size)
         self.level = "word64" if size < 64 else level
         kind = LEVELS[self.level]
         self.lanes, self._block_bytes, self._bits = kind.lanes, kind.block_bytes, kind.radix_bits
@@ -54,11 +67,7 @@ class Domain:
     # --- tables ---------------------------------------------------------------------------------
     def _powers(self, base: int, n: int, start: int = 1) -> np.ndarray:
         """[n, 4] rows start * base^i, in the level's Montgomery form."""
-        out = rows.empty(n, 32)
-        first = rows.from_integers([FR.montgomery(start, self._bits)])
-        factor = rows.from_integers([FR.montgomery(base)])
-        programs.scalar().powers(*map(rows.address, (first, factor, out)), n)
-        return out
+        return powers(base, n, FR.montgomery(start, self._bits))
 
     def _blocks(self, table: np.ndarray) -> np.ndarray:
         """Rows, a multiple of ``lanes`` of them, to blocks."""

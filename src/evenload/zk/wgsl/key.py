@@ -5,15 +5,14 @@ import time
 
 import numpy as np
 
-from evenload.errors import ConfigError
 from evenload.gpu.field import FR
-from evenload.gpu.llvm import programs, rows
+from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.context import Resident
 from evenload.gpu.wgsl.field import WgslField
 from evenload.gpu.wgsl.kernel import Buffer
 from evenload.gpu.wgsl.queue import Queue
 from evenload.gpu.wgsl.transform import butterfly_kernel, product_kernel, quotient_kernel, scale_kernel
-from evenload.zk.cpu.ntt import MAX_LOG_SIZE, bit_reversal
+from evenload.zk.cpu.ntt import bit_reversal, log_of_size, powers
 from evenload.zk.formats.zkey import ZKey
 from evenload.zk.key import ParallelMap, ProvingKey, checked_bases, facts_of
 from evenload.zk.wgsl.sums import WgslBases
@@ -57,9 +56,7 @@ class WgslDomain:
     """
 
     def __init__(self, device: WgslDevice, size: int, piece: int | None = None):
-        log_size = size.bit_length() - 1
-        if not 1 <= log_size <= MAX_LOG_SIZE or size != 1 << log_size:
-            raise ConfigError(f"a domain of {size}: must be a power of two from 2 to 2^{MAX_LOG_SIZE}")
+        log_size = log_of_size(size)
         self._device, self.size, self._log_size = device, size, log_size
         fits = 1 << (device.context.max_binding_bytes // ROW_BYTES).bit_length() - 1
         self._piece = min(size, piece or fits)
@@ -68,7 +65,7 @@ class WgslDomain:
         half, whole = bit_reversal(log_size - 1), bit_reversal(log_size)
 
         def resident(base: int, start: int, order: np.ndarray) -> list[Resident]:
-            table = _powers(base, len(order), field.montgomery(start))[order]
+            table = powers(base, len(order), field.montgomery(start))[order]
             pieces = [table[k : k + self._piece] for k in range(0, len(table), self._piece)]
             return [Resident(device.context, piece) for piece in pieces]
 
@@ -135,11 +132,3 @@ class WgslDomain:
             if place < apart:
                 bound = [vector[k], vector[k + apart], tables[0].buffer()]
                 queue.dispatch(kernel, bound, self._piece, log_half=log_half, first_root=group)
-
-
-def _powers(base: int, n: int, start: int) -> np.ndarray:
-    """[n, 4] rows of start * base^i."""
-    out = rows.empty(n, ROW_BYTES)
-    first, factor = rows.from_integers([start]), rows.from_integers([FR.montgomery(base)])
-    programs.scalar().powers(*map(rows.address, (first, factor, out)), n)
-    return out
