@@ -23,7 +23,8 @@ PATIENCE_S = 60.0  # for what comes at once, on a machine that is not starved
 
 
 def net():
-    return nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 2))
+    """A model whose step has few kernels: both tests that compile it share them."""
+    return nn.Sequential(nn.Linear(3, 2), nn.Tanh())
 
 
 def clients(sizes):
@@ -76,7 +77,7 @@ def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
 
 
 def test_the_threads_of_a_trainer_share_what_is_compiled_and_train_as_serially(compiled):
-    model, data, runs = nn.Linear(3, 2), clients([8] * 12), {}
+    model, data, runs = net(), clients([8] * 12), {}
     for strategy in ("serial", "threads*3/fused-compiled:2"):
         with Trainer(model, strategy=strategy, seed=1) as trainer:
             runs[strategy] = [trainer.train(data, RECIPE, round=round) for round in range(2)]

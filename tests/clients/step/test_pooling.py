@@ -8,22 +8,21 @@ from torch.func import grad, vmap
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.step.convolution import MaxPoolByViews, PoolingRule
+from evenload.clients.step.convolution import PoolingRule
 from evenload.clients.step.image_kernels import layout
 from evenload.clients.step.image_kernels.operations import KernelMaxPool
 
 
-@pytest.fixture(params=["kernels", "views"])
-def rule(request, monkeypatch) -> type:
-    """What pools: kernels, or maxima of views where there are none (no llvmlite)."""
+@pytest.fixture(params=["kernels", "torch"], autouse=True)
+def pooled_by(request, monkeypatch) -> str:
+    """What pools: kernels, or torch where there are none (no llvmlite)."""
     if request.param == "kernels":
         pytest.importorskip("llvmlite")
-        return KernelMaxPool
-    monkeypatch.setattr(layout, "has_kernels", lambda: False)
-    return MaxPoolByViews
+    else:
+        monkeypatch.setattr(layout, "has_kernels", lambda: False)
+    return request.param
 
 
-@pytest.mark.usefixtures("rule")
 @pytest.mark.parametrize(
     ("size", "shape"),
     [
@@ -62,15 +61,15 @@ def test_the_bits_are_torchs_own_and_the_first_of_equals_gets_the_gradient(size,
         (nn.MaxPool2d(2, dilation=2), False),
     ],
 )
-def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, rule):
-    taken, apply = [], rule.apply
-    monkeypatch.setattr(rule, "apply", lambda *args: taken.append(args) or apply(*args))
+def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, pooled_by):
+    taken, apply = [], KernelMaxPool.apply
+    monkeypatch.setattr(KernelMaxPool, "apply", lambda *args: taken.append(args) or apply(*args))
     x = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(1))
     expected = pool(x)
     with PoolingRule():
         assert torch.equal(pool(x), expected)
         pool_1d = nn.MaxPool1d(2)(x[:, :, 0])
-    assert bool(taken) == is_ours
+    assert bool(taken) == (is_ours and pooled_by == "kernels")
     assert torch.equal(pool_1d, nn.MaxPool1d(2)(x[:, :, 0]))
     with PoolingRule():
         values, places = F.max_pool2d(x, 2, return_indices=True)

@@ -77,7 +77,7 @@ def calls(monkeypatch):
 def test_ragged_clients_by_kernels_are_close_to_serial(case, batch, calls):
     model, shape, n_classes = CASES[case]
     data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
-    recipe = Recipe(optimizer=Adam(lr=1e-3, eps=1e-4), batch_size=batch, steps=10)
+    recipe = Recipe(optimizer=Adam(lr=1e-3, eps=1e-4), batch_size=batch, steps=5)
     runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3")]
     assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
     assert calls
@@ -99,7 +99,7 @@ def test_a_client_that_diverges_harms_no_other():
 def test_kernels_are_a_replay_in_float64(case, calls):
     model, shape, n_classes = CASES[case]
     data = [(x.double(), y) for x, y in clients_of(shape, n_classes, (9, 33, 14))]
-    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
+    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=5)
     runs = [train(lambda: model().double(), data, recipe, strategy=s, seed=1) for s in ("serial", "rules:2")]
     assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
     assert calls
@@ -111,7 +111,7 @@ def test_kernels_are_a_replay_in_float64(case, calls):
 def test_kernels_inside_a_compiled_step(case):
     model, shape, n_classes = CASES[case]
     data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
-    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
+    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=5)
     runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules-compiled:3")]
     assert runs[1].plan.strategy.inner == "rules-compiled", runs[1].plan.explain()
     assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
