@@ -94,6 +94,11 @@ EXECUTOR = {
         " | 300 unequal items on 1 : 2 : 4 : 8 = on four :,.2f",
         rows=lambda pages: [{**row, "on four": row["300 on 1:2:4:8"]} for row in rows_of(pages)],
     ),
+    "exec_scripts": Table(
+        "script | what it uses = kind | outputs equal = equal | with a worker killed = killed"
+        " | lines changed = changed | calls :,",
+        4,
+    ),
     "executor_memory": Table(
         " = peer | tiny items, MB = stream growth_mb :,.0f | µs per item = stream us_per_item :,.2f"
         " | slow reader, MB = slow reader growth_mb :,.0f | a map of 300 MB, MB = map growth_mb :,.0f"
