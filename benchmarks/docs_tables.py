@@ -94,11 +94,6 @@ EXECUTOR = {
         " | 300 unequal items on 1 : 2 : 4 : 8 = on four :,.2f",
         rows=lambda pages: [{**row, "on four": row["300 on 1:2:4:8"]} for row in rows_of(pages)],
     ),
-    "exec_scripts": Table(
-        "script | what it uses = kind | outputs equal = equal | with a worker killed = killed"
-        " | lines changed = changed | calls :,",
-        4,
-    ),
     "executor_memory": Table(
         " = peer | tiny items, MB = stream growth_mb :,.0f | µs per item = stream us_per_item :,.2f"
         " | slow reader, MB = slow reader growth_mb :,.0f | a map of 300 MB, MB = map growth_mb :,.0f"
@@ -345,6 +340,13 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
         "referee_outcomes": Table(
             "case | evenload | Ray Data | Dask | joblib/loky | multiprocessing.Pool | accelerate split", 7
         )
+    },
+    "how-to/exec.md": {
+        "exec_scripts": Table(
+            "script | what it uses = kind | outputs equal = equal | with a worker killed = killed"
+            " | lines changed = changed | calls :,",
+            4,
+        ),
     },
     "how-to/ray.md": {
         "executor_ray": Table(

@@ -106,6 +106,8 @@ QUESTIONS: dict[str, Question] = {
         ByColumn(RIVALS, "share of the best possible, 451 items on 1 : 2 : 4 : 8", False)),
     "referee_outcomes": Question(JOBS, "Who gets through the same work when something breaks?",
         Passed(RIVALS, "ways to break after which every item is done")),
+    "exec_scripts": Question(JOBS, "Do unchanged public scripts say the same through evenload exec?",
+        ByRow(("script",), "calls", "calls dealt, by script", is_log=True)),
     "executor_overhead": Question(JOBS, "What does an empty task cost?",
         ByRow(("peer",), "one by one_us", "µs a task, one by one", is_log=True)),
     "executor_tiny_items": Question(JOBS, "Where do the microseconds of a tiny item go?",

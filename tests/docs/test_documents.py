@@ -116,7 +116,7 @@ def run_in_order(blocks: list[Block], page: Path, folder: Path, programs: Progra
 
 IMPORTS = (
     *("evenload.cli." + home.partition(":")[0] for home in COMMANDS.values()),
-    *(f"evenload.devices.probes.{name}" for name in ("cpu", "cuda", "cuda_mask", "mps", "wgpu")),
+    *(f"evenload.devices.probes.{name}" for name in ("cpu", "cuda", "mps", "wgpu")),
     "cloudpickle",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     "evenload.__main__",

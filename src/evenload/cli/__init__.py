@@ -191,6 +191,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _exit_code(argv: list[str] | None) -> int:
+    code = 0
     try:
         code = cli.main(args=argv, prog_name="evenload", standalone_mode=False)
         sys.stdout.flush()
@@ -206,7 +207,7 @@ def _exit_code(argv: list[str] | None) -> int:
         _complain("interrupted", None)
         code = 130
     except (ReaderLeft, BrokenPipeError):
-        code = 0  # nothing to say, nobody to say it to
+        pass  # nobody to say it to; a verdict that there is by now stays the exit code
     except OSError as error:
         if error.errno in NO_ROOM:
             _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")

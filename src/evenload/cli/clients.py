@@ -12,7 +12,7 @@ from evenload.cli.monitoring.monitoring import Monitors, monitor_options, record
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import FOLDER, PATH, argument, json_option, option, passed_as, shared
 from evenload.cli.terminal.table import format_table
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import json_text
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ def run(request: TrainRequest, monitors: Monitors) -> int:
     """
     if request.resume and request.checkpoint is None:
         raise click.UsageError("--resume goes on from a checkpoint: name it with --checkpoint")
+    if request.out is not None and not request.out.absolute().parent.is_dir():  # before hours of training
+        raise ConfigError(
+            f"{quoted(str(request.out))} cannot be written: it has no folder", hint="make the folder first"
+        )
     parts = load_job(request.job, request.batch_size)
     strategy = _strategy(request.strategy or parts.job.strategy, request.workers)
     if request.folder is not None:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from evenload._terminal import own_codes
-from evenload.cli.options import PATH, color_option, json_option
+from evenload.cli.options import INTERVAL, PATH, color_option, json_option
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
 from evenload.devices.probe import Reading
-from evenload.errors import ConfigError, EvenloadError
+from evenload.errors import EvenloadError
 from evenload.settings import Settings, resolve, wants_color
 
 # A CPU's load is a difference between two readings.
@@ -27,7 +27,13 @@ CPU_READING_S = 0.1
     "--devices", "spec", metavar="SPEC", help="List only these: all, gpu, cpu*4, cuda:0,1 or a number."
 )
 @click.option("--watch", is_flag=True, help="Show the load again and again, until Ctrl-C.")
-@click.option("--interval", default=1.0, metavar="SECONDS", help="Time between two looks with --watch (1).")
+@click.option(
+    "--interval",
+    default=1.0,
+    type=INTERVAL,
+    metavar="SECONDS",
+    help="Time between two looks with --watch (1).",
+)
 @click.option("--roofline", is_flag=True, help="Measure what each selected device does at most, and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one a line.")
 @color_option
@@ -48,8 +54,6 @@ def devices(
     """
     if context.invoked_subcommand is not None:
         return 0
-    if interval <= 0:
-        raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     settings = resolve({"devices": spec, "color": color})
     if roofline:
         return measure_devices(settings.devices, as_json=as_json)

@@ -47,6 +47,9 @@ class NumberRange(click.FloatRange):
         return number
 
 
+INTERVAL = NumberRange(0, 86_400, min_open=True)  # seconds; more than a clock can add is no time to wait
+
+
 def _scheme_of_today(_context: click.Context, _option: click.Parameter, name: str) -> str:
     from evenload.merkle.scheme import written_name
 

@@ -172,7 +172,7 @@ def devsetup(r1cs: Path, out: Path, seed: str | None, quiet: bool) -> int:
 @click.command()
 @click.argument("kind", type=click.Choice(["chain", "poseidon", "sha256"]))
 @click.option(
-    "--size", type=click.IntRange(1), required=True, help="Constraints, depth of the tree, or bytes."
+    "--size", type=click.IntRange(1, 1 << 28), required=True, help="Constraints, depth of the tree, or bytes."
 )
 @click.option("-o", "--out", type=PATH, required=True, help="A folder for both files.")
 def circuit(kind: str, size: int, out: Path) -> int:

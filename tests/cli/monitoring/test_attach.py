@@ -109,10 +109,12 @@ def test_a_process_that_is_gone_is_told_and_one_command_goes_on(folder):
     assert call(folder, "attach", "runs/m").returncode == 0
 
 
-def test_stop_ends_what_is_detached(folder):
-    assert call(folder, "run", "job.yaml", "--detach").returncode == 0
-    assert call(folder, "stop", "runs/doubles").returncode == 0
-    followed = call(folder, "attach", "runs/doubles")
+@pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
+def test_stop_ends_what_is_detached(folder, run, command):
+    assert call(folder, *command, "--detach").returncode == 0
+    assert call(folder, "stop", run).returncode == 0
+    (folder / "gate").touch()  # a map finishes the items that run
+    followed = call(folder, "attach", run)
     assert followed.returncode == 130, followed.stderr
 
 

@@ -9,8 +9,10 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from evenload.balance.factors import FACTORS
+from evenload.cli import cli
 from evenload.cli.monitoring.top import COLUMNS, FollowedJobs, MachineView
 from evenload.devices import jobs as jobs_module
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
@@ -146,7 +148,8 @@ def test_on_a_dumb_terminal_it_is_shown_once(job):
     assert "4 of 10" in text
 
 
-def test_an_interval_must_be_above_zero():
-    command = [sys.executable, "-m", "evenload", "top", "--interval", "0"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=550)
-    assert (run.returncode, "above zero" in run.stderr) == (2, True)
+@pytest.mark.parametrize("command", [["top"], ["devices", "--watch"]], ids=" ".join)
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e300"])
+def test_an_interval_is_seconds_that_pass(command, interval):
+    done = CliRunner().invoke(cli, [*command, "--interval", interval])
+    assert (done.exit_code, "--interval" in done.output) == (2, True)

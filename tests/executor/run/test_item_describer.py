@@ -84,5 +84,5 @@ def test_results_that_fill_the_memory_put_items_back_into_their_order() -> None:
     for n_bytes, is_ordered in ((199, False), (200, True), (150, True), (99, False)):
         sink.n_bytes = n_bytes
         describer.refresh()
-        first = dealer._pool.first_unsized(9)
+        first = dealer._pool.backlog.first_unsized(9)
         assert first == ((0, 1, 2, 3, 4) if is_ordered else ())

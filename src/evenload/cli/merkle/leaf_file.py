@@ -45,7 +45,11 @@ class LeafInput:
 
     file: str = argument(type=click.Path(allow_dash=True))
     width: int = option(
-        "--width", default=32, show_default=True, help="Bytes per record of a binary file (not .npy)."
+        "--width",
+        default=32,
+        show_default=True,
+        type=click.IntRange(1, 1 << 30),
+        help="Bytes per record of a binary file (not .npy).",
     )
     lines: bool = option("--lines", is_flag=True, help="One leaf a line, as it stands.")
     as_hex: bool = option("--hex", is_flag=True, help="One leaf a line, in hexadecimal.")

@@ -42,6 +42,7 @@ class RoutingTrace:
         windows = trace.windows(size if has_tokens else 1)
         try:
             chosen = slice(*(int(part) if part else None for part in self.layers.split(":")))
+            chosen.indices(1)  # a step of 0 is refused here
         except (ValueError, TypeError) as error:
             raise ConfigError(f"--layers {quoted(self.layers)} is no range", hint="such as 0:26:5") from error
         windows = windows[:, chosen] if self.layers else windows

@@ -18,12 +18,11 @@ import psutil
 from evenload._optional import is_installed
 from evenload._plain_text import number_text, seconds_text
 from evenload._terminal import own_codes, plain_console
-from evenload.cli.options import color_option
+from evenload.cli.options import INTERVAL, color_option
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
-from evenload.errors import ConfigError
 from evenload.report.pace import Pace, clock_text
 from evenload.report.tally import Tally
 from evenload.settings import resolve, wants_color
@@ -170,7 +169,9 @@ NARROW = ("pid", "job", "done", "rate", "ETA", "cpu")
 @click.option(
     "-1", "--once", is_flag=True, help="Show it once and end; the default when the output is no terminal."
 )
-@click.option("--interval", default=1.0, show_default=True, metavar="SECONDS", help="Between two looks.")
+@click.option(
+    "--interval", default=1.0, type=INTERVAL, show_default=True, metavar="SECONDS", help="Between two looks."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; without --once one a line.")
 @color_option
 def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
@@ -178,8 +179,6 @@ def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
 
     Load is everybody's work, not only ours. Only jobs that you started with an evenload command are listed.
     """
-    if not interval > 0:
-        raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     from evenload.devices.pool import DevicePool
 
     colored = wants_color(resolve({"color": color}).color, sys.stdout)

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -118,7 +119,9 @@ class Control:
         elif action == "stop" and (stop := getattr(self._target, "stop", None)) is not None:
             stop(*(str(item) for item in asked.get("items", ())))
         elif action == "stop":
-            raise ConfigError("its items cannot be stopped one by one", hint="end its program with Ctrl-C")
+            if asked.get("items"):
+                raise ConfigError("its items cannot be stopped one by one", hint="leave out --item to end it")
+            os.kill(os.getpid(), signal.SIGINT)  # a map's program ends as by Ctrl-C
         elif action != "list":
             raise ConfigError(
                 f"unknown action {quoted(action)}", hint="use drain, add, pause, resume, stop or list"
