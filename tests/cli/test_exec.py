@@ -1,11 +1,17 @@
 """``evenload exec``: what it runs, what it says at the end, what it refuses. The oracle is the caller."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from evenload.cli import cli
+from evenload.errors import ConfigError
 
 EXEC = [sys.executable, "-m", "evenload", "exec"]
 SCRIPT = """
@@ -159,3 +165,21 @@ def test_a_script_that_is_not_there_is_told_by_the_interpreter(folder):
         [sys.executable, "gone.py"], capture_output=True, text=True, cwd=folder, timeout=500
     )
     assert (ended.returncode, ended.stderr) == (plain.returncode, plain.stderr)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("--timeout", seconds) for seconds in ("-1", "0", "nan", "inf", "1e7", "soon")),
+        *(("-o", place) for place in ("", ".", "nowhere/told.json")),
+        *(("--devices", spec) for spec in ("", "nope", "cpu*0", "cpu,cpu", "cpu\x1b[2J")),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_done_is_refused_before_the_script_begins(folder, options, monkeypatch):
+    monkeypatch.chdir(folder)  # where it would begin, this process would become the script
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it begins"))
+    done = CliRunner().invoke(cli, ["exec", *options, "python", "own.py"], standalone_mode=False)
+    error = done.exception
+    assert isinstance(error, click.ClickException | ConfigError), done
+    assert getattr(error, "exit_code", 2) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from evenload._private_files import plain_file
-from evenload.cli.options import FILE
+from evenload.cli.options import FILE, NumberRange
 from evenload.errors import ConfigError, quoted
 
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -20,7 +20,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=float,
+    type=NumberRange(0, 1_000_000, min_open=True),
     metavar="SECONDS",
     help="Kill a worker whose call takes longer, and make it once more.",
 )
@@ -56,6 +56,14 @@ def exec_script(
     asked = {"devices": devices, "timeout_s": timeout_s, "observe": observe, "json": as_json, "quiet": quiet}
     if out is not None:
         asked["out"] = str(out.absolute())
+        if out.is_dir() or not out.absolute().parent.is_dir():  # before the script has run
+            raise ConfigError(
+                f"{quoted(str(out))} cannot be written", hint="name a file in a folder that exists"
+            )
+    if devices is not None:
+        from evenload.devices.pool import DevicePool
+
+        DevicePool.find(devices)  # refuses what is no device here, before the script's first pool does
     sys.stdout.flush()
     if rest[0] != "-m" and not os.path.exists(rest[0]):
         os.execv(python, [python, *flags, *rest])  # which says what is wrong in its own words
