@@ -264,7 +264,7 @@ class Team:
         """Send free workers tasks. Returns after how many seconds to come again."""
         able = (one for one in self._members if one.is_ready and one.n_left != 0 and not one.is_told)
         free = {one.slot: one for one in able if not one.todo and one.slot in self._slots}
-        times = [self._kill_if_late(one, now) for one in self._members if one.todo and self._timeout_s]
+        times = []
         for group in self._groups.values():
             for slot in group.dealer.fastest_first(free) if group.dealer.n_ready else ():
                 answer = group.dealer.next(slot, now, most=free[slot].n_left)
@@ -272,6 +272,8 @@ class Team:
                     self._send(free.pop(slot), group, answer, now)
                 elif answer.until is not None:
                     times.append(answer.until)
+        # Behind what was sent just now, too: nothing else may ever wake the thread.
+        times += [self._kill_if_late(one, now) for one in self._members if one.todo and self._timeout_s]
         for member in self._members:
             is_over = self.is_closing or member.slot not in self._slots
             if is_over and not (member.is_told or member.todo):
