@@ -16,6 +16,7 @@ from pathlib import Path
 import gpu_tables
 import table_rows
 from markdown_table import Table, rows_of, written
+from questions import RIVALS
 from result_files import ROOT, origin, read
 
 DOCS = ROOT / "docs"
@@ -337,9 +338,11 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
         )
     },
     "explanation/referee.md": {
-        "referee_outcomes": Table(
-            "case | evenload | Ray Data | Dask | joblib/loky | multiprocessing.Pool | accelerate split", 7
-        )
+        "referee_outcomes": Table(f"case | {' | '.join(RIVALS)}", 7),
+        **dict.fromkeys(
+            ("referee", "referee_real"),
+            Table("case | " + " | ".join(f"{name} :or word" for name in RIVALS)),
+        ),
     },
     "how-to/exec.md": {
         "exec_scripts": Table(

@@ -88,5 +88,6 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "power": lambda size: f"2^{size.bit_length() - 1}",
     "proofs": lambda size: "1 proof" if size == 1 else f"2^{size.bit_length() - 1}",
     "apart": lambda apart: f"{apart:.0e}" if apart else "0",
+    "or word": lambda found: found if isinstance(found, str) else f"{found:.3f}",
     "yes": lambda is_so: "yes" if is_so else "no",
 }

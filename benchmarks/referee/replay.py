@@ -1,6 +1,7 @@
 """The same work through other schedulers and ours: who comes how close to the best, and who gets through.
 
     python benchmarks/referee/replay.py [--rivals pool,dask_futures] [--works prompts] [--rounds 3] [--real]
+                                        [--keep FILE]
 
 A case is a work (works/*.jsonl, or costs by a seed), a fleet of devices, and what goes wrong. Each rival is
 one file of rivals/ with ``workers(n, limit_s)``, a context whose value runs ``task(device, item)`` for each
@@ -19,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -37,7 +39,7 @@ from result_files import RESULTS  # noqa: E402
 
 RIVALS = sorted(path.stem for path in (HERE / "rivals").glob("*.py"))
 WORK = 300.0  # units of cost in all: a second each on a modelled device of speed 1
-REAL_WORK = 120.0
+REAL_WORK = 40.0
 BEST = WORK / 15  # seconds that all work takes at speeds 1 : 2 : 4 : 8
 FLEETS: dict[str, list[Any]] = {
     "1 : 2 : 4 : 8": [[[0, 1]], [[0, 2]], [[0, 4]], [[0, 8]]],
@@ -262,6 +264,33 @@ def outcomes_of(pages: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     return sorted(broken, key=lambda row: row.get("evenload") == "ok")
 
 
+def run_all(pairs: list[tuple[Case, str]], keep: Path, at_once: int) -> None:
+    """Run each pair that has no record in ``keep`` yet; a run's record is written there when it ends."""
+    keep.touch()
+    had = Counter((page["case"], page["rival"]) for page in check.runs_of(str(keep)))
+    due = []
+    for one, rival in pairs:
+        key = one.name, importlib.import_module(f"rivals.{rival}").NAME
+        if had[key]:
+            had[key] -= 1
+        else:
+            due.append((one, rival))
+    side_by_side = ThreadPoolExecutor(at_once)
+    try:
+        for kept in as_completed([side_by_side.submit(run_once, *pair, keep) for pair in due]):
+            kept.result()
+    finally:
+        side_by_side.shutdown(cancel_futures=True)
+
+
+def run_once(given: Case, rival: str, keep: Path) -> None:
+    page = run(given, rival)
+    with keep.open("ab", buffering=0) as file:
+        file.write(json.dumps(page, separators=(",", ":")).encode() + b"\n")
+    told = {"case": page["case"], "rival": page["rival"], **check.judge(page)}
+    print(json.dumps(told), file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rivals", default=",".join(RIVALS), help="files of rivals/, separated by commas")
@@ -271,6 +300,7 @@ def main() -> None:
     parser.add_argument(
         "--real", action="store_true", help="on this machine's cores, not on modelled devices"
     )
+    parser.add_argument("--keep", type=Path, help="records as they come; runs that it holds are not repeated")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -282,14 +312,13 @@ def main() -> None:
     chosen = [importlib.import_module(f"rivals.{name}") for name in given.rivals.split(",")]
     names = [one.__name__.split(".")[1] for one in chosen if not one.PACKAGE or find_spec(one.PACKAGE)]
     asked = [one for one in cases(given.real) if not given.works or one.work in given.works.split(",")]
-    pages = []
-    with ThreadPoolExecutor(given.at_once) as side_by_side:
+    with tempfile.TemporaryDirectory() as folder:
+        keep = given.keep or Path(folder) / "runs.jsonl"
         # Rivals of a case in turn, so that what else runs disturbs all alike.
-        pairs = [(one, name) for one in asked * given.rounds for name in names]
-        for page in side_by_side.map(run, *zip(*pairs, strict=True)):
-            pages.append(page)
-            told = {"case": page["case"], "rival": page["rival"], **check.judge(page)}
-            print(json.dumps(told), file=sys.stderr, flush=True)
+        run_all([(one, name) for one in asked * given.rounds for name in names], keep, given.at_once)
+        pages = check.runs_of(str(keep))
+    order = [one.name for one in asked]
+    pages.sort(key=lambda page: (order.index(page["case"]), page["rival"]))
     rows = list(rows_of(pages))
     if given.works or given.rivals != parser.get_default("rivals"):
         return print_table(rows)

@@ -293,3 +293,24 @@ def test_words_of_outcomes_say_nothing_of_speed(replay):
     second = [whole | {"case": "second"}, lost | ours | {"case": "second"}]
     assert replay.outcomes_of([lost, stuck, whole | ours, *second]) == [mine, other]
     assert replay.word([replay.check.judge(by_hand() | {"delivered": []})], 3) == "loses all"
+
+
+def test_runs_that_are_on_record_are_not_made_again(replay, monkeypatch, tmp_path):
+    """Oracle: a list of what ran. The second of four runs breaks, and the next call makes what is missing."""
+    made, case = [], small(replay)
+
+    def run(given, rival):
+        made.append(rival)
+        if len(made) == 2:
+            raise OSError("broke")
+        return by_hand() | {"case": given.name, "rival": {"pool": "multiprocessing.Pool"}.get(rival, "Dask")}
+
+    monkeypatch.setattr(replay, "run", run)
+    pairs = [(case, "pool"), (case, "dask_futures"), (case, "pool"), (case, "dask_futures")]
+    with pytest.raises(OSError, match="broke"):
+        replay.run_all(pairs, tmp_path / "runs", at_once=1)
+    replay.run_all(pairs, tmp_path / "runs", at_once=1)
+    kept = replay.check.runs_of(str(tmp_path / "runs"))
+    assert sorted(page["rival"] for page in kept) == ["Dask"] * 2 + ["multiprocessing.Pool"] * 2
+    replay.run_all(pairs, tmp_path / "runs", at_once=1)
+    assert len(made) == 5
