@@ -1,7 +1,6 @@
 """``evenload zk prove`` and ``fullprove``: keys and witnesses, or circuits and inputs, to verified proofs."""
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from evenload.cli.options import (
     argument,
     json_option,
     option,
+    page_json,
     passed_as,
     quiet_option,
     shared,
@@ -82,7 +82,7 @@ def prove(request: ProveOptions, monitors: Monitors) -> int:
     n_failed = sum(row["error"] is not None for row in rows)
     if request.as_json:
         page = {"schema": 1, "key": str(request.zkey), "failed": n_failed, "proofs": rows}
-        click.echo(json.dumps(page, indent=2))
+        click.echo(page_json(page, indent=2))
     else:
         for row in rows:
             click.echo(row["proof"] or f"failed: {row['witness']}")
@@ -264,7 +264,7 @@ def fullprove(request: FullProveRequest) -> int:
             row = failed_row(request.inputs, error)
     row = {"inputs": row.pop("witness"), **row}
     if request.as_json:
-        click.echo(json.dumps({"schema": 1, "key": str(request.zkey), **row}, indent=2))
+        click.echo(page_json({"schema": 1, "key": str(request.zkey), **row}, indent=2))
     elif row["error"] is None:
         click.echo(row["proof"])
     if row["error"] is not None and not (request.as_json and request.quiet):

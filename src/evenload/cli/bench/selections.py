@@ -1,6 +1,5 @@
 """``evenload bench prove`` and ``merkle`` (also ``evenload merkle bench``): how they scale over devices."""
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._plain_text import number_text
-from evenload.cli.options import PATH, json_option, scheme_option
+from evenload.cli.options import PATH, json_option, page_json, scheme_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -28,7 +27,7 @@ devices_option = click.option(
 def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print rows of equal keys as a table, or with ``facts`` as one JSON object."""
     if as_json:
-        click.echo(json.dumps({"schema": 1, **facts, "rows": rows}, indent=2))
+        click.echo(page_json({"schema": 1, **facts, "rows": rows}, indent=2))
         return
     head = list(rows[0])
     cells = [
@@ -154,7 +153,7 @@ def moe_bench(experts: int, slots: int, gpus: int, layers: int, repeat: int, as_
     }
     if as_json:
         sizes = {"layers": layers, "experts": experts, "slots": slots, "gpus": gpus}
-        click.echo(json.dumps({"schema": 1, "cpu_s": cpu_s, **sizes}))
+        click.echo(page_json({"schema": 1, "cpu_s": cpu_s, **sizes}))
         return 0
     rows = [[name, f"{1e3 * seconds:.3f}"] for name, seconds in cpu_s.items()]
     click.echo("\n".join(format_table(["CPU time of", "ms"], rows, right=["ms"])))

@@ -1,6 +1,5 @@
 """``evenload moe place``: a plan for batches like those in a trace."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, PATH, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, PATH, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -110,7 +109,7 @@ def place(request: PlaceRequest) -> int:
         _certify(request, phy2log, windows, name)
         facts["certificate"] = str(request.certificate)
     if request.as_json:
-        click.echo(json.dumps(facts | {"phy2log": phy2log.tolist()}))
+        click.echo(page_json(facts | {"phy2log": phy2log.tolist()}))
         return 0
     _print_plan(facts)
     return 0

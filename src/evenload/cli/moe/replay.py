@@ -1,6 +1,5 @@
 """``evenload moe replay``: what strategies would have done to a trace."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -66,7 +65,7 @@ def replay(request: ReplayRequest) -> int:
     if request.html:
         write_replay(result, request.html)
     if request.as_json:
-        click.echo(json.dumps(result.to_json() | ({"moves": moves} if moves else {})))
+        click.echo(page_json(result.to_json() | ({"moves": moves} if moves else {})))
         return 0
     bound = result.bound.mean()
     head = ["strategy", "mean", "p99", "worst", "over", "refilled", "fetched"]

@@ -1,7 +1,6 @@
 """``evenload moe watch``: what another placement would save, from what an engine writes while it runs."""
 
 import functools
-import json
 import math
 import os
 import re
@@ -15,7 +14,7 @@ import click
 
 from evenload._private_files import open_plain
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
-from evenload.cli.options import PATH, NumberRange, json_option
+from evenload.cli.options import PATH, NumberRange, json_option, page_json
 from evenload.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def watch(
     looks = _looks_at_log(trace.path, ticks) if is_log else _looks_at_trace(trace, in_use, ticks)
     for facts in looks:
         if as_json:
-            click.echo(json.dumps({"schema": 1} | facts))
+            click.echo(page_json({"schema": 1} | facts))
         else:
             click.echo(_said_of_log(facts) if is_log else _said_of_trace(facts))
     return 0

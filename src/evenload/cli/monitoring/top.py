@@ -1,7 +1,6 @@
 """``evenload top``: the devices and the jobs of this machine, live."""
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -18,7 +17,7 @@ import psutil
 from evenload._optional import is_installed
 from evenload._plain_text import number_text, seconds_text
 from evenload._terminal import own_codes, plain_console
-from evenload.cli.options import INTERVAL, color_option
+from evenload.cli.options import INTERVAL, color_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
 from evenload.dashboard.follow import Follower
@@ -275,7 +274,7 @@ class MachineView:
 def _print_json(machine: MachineView, interval: float, once: bool) -> int:
     while True:
         machine.look()
-        click.echo(json.dumps(machine.to_json()))
+        click.echo(page_json(machine.to_json()))
         sys.stdout.flush()
         if once:
             return 0

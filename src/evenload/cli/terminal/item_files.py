@@ -144,9 +144,15 @@ def _plain(value: Any) -> Any:
 def row_json(row: Any, encoding: str | None = None) -> str:
     """Write ``row`` as JSON that ``encoding`` can hold; None: as ASCII.
 
-    Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes.
+    Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes; numbers that
+    are not finite become null.
     """
-    text = escaped_json(json.dumps(row, ensure_ascii=encoding is None, default=_plain))
+    try:
+        text = json.dumps(row, ensure_ascii=encoding is None, default=_plain, allow_nan=False)
+    except ValueError:
+        row = json.loads(json.dumps(row, default=_plain), parse_constant=lambda _: None)
+        text = json.dumps(row, ensure_ascii=encoding is None)
+    text = escaped_json(text)
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
