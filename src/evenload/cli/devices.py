@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from evenload._terminal import own_codes
+from evenload._terminal import end_with_reader, own_codes
 from evenload.cli.options import INTERVAL, PATH, color_option, json_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.devices.device import Device
@@ -247,6 +247,7 @@ def _loads(reading: Reading) -> dict[str, Any]:
 
 def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
     """Show the load again and again until Ctrl-C; the exit code is then 0."""
+    end_with_reader()
     is_terminal = sys.stdout.isatty() and not as_json
     drawn = 0
     try:

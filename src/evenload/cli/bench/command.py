@@ -16,6 +16,7 @@ import click
 from evenload._optional import is_installed
 from evenload._plain_text import number_text
 from evenload._private_files import write_named
+from evenload._terminal import end_with_reader
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
@@ -74,6 +75,7 @@ def bench(context: click.Context, request: BenchRequest) -> int | None:
     for name in request.names:
         if name not in TRIALS:
             raise UnknownName("trial", name, TRIALS)
+    end_with_reader()
     page = _measure(request)
     if request.output:
         write_named(request.output, page_json(page, indent=1, default=float) + "\n")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._private_files import open_plain
+from evenload._terminal import end_with_reader
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
 from evenload.cli.options import PATH, NumberRange, json_option, page_json
 from evenload.errors import ConfigError, FormatError
@@ -54,6 +55,7 @@ def watch(
     TRACE is a log of vLLM (with log_balancedness) or SGLang (.log, .out, .err or .txt), or a trace of counts
     or ids that grows, such as the folder that SGLang's recorder dumps to.
     """
+    end_with_reader()
     is_log, ticks = trace.path.suffix in LOGS, _ticks(for_s, every)
     in_use = functools.partial(_in_use, gpus, slots, plan)
     looks = _looks_at_log(trace.path, ticks) if is_log else _looks_at_trace(trace, in_use, ticks)

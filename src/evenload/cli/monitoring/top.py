@@ -16,7 +16,7 @@ import psutil
 
 from evenload._optional import is_installed
 from evenload._plain_text import number_text, seconds_text
-from evenload._terminal import own_codes, plain_console
+from evenload._terminal import end_with_reader, own_codes, plain_console
 from evenload.cli.options import INTERVAL, color_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
@@ -182,6 +182,7 @@ def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
 
     colored = wants_color(resolve({"color": color}).color, sys.stdout)
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    end_with_reader()
     with DevicePool.discover() as pool:
         machine = MachineView(pool)
         machine.look()

@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO
 
 from evenload._plain_text import escaped_json
 from evenload._private_files import is_stream, lines_within
+from evenload._terminal import end_with_reader
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
@@ -175,6 +176,8 @@ class RowWriter:
         self._name = "standard output" if path is None else str(path)
         self._owns_file = path is not None
         if path is None:
+            if not is_mute:
+                end_with_reader()
             return
         if not is_stream(path):
             self._target = Path(os.path.realpath(path))
