@@ -71,6 +71,8 @@ def certify(request: CertifyRequest) -> int:
     if _is_log(request.source):
         return _check_chain(request)
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
+    if is_certificate and request.output:
+        raise ConfigError(f"{request.source} is a certificate already", hint="leave out -o")
     target = request.source if is_certificate else _certify_run(request)
     try:
         page: Any = load(target)

@@ -75,6 +75,10 @@ def bench(context: click.Context, request: BenchRequest) -> int | None:
     for name in request.names:
         if name not in TRIALS:
             raise UnknownName("trial", name, TRIALS)
+    for spec in request.specs:
+        from evenload.devices import DevicePool
+
+        DevicePool.find(spec)  # refuses what is no device here, which a trial might not ask for
     end_with_reader()
     page = _measure(request)
     if request.output:

@@ -39,7 +39,9 @@ def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_js
 
 @click.command("merkle")
 @devices_option
-@click.option("--leaves", "n_leaves", type=click.IntRange(1024), default=1_000_000, show_default=True)
+@click.option(
+    "--leaves", "n_leaves", type=click.IntRange(1024, 1 << 28), default=1_000_000, show_default=True
+)
 @scheme_option
 @click.option(
     "--strategy", default="measured", show_default=True, help="How blocks are dealt to the devices."
@@ -97,7 +99,7 @@ def _compare(base: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
 @click.command("prove")
 @devices_option
 @click.option("--proofs", "n_proofs", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--constraints", type=click.IntRange(1), default=20_000, show_default=True)
+@click.option("--constraints", type=click.IntRange(1, 1 << 28), default=20_000, show_default=True)
 @click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
 @click.option("--zkey", type=PATH, help="Prove with this key instead of one made here ...")
 @click.option("--witness", type=PATH, help="... and this witness, again and again.")
@@ -134,11 +136,13 @@ def prove_bench(
 
 
 @click.command()
-@click.option("--experts", default=256, show_default=True, help="Logical experts.")
-@click.option("--slots", default=288, show_default=True, help="Physical slots.")
-@click.option("--gpus", default=32, show_default=True, help="GPUs.")
-@click.option("--layers", default=58, show_default=True, help="MoE layers.")
-@click.option("--repeat", default=20, show_default=True, help="Measurements; the median counts.")
+@click.option("--experts", type=click.IntRange(1), default=256, show_default=True, help="Logical experts.")
+@click.option("--slots", type=click.IntRange(1), default=288, show_default=True, help="Physical slots.")
+@click.option("--gpus", type=click.IntRange(1), default=32, show_default=True, help="GPUs.")
+@click.option("--layers", type=click.IntRange(1), default=58, show_default=True, help="MoE layers.")
+@click.option(
+    "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Measurements; the median counts."
+)
 @json_option
 def moe_bench(experts: int, slots: int, gpus: int, layers: int, repeat: int, as_json: bool) -> int:
     """Measure placing and routing on this machine: made-up log-normal loads, one thread."""

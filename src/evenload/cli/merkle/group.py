@@ -52,8 +52,9 @@ def root(
         digest, size, is_mutated = done.root, done.size, done.is_mutated
         summary = done.parts.summary
         page |= {"wall_s": done.parts.wall_s, "bound_s": summary.bound_s, "devices": list(summary.devices)}
-    elif has_dash:
-        raise ConfigError("--dash shows the work of devices", hint="say which: --devices all")
+    elif has_dash or strategy != "measured":
+        said = "--dash shows the work" if has_dash else "--strategy deals to the workers"
+        raise ConfigError(f"{said} of devices", hint="say which: --devices all")
     else:
         digest, size, is_mutated = _root_here(leaves, scheme)
     if is_mutated:

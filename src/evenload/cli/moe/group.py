@@ -34,7 +34,13 @@ def moe() -> None:
 @click.command()
 @trace_options
 @click.argument("plan", type=PATH)
-@click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Tokens to a batch, for traces of ids.",
+)
 @click.option(
     "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."
 )
