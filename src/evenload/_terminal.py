@@ -21,20 +21,36 @@ if TYPE_CHECKING:
 class PlainStream:
     """A text stream that writes to ``stream`` what ``plain`` leaves of a text.
 
+    A reader who leaves early (``| head``) is no error: a command's exit code is its answer, and nothing is
+    known of that yet. ``ends_with_reader``: it is one (BrokenPipeError), as the output is all that is wanted.
     ``own_codes`` gives the stream below, for lines that we have coloured ourselves.
     """
 
     def __init__(self, stream: TextIO):
         self.below = stream
+        self.ends_with_reader = False
+        self._is_left = False
 
     def write(self, text: str) -> int:
         shown = plain(text)
         try:
-            self.below.write(shown)
+            self._do("write", shown)
         except UnicodeEncodeError:  # an encoding without these letters: better "?" than no line
             encoding = self.encoding or "ascii"
-            self.below.write(shown.encode(encoding, "replace").decode(encoding))
+            self._do("write", shown.encode(encoding, "replace").decode(encoding))
         return len(text)
+
+    def flush(self) -> None:
+        self._do("flush")
+
+    def _do(self, what: str, *given: str) -> None:
+        try:
+            if not self._is_left:
+                getattr(self.below, what)(*given)
+        except BrokenPipeError:
+            self._is_left = True
+            if self.ends_with_reader:
+                raise
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -72,6 +88,12 @@ def _is_ascii(stream: TextIO) -> bool:
         return codecs.lookup(stream.encoding).name == "ascii"
     except (LookupError, TypeError, AttributeError):
         return True
+
+
+def end_with_reader() -> None:
+    """End this command when nobody reads its standard output any more."""
+    if isinstance(sys.stdout, PlainStream):
+        sys.stdout.ends_with_reader = True
 
 
 def own_codes(stream: Any) -> Any:

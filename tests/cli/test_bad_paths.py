@@ -1,4 +1,4 @@
-"""Paths that cannot be used, for every path that any command takes: said in words, without a number."""
+"""Paths and values that cannot be used, for every option of any command: said in words, without a number."""
 
 import os
 import random
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from examples_count import examples
 
 from evenload.cli import cli, main
 from evenload.events import EventFile, RunFinished, RunStarted, Span
@@ -123,3 +124,115 @@ def test_no_message_has_the_number_of_an_error(kind, good, tmp_path, monkeypatch
             if kind == "of Windows":
                 assert (ended.value.code, os.listdir(folder)) == (2, []), line
     assert n_refused > 25
+
+
+KEY, WITNESS, INPUT = (str(ZK / name) for name in ("circuit.zkey", "witness.wtns", "multiplier.input.json"))
+LINES = {
+    "audit": "r",
+    "bench": "--quick --only unequal",
+    "bench merkle": "--devices cpu*1 --leaves 1024 --runs 1",
+    "bench prove": "--devices cpu*1 --proofs 1 --constraints 10",
+    "certify": "r",
+    "map": "task.py:same lines --backend inline --devices cpu*1 -o out.jsonl",
+    "merkle bench": "--devices cpu*1 --leaves 1024 --runs 1",
+    "merkle prove": "bin 1 --width 32",
+    "merkle root": "bin --width 32",
+    "moe bench": "--experts 8 --slots 8 --gpus 2 --layers 1 --repeat 1",
+    "moe place": "trace.npz --gpus 2 --slots 4",
+    "moe replay": "trace.npz --gpus 2 --slots 4",
+    "moe watch": "trace.npz --for 0 --gpus 2 --slots 4",
+    "plan": "job.yaml",
+    "plan-training": "--devices 1x24GB:rtx4090 --batch 8",
+    "run": "job.yaml --backend inline --no-progress",
+    "simulate": "--items 5",
+    "top": "--once",
+    "zk circuit": "--size 4 -o c",
+    "zk fullprove": f"c.wasm {INPUT} {KEY}",
+    "zk prove": f"{KEY} {WITNESS}",
+}
+TEXTS = ("bogus", "-1", "nan")
+BAD = {"integer": ("-1", "nan", "1.5"), "float": ("nan", "-1"), "text": TEXTS}
+BAD |= {"integer range": BAD["integer"], "float range": BAD["float"]}
+RIGHT = {  # what has that value is only odd
+    *(("audit --collective", text) for text in TEXTS),  # a part of a name
+    *((f"run {option}", text) for option in ("--skip", "--sbatch") for text in TEXTS),
+    *((f"moe {name} --layers", "-1") for name in ("place", "replay", "watch")),  # a slice: all but the last
+    *((f"{name} --seed", "-1") for name in ("simulate", "moe place", "moe replay")),
+}
+JOB = """
+version: 1
+job: {name: doubles, inputs: {jsonl: things.jsonl, id: id}}
+devices: {use: "cpu*1"}
+stages:
+  - {name: double, target: "task.py:Double", outputs: {twice: number}}
+"""
+TASK = """
+def same(x):
+    return x
+
+class Double:
+    def __call__(self, inputs, item):
+        return {"twice": 2 * inputs["n"]}
+"""
+
+
+@pytest.fixture
+def good_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("r").mkdir()
+    with EventFile("r/events.jsonl") as sink:
+        sink(RunStarted(0.0, "r", 0.0, 1, {"a": {}}))
+        sink(Span("map", "a", "a", 0, 1, 0.0, 1.0))
+        sink(RunFinished(1.0, "done"))
+    np.savez("trace.npz", counts=np.ones((8, 2, 4), np.int64))
+    Path("lines").write_text("1\n2\n")
+    Path("bin").write_bytes(bytes(64))
+    Path("c.wasm").write_bytes(b"\0asm")
+    Path("things.jsonl").write_text('{"id": "a", "n": 1}\n')
+    Path("job.yaml").write_text(JOB)
+    Path("task.py").write_text(TASK)
+    return tmp_path
+
+
+def cases() -> list[tuple[str, str, str]]:
+    """A command, an option of it, and a value that it cannot have."""
+    found = []
+    for names, command in commands(cli):
+        for one in command.params:
+            if not isinstance(one, click.Option) or one.is_flag or isinstance(one.type, click.Path):
+                continue
+            values = ("bogus",) if isinstance(one.type, click.Choice) else BAD[one.type.name]
+            found += [(" ".join(names), max(one.opts, key=len), value) for value in values]
+    return [one for one in found if one[0] in LINES and (f"{one[0]} {one[1]}", one[2]) not in RIGHT]
+
+
+def test_what_cannot_be_right_is_a_fault_of_usage(good_folder, capsys):
+    """Oracle: the documented exit code of faults of usage; the value or its option in the message."""
+    all_cases = cases()
+    for name, option, value in random.Random(5).sample(all_cases, min(examples(1000), len(all_cases))):
+        words = LINES[name].split()
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
+        line = [*name.split(), f"{option}={value}", *words]
+        with pytest.raises(SystemExit) as ended:
+            main(line)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2, (line, said)
+        assert option in said or value in said or option.removeprefix("--") in said, (line, said)
+        assert "Traceback" not in said, line
+
+
+def test_an_option_that_would_be_ignored_is_refused(good_folder, capsys):
+    """Oracle: the same."""
+    with pytest.raises(SystemExit):
+        main(["certify", "r"])
+    for line in (
+        "certify r/run.cert.json -o new.json",
+        "merkle root bin --width 32 --strategy static",
+        "bench --quick --only unequal --devices bogus",
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(line.split())
+        assert ended.value.code == 2, line
+    assert not Path("new.json").exists()

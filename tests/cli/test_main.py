@@ -1,3 +1,5 @@
+import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -11,6 +13,10 @@ from evenload import cli as cli_module
 from evenload._version import __version__
 from evenload.cli import COMMANDS, main
 from evenload.errors import EvenloadError, MissingExtra, NoUsableDevice
+from evenload.events import EventFile, RunFinished, RunStarted, Span
+from evenload.merkle import MerkleTree
+
+ZK = Path(__file__).parents[1] / "data" / "zk" / "multiplier"
 
 
 @pytest.fixture
@@ -170,6 +176,78 @@ def test_a_reader_that_leaves_early_is_no_error(arguments):
     ours, theirs = os.pipe()
     os.close(ours)
     assert left_alone(*arguments, stdout=theirs) == (0, "")
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """Command lines whose exit code is an answer, by that code."""
+    monkeypatch.chdir(tmp_path)
+    rows = [bytes([at]) * 32 for at in range(8)]
+    tree = MerkleTree(rows)
+    Path("proof").write_text(json.dumps(tree.prove(3).to_json()) + "\n")
+    with EventFile("events.jsonl") as sink:
+        sink(RunStarted(0.0, "r", 0.0, 2, {"a": {}, "b": {}}))
+        for at in range(2):
+            sink(Span("map", "a", "a", at, 1, at, at + 1.0, cost=1.0))
+        sink(Span("map", "b", "b", 2, 1, 0.0, 1.0, cost=1.0))
+        sink(RunFinished(2.0, "done"))
+    Path("task.py").write_text("def half(text):\n    return 1 / int(text)\n")
+    Path("items").write_text("1\n0\n")
+    leaf, zk = rows[3].hex(), [str(ZK / name) for name in ("vkey.json", "public.json", "proof.json")]
+    Path("other.json").write_text(json.dumps([str(1 + int(json.loads(Path(zk[1]).read_text())[0]))]))
+    prove = ("merkle", "verify", "proof", "--leaf", leaf, "--root")
+    return {
+        0: [(*prove, tree.root.hex()), ("zk", "verify", *zk), ("certify", "events.jsonl", "--require", "0")],
+        1: [
+            (*prove, "00" * 32),
+            (*prove, "00" * 32, "--json"),
+            ("zk", "verify", zk[0], "other.json", zk[2]),
+            ("certify", "events.jsonl", "--require", "1"),
+            ("map", "task.py:half", "items", "--json", "-q", "--devices", "cpu*1", "--backend", "inline"),
+        ],
+    }
+
+
+def test_a_reader_that_leaves_early_does_not_turn_a_no_into_a_yes(answers):
+    """Oracle: the answer, known beforehand: a proof of another root, a share that was not reached."""
+    for code, lines in answers.items():
+        for line in lines:
+            for gone in (False, True):
+                ours, theirs = os.pipe()
+                if gone:
+                    os.close(ours)
+                said = left_alone(*line, stdout=theirs)
+                assert said[0] == code, (line, gone, said)
+                assert "Traceback" not in said[1]
+                if not gone:
+                    assert os.read(ours, 1 << 16), line
+                    os.close(ours)
+
+
+@pytest.mark.parametrize("line", ["top --json", "devices --watch --json", "map task.py:same - --no-progress"])
+def test_what_goes_on_for_ever_ends_when_its_reader_leaves(line, tmp_path, popen, until):
+    (tmp_path / "task.py").write_text("def same(text):\n    return text\n")
+    command = [sys.executable, "-m", "evenload", *line.split()]
+    pipe = subprocess.PIPE
+    process = popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True)
+    for at in range(8):
+        if "map" in line:
+            process.stdin.write(f"{at}\n")
+            process.stdin.flush()
+    assert process.stdout.readline()
+    process.stdout.close()
+
+    def is_over():
+        if "map" in line and process.poll() is None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write("again\n")
+                process.stdin.flush()
+        return process.poll() is not None
+
+    until(is_over, "it goes on")
+    assert process.returncode == 0
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

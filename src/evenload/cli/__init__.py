@@ -13,7 +13,7 @@ import click
 from evenload._live_page import left_to_command
 from evenload._optional import refuse_windows
 from evenload._plain_text import shortened
-from evenload._terminal import plain_streams
+from evenload._terminal import own_codes, plain_streams
 from evenload._version import __version__
 from evenload.errors import NO_ROOM, ConfigError, EvenloadError, UnknownName, quoted
 
@@ -207,7 +207,7 @@ def _exit_code(argv: list[str] | None) -> int:
         _complain("interrupted", None)
         code = 130
     except (ReaderLeft, BrokenPipeError):
-        pass  # nobody to say it to; a verdict that there is by now stays the exit code
+        pass  # nobody to say it to, and what was said was all that the command is for
     except OSError as error:
         if error.errno in NO_ROOM:
             _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
@@ -226,7 +226,7 @@ def _exit_code(argv: list[str] | None) -> int:
 
 def _drop_output_that_cannot_be_written() -> None:
     """Keep Python from writing, and complaining, once more if the reader has left or the disk is full."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (own_codes(sys.stdout), own_codes(sys.stderr)):
         try:
             stream.flush()
         except OSError:

@@ -1,13 +1,22 @@
 """``evenload audit TRACE...``: where devices' time went in traces of others, and what would have helped."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from evenload.cli.options import FILE, PATH, NumberRange, argument, json_option, option, passed_as, shared
+from evenload.cli.options import (
+    FILE,
+    PATH,
+    NumberRange,
+    argument,
+    json_option,
+    option,
+    page_json,
+    passed_as,
+    shared,
+)
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,7 +96,7 @@ def audit(request: AuditRequest) -> int:
     for fault in found.faults:
         click.echo(f"note: {fault}", err=True)
     if request.as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        click.echo(page_json(found.to_json(), indent=2))
     else:
         click.echo("\n".join(audit_text(found)))
     if request.output:
@@ -107,7 +116,5 @@ def _compare(request: AuditRequest, options: "AuditOptions") -> int:
     found = compare(read_traces(request.before, options), read_traces(request.traces, options))
     for fault in dict.fromkeys((*found.before.faults, *found.after.faults)):
         click.echo(f"note: {fault}", err=True)
-    click.echo(
-        json.dumps(found.to_json(), indent=2) if request.as_json else "\n".join(comparison_text(found))
-    )
+    click.echo(page_json(found.to_json(), indent=2) if request.as_json else "\n".join(comparison_text(found)))
     return 0

@@ -1,7 +1,6 @@
 """``evenload certify RUN``: a proof of how close to the best possible it came, which anyone can check."""
 
 import contextlib
-import json
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +10,17 @@ import click
 
 from evenload._plain_text import number_text
 from evenload._private_files import plain_file, write_named
-from evenload.cli.options import FILE, PATH, NumberRange, argument, json_option, option, passed_as, shared
+from evenload.cli.options import (
+    FILE,
+    PATH,
+    NumberRange,
+    argument,
+    json_option,
+    option,
+    page_json,
+    passed_as,
+    shared,
+)
 from evenload.errors import ConfigError, FormatError, printable
 
 MOST_NAMED = 8
@@ -62,6 +71,8 @@ def certify(request: CertifyRequest) -> int:
     if _is_log(request.source):
         return _check_chain(request)
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
+    if is_certificate and request.output:
+        raise ConfigError(f"{request.source} is a certificate already", hint="leave out -o")
     target = request.source if is_certificate else _certify_run(request)
     try:
         page: Any = load(target)
@@ -116,7 +127,7 @@ def _check_chain(request: CertifyRequest) -> int:
             "signed": n_signed,
             "root": root,
         }
-        click.echo(json.dumps(facts | {"first_step": first, "last_step": last.stop, "last": asdict(last)}))
+        click.echo(page_json(facts | {"first_step": first, "last_step": last.stop, "last": asdict(last)}))
         return 0
     click.echo(
         f"training {origin}: steps {first} to {last.stop}, {n} links, each behind the one before", err=True
@@ -174,7 +185,7 @@ def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) ->
         unit = "ns" if _unit(kind)[0] == "s" else "load"
         facts |= {"unit": unit, "files": files, "idle_devices": idle}
         facts |= {"share_up_to": float(share_up_to(page, with_idle=False))}
-        click.echo(json.dumps({**facts, "share_with_idle": float(share_with_idle(page))}))
+        click.echo(page_json({**facts, "share_with_idle": float(share_with_idle(page))}))
         return
     unit, scale = _unit(kind)
     reached, least = (

@@ -1,6 +1,5 @@
 """``evenload clients run fl.yaml``: federated rounds; ``check`` them; ``tune`` and ``compare`` strategies."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,10 +9,9 @@ import click
 
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
 from evenload.cli.monitoring.step_events import Steps
-from evenload.cli.options import FOLDER, PATH, argument, json_option, option, passed_as, shared
+from evenload.cli.options import FOLDER, PATH, argument, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, UnknownName, quoted
-from evenload.events import json_text
 
 if TYPE_CHECKING:
     from evenload.clients import FederatedResult
@@ -204,7 +202,7 @@ class TrainingReport:
 
     def print(self, as_json: bool) -> None:
         """Print a table, or one JSON object; and the failures on stderr."""
-        click.echo(json_text(self._page()) if as_json else "\n".join(self._lines()))
+        click.echo(page_json(self._page()) if as_json else "\n".join(self._lines()))
         for where, why in list(self.failed.items())[:MOST_FAILED]:
             click.echo(f"{where} failed: {why}", err=True)
         if len(self.failed) > MOST_FAILED:
@@ -298,7 +296,7 @@ def check(request: CheckRequest) -> int:
     found = check_plainly(parts.model, parts.datasets, job.recipe, strategy=strategy, seed=job.seed)
     if request.as_json:
         clients = [{**asdict(one), "is_equal": one.is_equal} for one in found]
-        click.echo(json.dumps({"schema": 1, "clients": clients}))
+        click.echo(page_json({"schema": 1, "clients": clients}))
     else:
         click.echo("\n".join(map(str, found)))
     return 0 if all(one.is_equal for one in found) else 1
@@ -360,7 +358,7 @@ def compare(request: CompareRequest) -> int:
     )
     said = advice(found, n_clients=len(ids), batch_size=asked.recipe.batch_size)
     if request.as_json:
-        click.echo(json.dumps({"schema": 1, "ways": [asdict(way) for way in found], "advice": said}))
+        click.echo(page_json({"schema": 1, "ways": [asdict(way) for way in found], "advice": said}))
     else:
         click.echo("\n".join([*_table(found), "", *said]))
     return 0
@@ -415,7 +413,7 @@ def tune(job: Path, rounds: int | None, batch_size: int | None, as_json: bool) -
         return 0
     probes = [dict(probe) for probe in plan.probes]
     page = {"schema": 1, "strategy": str(plan.strategy), "why": plan.why, "probes": probes}
-    click.echo(json.dumps({**page, "reasons": dict(plan.reasons)}))
+    click.echo(page_json({**page, "reasons": dict(plan.reasons)}))
     return 0
 
 

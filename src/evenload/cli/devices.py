@@ -1,6 +1,5 @@
 """``evenload devices``: all devices with scores and load; ``drain`` and ``add`` change a running job's."""
 
-import json
 import sys
 import time
 from dataclasses import asdict
@@ -9,8 +8,8 @@ from typing import Any
 
 import click
 
-from evenload._terminal import own_codes
-from evenload.cli.options import INTERVAL, PATH, color_option, json_option
+from evenload._terminal import end_with_reader, own_codes
+from evenload.cli.options import INTERVAL, PATH, color_option, json_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
@@ -115,7 +114,7 @@ def _ask(folder: Path, action: str, ids: tuple[str, ...], at_once: bool, as_json
     from evenload.executor.loop.control import ask
 
     devices = ask(folder, action, [one for given in ids for one in given.split(",") if one], at_once=at_once)
-    click.echo(json.dumps({"schema": 1, "devices": devices}) if as_json else "\n".join(devices))
+    click.echo(page_json({"schema": 1, "devices": devices}) if as_json else "\n".join(devices))
     return 0
 
 
@@ -167,7 +166,7 @@ class DeviceTable:
         }
         if self.error is not None:
             page["selection"]["error"] = self.error.message
-        return json.dumps(page)
+        return page_json(page)
 
     def lines(self) -> list[str]:
         readings = self.pool.readings()
@@ -248,6 +247,7 @@ def _loads(reading: Reading) -> dict[str, Any]:
 
 def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
     """Show the load again and again until Ctrl-C; the exit code is then 0."""
+    end_with_reader()
     is_terminal = sys.stdout.isatty() and not as_json
     drawn = 0
     try:
@@ -279,7 +279,7 @@ def measure_devices(spec: str | int, *, as_json: bool) -> int:
             keep_rates(device, rates)
             rows.append({"id": device.id, "name": device.name, **rates})
     if as_json:
-        click.echo(json.dumps({"schema": 1, "devices": rows}))
+        click.echo(page_json({"schema": 1, "devices": rows}))
         return 0
     shown = [
         [row["id"], row["name"], f"{row['flop_per_s'] / 1e9:,.0f}", f"{row['bytes_per_s'] / 1e9:,.1f}"]

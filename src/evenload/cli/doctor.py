@@ -1,6 +1,5 @@
 """``evenload doctor``: what works on this machine, what does not, and what to do about it."""
 
-import json
 import platform
 import re
 import sys
@@ -15,7 +14,7 @@ import click
 from evenload._plain_text import plain
 from evenload._terminal import own_codes
 from evenload._version import __version__
-from evenload.cli.options import color_option, json_option
+from evenload.cli.options import color_option, json_option, page_json
 from evenload.cli.terminal.table import format_table
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
 from evenload.devices.probes.torch_build import TorchBuild, torch_build
@@ -103,7 +102,7 @@ def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
     """
     checkup = examine(color)
     if as_json:
-        click.echo(json.dumps(_as_json(checkup)))
+        click.echo(page_json(_as_json(checkup)))
     else:
         colored = wants_color(color or "auto", sys.stdout)
         lines = _lines(checkup, verbose, colored)

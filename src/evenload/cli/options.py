@@ -16,6 +16,13 @@ from evenload.errors import quoted
 Command = Callable[..., Any]
 
 
+def page_json(page: Any, **layout: Any) -> str:
+    """What a command prints as JSON, which every parser takes: a number that is not finite is null."""
+    from evenload.events import json_text
+
+    return json_text(page, ensure_ascii=True, **layout)
+
+
 class HerePath(click.Path):
     """A path of this system: one of Windows is refused elsewhere, where it is only an odd name.
 

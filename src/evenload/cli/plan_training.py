@@ -1,6 +1,5 @@
 """``evenload plan-training``: shares of a batch for unequal GPUs, before any of them is touched."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._plain_text import seconds_text
-from evenload.cli.options import FILE, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, quoted
 
@@ -89,7 +88,7 @@ def plan_training(request: PlanTrainingRequest) -> int:
 
         write_named(request.certificate, text_of(found.shares.certificate()), "--certificate")
     if request.as_json:
-        click.echo(json.dumps(found.to_json(), allow_nan=False))
+        click.echo(page_json(found.to_json()))
     else:
         click.echo("\n".join(_page(found)))
     return 0

@@ -1,7 +1,6 @@
 """``evenload zk prove`` and ``fullprove``: keys and witnesses, or circuits and inputs, to verified proofs."""
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +18,16 @@ from evenload.cli.options import (
     argument,
     json_option,
     option,
+    page_json,
     passed_as,
     quiet_option,
     shared,
 )
-from evenload.errors import ConfigError, EvenloadError, MissingExtra, quoted, reason_of
+from evenload.errors import ConfigError, EvenloadError, MissingExtra, UnknownName, quoted, reason_of
 
 if TYPE_CHECKING:
     from evenload.events import EventLog
+    from evenload.zk.circom.sandbox import Limits
     from evenload.zk.prover import Prover
 
 
@@ -69,7 +70,10 @@ def prove(request: ProveOptions, monitors: Monitors) -> int:
     evenload zk prove circuit.zkey w1.wtns w2.wtns -o proofs --devices cpu*2
     evenload zk prove circuit.zkey *.wtns -o proofs --devices wgpu:0,cpu
     """
+    from evenload.balance.policy import policy_from_name
+
     names = _names(request.witnesses)
+    policy_from_name(request.policy)
     request.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with contextlib.ExitStack() as stack:
@@ -82,7 +86,7 @@ def prove(request: ProveOptions, monitors: Monitors) -> int:
     n_failed = sum(row["error"] is not None for row in rows)
     if request.as_json:
         page = {"schema": 1, "key": str(request.zkey), "failed": n_failed, "proofs": rows}
-        click.echo(json.dumps(page, indent=2))
+        click.echo(page_json(page, indent=2))
     else:
         for row in rows:
             click.echo(row["proof"] or f"failed: {row['witness']}")
@@ -252,19 +256,23 @@ def fullprove(request: FullProveRequest) -> int:
     \b
     evenload zk fullprove circuit_js/circuit.wasm input.json circuit.zkey
     """
+    from evenload._memory_sizes import limit_from
+    from evenload.zk.circom.sandbox import Limits
+
+    limits = Limits(request.time_limit, limit_from(request.memory_limit, "--memory-limit"))
     request.out.mkdir(parents=True, exist_ok=True)
     name = request.inputs.stem
     with contextlib.ExitStack() as stack:
         stack.enter_context(watched(f"fullprove {request.zkey.name}", None))
         try:
-            row = write_proof(request.out, name, request.inputs, _proved(request))
-        except MissingExtra:
+            row = write_proof(request.out, name, request.inputs, _proved(request, limits))
+        except (MissingExtra, UnknownName):
             raise
         except (EvenloadError, OSError) as error:
             row = failed_row(request.inputs, error)
     row = {"inputs": row.pop("witness"), **row}
     if request.as_json:
-        click.echo(json.dumps({"schema": 1, "key": str(request.zkey), **row}, indent=2))
+        click.echo(page_json({"schema": 1, "key": str(request.zkey), **row}, indent=2))
     elif row["error"] is None:
         click.echo(row["proof"])
     if row["error"] is not None and not (request.as_json and request.quiet):
@@ -272,16 +280,13 @@ def fullprove(request: FullProveRequest) -> int:
     return 0 if row["error"] is None else 1
 
 
-def _proved(request: FullProveRequest) -> Any:
+def _proved(request: FullProveRequest, limits: "Limits") -> Any:
     """The proved statement. Raises EvenloadError or OSError."""
-    from evenload._memory_sizes import limit_from
     from evenload._private_files import read_named
     from evenload.zk.circom.input_values import MOST_BYTES, parse_inputs
-    from evenload.zk.circom.sandbox import Limits
     from evenload.zk.circom.witness import calculate_witness
     from evenload.zk.formats.witness import write_witness
 
-    limits = Limits(request.time_limit, limit_from(request.memory_limit, "memory_limit"))
     inputs = parse_inputs(read_named(request.inputs, MOST_BYTES), str(request.inputs))
     with prover_for(request.zkey, request.threads, request.level) as prover:
         values = calculate_witness(

@@ -1,6 +1,5 @@
 """``evenload report RUN``: the HTML report, the trace and the numbers of a run folder; two runs compared."""
 
-import json
 import shutil
 import webbrowser
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._plain_text import number_text, seconds_text
-from evenload.cli.options import FILE, PATH, argument, option, passed_as
+from evenload.cli.options import FILE, PATH, argument, option, page_json, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import gantt_lines, has_blocks, histogram_lines
 
@@ -91,7 +90,7 @@ def _write(reading: "RunEvents", request: ReportRequest) -> int:
     _echo_faults(reading)
     if request.as_json:
         files = [str(path) for path in written]
-        click.echo(json.dumps({**summary.to_json(), "files": files, "faults": reading.faults()}, indent=2))
+        click.echo(page_json({**summary.to_json(), "files": files, "faults": reading.faults()}, indent=2))
     else:
         click.echo(summary.headline(), err=True)
         if summary.advice is not None:
@@ -132,7 +131,7 @@ def _compare(readings: "list[RunEvents]", request: ReportRequest) -> int:
             for summary, reading in zip(summaries, readings, strict=True)
         ]
         files = [str(target)] if target else []
-        click.echo(json.dumps({"schema": 1, "runs": runs, "files": files}, indent=2))
+        click.echo(page_json({"schema": 1, "runs": runs, "files": files}, indent=2))
         return 0
     for line in format_table(["", "A", "B", "B / A"], _rows(*summaries), right=("A", "B")):
         click.echo(line, err=True)

@@ -1,6 +1,5 @@
 """``evenload simulate``: what would these devices do with those items?"""
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from evenload.balance.metrics import imbalance
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
 from evenload.balance.simulate import Simulation, simulate
-from evenload.cli.options import PATH, json_option, option, passed_as, shared
+from evenload.cli.options import PATH, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import gantt_lines, has_blocks
 from evenload.errors import ConfigError, quoted
@@ -125,7 +124,7 @@ def simulate_fleet(request: SimulateRequest) -> int:
     }
     work_s, n_items = math.fsum(map(math.fsum, draws)) / len(draws), len(draws[0])
     if request.as_json:
-        click.echo(json.dumps(to_json(results, fleet, n_items, work_s), allow_nan=False))
+        click.echo(page_json(to_json(results, fleet, n_items, work_s)))
     else:
         click.echo("\n".join(to_lines(results, fleet, n_items, work_s)))
     return 1 if any(result.n_unfinished for result in results.values()) else 0

@@ -1,6 +1,5 @@
 """``evenload warm``: have the machine code ready that first answers would wait for."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 
 import click
 
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import PATH, json_option, page_json
 from evenload.errors import MissingExtra, UnknownName
 
 __all__ = ["warm"]
@@ -36,7 +35,7 @@ def warm(parts: tuple[str, ...], keys: tuple[Path, ...], as_json: bool) -> int:
     found = {part: _warmed(part, is_asked=part in parts) for part in wanted}
     kept = {str(key): _kept(key) for key in keys}
     if as_json:
-        click.echo(json.dumps({"schema": 1, "parts": found, "keys": kept}))
+        click.echo(page_json({"schema": 1, "parts": found, "keys": kept}))
         return 0
     for key, wall_s in kept.items():
         click.echo(f"{key}: checked after {wall_s:.1f} s")

@@ -1,6 +1,5 @@
 """``evenload zk``: are proofs valid, what is in keys; make INSECURE keys and circuits, too."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import click
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._private_files import read_named, write_named
 from evenload.cli import LazyGroup
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import PATH, json_option, page_json
 from evenload.errors import ConfigError, EvenloadError, printable, quoted, reason_of
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def info(zkey: Path, check: bool, as_json: bool) -> int:
     if check:
         _check_points(key)
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        click.echo(page_json(facts, indent=2))
     else:
         for name, value in facts.items():
             if name != "schema":
@@ -243,7 +242,7 @@ def verify(key: Path, files: tuple[Path, ...], as_json: bool) -> int:
         ]
         page = {"schema": 1, "valid": not any(answers), "proofs": rows}
         lines = [f"{printable(row['proof'])}: {_verdict(row['why_not'])}" for row in rows]
-    click.echo(json.dumps(page) if as_json else "\n".join(lines))
+    click.echo(page_json(page) if as_json else "\n".join(lines))
     return 0 if page["valid"] else 1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evenload._closing import Closing
 from evenload._private_files import plain_file
+from evenload.errors import ConfigError
 from evenload.events.json_lines import decode, encode
 from evenload.events.kinds import Event, Note
 
@@ -65,13 +66,25 @@ class EventFile(Closing):
 
     A last line that a killed run left half-written is ended first: it costs no event of this one.
     ``is_new``: no earlier run has left events in it.
+    ``is_alone``: another process that opens it so, while this one has it open, gets a ConfigError.
     ``error`` says why the file stops early (a full disk); None if it has all events.
     """
 
     def __init__(
-        self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
+        self,
+        path: str | Path,
+        *,
+        flush_s: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+        is_alone: bool = False,
     ):
         self._file = Path(path).open("a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        if is_alone and not _lock(self._file):
+            self._file.close()
+            raise ConfigError(
+                f"a run is under way in {Path(path).parent}: it writes its events there",
+                hint="wait for it to end, or name another folder",
+            )
         self.is_new = not self._file.tell()
         if _is_cut(Path(path)):
             self._file.write("\n")
@@ -97,6 +110,19 @@ class EventFile(Closing):
             self._file.close()
         except OSError as error:
             self.error = self.error or error
+
+
+def _lock(file: io.TextIOWrapper) -> bool:
+    """Lock a file until it is closed, also by the end of the process. False: another one has locked it."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a drive that knows no locks
+        pass
+    return True
 
 
 def _is_cut(path: Path) -> bool:

@@ -111,6 +111,10 @@ class Pipeline:
         except ConfigError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            from evenload.pipeline.store.run_folder import is_of_other_kind, no_job_in
+
+            if is_of_other_kind(path):
+                raise no_job_in(path) from error
             raise ConfigError(
                 f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
                 hint="give the folder that `evenload run` printed",

@@ -109,6 +109,45 @@ def test_a_process_that_is_gone_is_told_and_one_command_goes_on(folder):
     assert call(folder, "attach", "runs/m").returncode == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_a_folder_whose_map_is_under_way_takes_no_second_one(folder, more):
+    """Oracle: the user's own loop for the rows, and the process that is known to run for its state."""
+    assert call(folder, *MAP, *more, "--detach").returncode == 0
+    for again in ((), ("--resume",), ("--detach",)):
+        refused = call(folder, *MAP, *again)
+        assert refused.returncode == 2, refused.stderr
+        assert "a run is under way in runs/m" in refused.stderr
+    for named in ("runs/m", "runs/m/events.jsonl"):
+        assert json.loads(call(folder, "status", named, "--json").stdout)["status"] == "running"
+    fresh = call(folder, "run", "job.yaml", "--fresh", "-o", "runs/m")
+    assert fresh.returncode == 2, fresh.stdout
+    (folder / "gate").touch()
+    followed = call(folder, "attach", "runs/m")
+    assert (followed.returncode, followed.stdout[:11]) == (0, "done: 3 of "), followed.stderr
+    assert json.loads(call(folder, "status", "runs/m", "--json").stdout)["status"] == "done"
+    rows = [json.loads(line)["result"] for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert rows == [2 * int(text) for text in ("1", "2", "3")]
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_commands_for_jobs_say_of_a_map_what_it_is(folder, more):
+    """Oracle: the hint, typed as it says, goes on with the run."""
+    (folder / "items.txt").write_text("1\n2\nnone\n")
+    assert call(folder, *MAP, *more, "--detach").returncode == 0
+    os.kill(pid_of(folder / "runs" / "m"), signal.SIGKILL)
+    assert "hint: go on: the same command with --resume" in call(folder, "attach", "runs/m").stderr
+    (folder / "gate").touch()
+    assert call(folder, *MAP, "--resume").returncode == 1
+    said = call(folder, "status", "runs/m").stdout
+    assert "retry" not in said
+    assert "try the failed ones again: the same command with --resume" in said
+    for command in (("upload", "runs/m", "--to", "file:///tmp"), ("retry", "runs/m")):
+        refused = call(folder, *command)
+        assert refused.returncode == 2, refused.stderr
+        assert "is of no job file" in refused.stderr
+        assert "`evenload map ... --resume`" in refused.stderr
+
+
 @pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
 def test_stop_ends_what_is_detached(folder, run, command):
     assert call(folder, *command, "--detach").returncode == 0

@@ -2,7 +2,6 @@
 
 import datetime
 import importlib
-import json
 import os
 import platform
 import time
@@ -17,11 +16,12 @@ import click
 from evenload._optional import is_installed
 from evenload._plain_text import number_text
 from evenload._private_files import write_named
+from evenload._terminal import end_with_reader
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 from evenload.cli.bench.selections import merkle_bench, prove_bench
 from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
-from evenload.cli.options import FILE, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
@@ -75,16 +75,21 @@ def bench(context: click.Context, request: BenchRequest) -> int | None:
     for name in request.names:
         if name not in TRIALS:
             raise UnknownName("trial", name, TRIALS)
+    for spec in request.specs:
+        from evenload.devices import DevicePool
+
+        DevicePool.find(spec)  # refuses what is no device here, which a trial might not ask for
+    end_with_reader()
     page = _measure(request)
     if request.output:
-        write_named(request.output, json.dumps(page, indent=1, default=float) + "\n")
+        write_named(request.output, page_json(page, indent=1, default=float) + "\n")
     if request.html:
         from evenload.report.html import write_bench
 
         write_bench(page, request.html)
         click.echo(request.html, err=request.as_json)
     if request.as_json:
-        click.echo(json.dumps(page, default=float))
+        click.echo(page_json(page, default=float))
     return 1 if any(trial["skipped"].startswith("failed") for trial in page["trials"]) else 0
 
 

@@ -1,6 +1,5 @@
 """``evenload bench prove`` and ``merkle`` (also ``evenload merkle bench``): how they scale over devices."""
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._plain_text import number_text
-from evenload.cli.options import PATH, json_option, scheme_option
+from evenload.cli.options import PATH, json_option, page_json, scheme_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -28,7 +27,7 @@ devices_option = click.option(
 def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print rows of equal keys as a table, or with ``facts`` as one JSON object."""
     if as_json:
-        click.echo(json.dumps({"schema": 1, **facts, "rows": rows}, indent=2))
+        click.echo(page_json({"schema": 1, **facts, "rows": rows}, indent=2))
         return
     head = list(rows[0])
     cells = [
@@ -40,7 +39,9 @@ def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_js
 
 @click.command("merkle")
 @devices_option
-@click.option("--leaves", "n_leaves", type=click.IntRange(1024), default=1_000_000, show_default=True)
+@click.option(
+    "--leaves", "n_leaves", type=click.IntRange(1024, 1 << 28), default=1_000_000, show_default=True
+)
 @scheme_option
 @click.option(
     "--strategy", default="measured", show_default=True, help="How blocks are dealt to the devices."
@@ -98,7 +99,7 @@ def _compare(base: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
 @click.command("prove")
 @devices_option
 @click.option("--proofs", "n_proofs", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--constraints", type=click.IntRange(1), default=20_000, show_default=True)
+@click.option("--constraints", type=click.IntRange(1, 1 << 28), default=20_000, show_default=True)
 @click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
 @click.option("--zkey", type=PATH, help="Prove with this key instead of one made here ...")
 @click.option("--witness", type=PATH, help="... and this witness, again and again.")
@@ -135,11 +136,13 @@ def prove_bench(
 
 
 @click.command()
-@click.option("--experts", default=256, show_default=True, help="Logical experts.")
-@click.option("--slots", default=288, show_default=True, help="Physical slots.")
-@click.option("--gpus", default=32, show_default=True, help="GPUs.")
-@click.option("--layers", default=58, show_default=True, help="MoE layers.")
-@click.option("--repeat", default=20, show_default=True, help="Measurements; the median counts.")
+@click.option("--experts", type=click.IntRange(1), default=256, show_default=True, help="Logical experts.")
+@click.option("--slots", type=click.IntRange(1), default=288, show_default=True, help="Physical slots.")
+@click.option("--gpus", type=click.IntRange(1), default=32, show_default=True, help="GPUs.")
+@click.option("--layers", type=click.IntRange(1), default=58, show_default=True, help="MoE layers.")
+@click.option(
+    "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Measurements; the median counts."
+)
 @json_option
 def moe_bench(experts: int, slots: int, gpus: int, layers: int, repeat: int, as_json: bool) -> int:
     """Measure placing and routing on this machine: made-up log-normal loads, one thread."""
@@ -154,7 +157,7 @@ def moe_bench(experts: int, slots: int, gpus: int, layers: int, repeat: int, as_
     }
     if as_json:
         sizes = {"layers": layers, "experts": experts, "slots": slots, "gpus": gpus}
-        click.echo(json.dumps({"schema": 1, "cpu_s": cpu_s, **sizes}))
+        click.echo(page_json({"schema": 1, "cpu_s": cpu_s, **sizes}))
         return 0
     rows = [[name, f"{1e3 * seconds:.3f}"] for name, seconds in cpu_s.items()]
     click.echo("\n".join(format_table(["CPU time of", "ms"], rows, right=["ms"])))

@@ -1,6 +1,5 @@
 """``evenload merkle``: roots and proofs of files, checked anywhere."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from evenload._private_files import write_named
 from evenload.cli.bench.selections import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafInput, TreeKind, leaf_options, scheme_options
 from evenload.cli.merkle.log_group import log
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import PATH, json_option, page_json
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,15 +52,16 @@ def root(
         digest, size, is_mutated = done.root, done.size, done.is_mutated
         summary = done.parts.summary
         page |= {"wall_s": done.parts.wall_s, "bound_s": summary.bound_s, "devices": list(summary.devices)}
-    elif has_dash:
-        raise ConfigError("--dash shows the work of devices", hint="say which: --devices all")
+    elif has_dash or strategy != "measured":
+        said = "--dash shows the work" if has_dash else "--strategy deals to the workers"
+        raise ConfigError(f"{said} of devices", hint="say which: --devices all")
     else:
         digest, size, is_mutated = _root_here(leaves, scheme)
     if is_mutated:
         click.echo("warning: equal neighbours: leaves may be repeated (CVE-2012-2459)", err=True)
     text = leaves.shown(digest)
     page |= {"leaves": size, "root": text, "mutated": is_mutated}
-    click.echo(json.dumps(page) if as_json else text)
+    click.echo(page_json(page) if as_json else text)
     return 0
 
 
@@ -120,7 +120,7 @@ def prove(
     if not indices and grown_from is None:
         raise ConfigError("nothing to prove", hint="name leaves by their index, or use --grown-from")
     proofs = _proofs(leaves, scheme, indices, grown_from)
-    text = "".join(json.dumps(proof.to_json()) + "\n" for proof in proofs)
+    text = "".join(page_json(proof.to_json()) + "\n" for proof in proofs)
     if out is None:
         click.echo(text, nl=False)
         return 0
@@ -193,7 +193,7 @@ def verify(
     answers = check_proofs(text.splitlines(), claims)
     is_valid = all(answers)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "valid": is_valid, "proofs": answers}))
+        click.echo(page_json({"schema": 1, "valid": is_valid, "proofs": answers}))
     else:
         n_wrong = answers.count(False)
         click.echo("valid" if is_valid else f"not valid: {n_wrong} of {len(answers)}")

@@ -1,6 +1,5 @@
 """``evenload merkle log``: a transparency log in a folder, its checkpoints, and proofs of it."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ import click
 
 from evenload._private_files import write_named
 from evenload.cli.merkle.leaf_file import LeafInput, leaf_options
-from evenload.cli.options import FILE, FOLDER, json_option
+from evenload.cli.options import FILE, FOLDER, json_option, page_json
 from evenload.errors import ConfigError, EvenloadError, FormatError, printable
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def append(folder: Path, leaves: LeafInput, origin: str | None, as_json: bool) -
                 error.hint = f"{error.hint}; {rest}" if error.hint else rest
             raise
         page = {"schema": 1, "origin": opened.origin, "added": len(opened) - first, "size": len(opened)}
-    click.echo(json.dumps(page) if as_json else page["size"])
+    click.echo(page_json(page) if as_json else page["size"])
     return 0
 
 
@@ -182,7 +181,7 @@ def verify(
         "size": found.size,
         "root": found.root.hex(),
     }
-    click.echo(json.dumps(page) if as_json else "valid" if is_valid else "not valid")
+    click.echo(page_json(page) if as_json else "valid" if is_valid else "not valid")
     return 0 if is_valid else 1
 
 
@@ -202,7 +201,7 @@ def check(
 
     found = check_published(folder, _known(keys, witnesses, at_least), origin=origin)
     page = {"schema": 1, "origin": found.origin, "size": found.size, "root": found.root.hex()}
-    click.echo(json.dumps(page) if as_json else f"{found.size} leaves, as {found.origin} has signed")
+    click.echo(page_json(page) if as_json else f"{found.size} leaves, as {found.origin} has signed")
     return 0
 
 

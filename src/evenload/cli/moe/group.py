@@ -1,6 +1,5 @@
 """``evenload moe``: where experts go, how batches are routed, and what that would have done to a trace."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
 from evenload.cli.moe.watch import watch
-from evenload.cli.options import FILE, PATH, json_option
+from evenload.cli.options import FILE, PATH, json_option, page_json
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -35,7 +34,13 @@ def moe() -> None:
 @click.command()
 @trace_options
 @click.argument("plan", type=PATH)
-@click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Tokens to a batch, for traces of ids.",
+)
 @click.option(
     "--certificate", type=FILE, help="Write the proof that no routing is better, for `evenload certify`."
 )
@@ -69,7 +74,7 @@ def route(plan: Path, trace: RoutingTrace, window: int, certificate: Path | None
         "bound": np.mean(bound, axis=0).tolist(),
     }  # fmt: skip
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(page_json(facts))
         return 0
     keys = ("equal", "routed", "worst", "bound")
     rows = [[str(i), *(f"{facts[key][i]:.4f}" for key in keys)] for i in range(len(phy2log))]

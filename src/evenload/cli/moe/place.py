@@ -1,6 +1,5 @@
 """``evenload moe place``: a plan for batches like those in a trace."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, PATH, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, PATH, NumberRange, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -25,6 +24,7 @@ class PlaceRequest(SearchRequest):
 
     window: int = option(
         "--window",
+        type=click.IntRange(1),
         default=128,
         show_default=True,
         help="Tokens to a window of the history, for traces of ids.",
@@ -37,7 +37,7 @@ class PlaceRequest(SearchRequest):
         help="Search beyond EPLB, or EPLB's own.",
     )
     groups: int | None = option(
-        "--groups", type=int, help="Expert groups, for --policy eplb and --node-limit."
+        "--groups", type=click.IntRange(1), help="Expert groups, for --policy eplb and --node-limit."
     )
     objective: Any = option(
         "--objective",
@@ -55,10 +55,13 @@ class PlaceRequest(SearchRequest):
     )
     old: Path | None = option("--old", type=PATH, help="The plan in use: say what has to be fetched.")
     target: float | None = option(
-        "--target", type=float, help="With --old: fetch as few experts as bring imbalance to this."
+        "--target", type=NumberRange(0), help="With --old: fetch as few experts as bring imbalance to this."
     )
     robust: float = option(
-        "--robust", default=0.0, help="0 to 1: how much the worst windows count beside the mean."
+        "--robust",
+        type=NumberRange(0, 1),
+        default=0.0,
+        help="0 to 1: how much the worst windows count beside the mean.",
     )
     check: int | None = option(
         "--check",
@@ -68,12 +71,22 @@ class PlaceRequest(SearchRequest):
         "on its steps as they are, if TRACE has counts.",
     )
     tokens_to_come: int | None = option(
-        "--tokens-to-come", type=int, help="With --old and --token-us: change only layers where it pays."
+        "--tokens-to-come",
+        type=click.IntRange(0),
+        help="With --old and --token-us: change only layers where it pays.",
     )
     token_us: float | None = option(
-        "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
+        "--token-us",
+        type=NumberRange(0),
+        help="Microseconds of a layer's experts for a token, at an even load.",
     )
-    threads: int = option("--threads", default=1, show_default=True, help="Layers searched side by side.")
+    threads: int = option(
+        "--threads",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Layers searched side by side.",
+    )
     output: Path | None = option(
         "-o", "--output", type=FILE, help="Write the plan: .json, .npz, or .yaml for TensorRT-LLM."
     )
@@ -110,7 +123,7 @@ def place(request: PlaceRequest) -> int:
         _certify(request, phy2log, windows, name)
         facts["certificate"] = str(request.certificate)
     if request.as_json:
-        click.echo(json.dumps(facts | {"phy2log": phy2log.tolist()}))
+        click.echo(page_json(facts | {"phy2log": phy2log.tolist()}))
         return 0
     _print_plan(facts)
     return 0

@@ -1,6 +1,5 @@
 """``evenload moe replay``: what strategies would have done to a trace."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, json_option, option, passed_as, shared
+from evenload.cli.options import FILE, NumberRange, json_option, option, page_json, passed_as, shared
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -28,20 +27,30 @@ class ReplayRequest(SearchRequest):
 
     batch: int | None = option(
         "--batch",
-        type=int,
+        type=click.IntRange(1),
         help="Tokens to a batch, for traces of ids.  [default: 512; fewer if TRACE is short]",
     )
     history: int | None = option(
-        "--history", type=int, help="Batches to plan on.  [default: 8, at most half of them]"
+        "--history", type=click.IntRange(1), help="Batches to plan on.  [default: 8, at most half of them]"
     )
     every: int = option(
-        "--every", default=0, show_default=True, help="Plan anew before every so many batches; 0: once."
+        "--every",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Plan anew before every so many batches; 0: once.",
     )
     target: float = option(
-        "--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is."
+        "--target",
+        type=NumberRange(0),
+        default=1.02,
+        show_default=True,
+        help="Imbalance that few fetches leave as it is.",
     )
     fetch_tokens: float | None = option(
-        "--fetch-tokens", type=float, help="Tokens a GPU could serve per fetch: compare moves by rule."
+        "--fetch-tokens",
+        type=NumberRange(0),
+        help="Tokens a GPU could serve per fetch: compare moves by rule.",
     )
     certificate: Path | None = option(
         "--certificate", type=FILE, help="With --fetch-tokens: the proof of what that rule costs."
@@ -66,7 +75,7 @@ def replay(request: ReplayRequest) -> int:
     if request.html:
         write_replay(result, request.html)
     if request.as_json:
-        click.echo(json.dumps(result.to_json() | ({"moves": moves} if moves else {})))
+        click.echo(page_json(result.to_json() | ({"moves": moves} if moves else {})))
         return 0
     bound = result.bound.mean()
     head = ["strategy", "mean", "p99", "worst", "over", "refilled", "fetched"]

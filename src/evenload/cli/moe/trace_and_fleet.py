@@ -23,7 +23,9 @@ class RoutingTrace:
     """A trace as the command line names it, with the layers that are wanted."""
 
     path: Path = argument(type=PATH, metavar="TRACE")
-    n_experts: int | None = option("--experts", type=int, help="Logical experts, if the trace does not say.")
+    n_experts: int | None = option(
+        "--experts", type=click.IntRange(1), help="Logical experts, if the trace does not say."
+    )
     kind: Any = option("--kind", type=click.Choice(["ids", "counts"]), help="What an .npy file holds.")
     layers: str = option(
         "--layers", metavar="FROM:TO:STEP", default="", help="Only these layers of the trace."
@@ -64,9 +66,17 @@ class SearchRequest:
     """The trace, the GPUs, and how to search for a placement on them."""
 
     trace: RoutingTrace
-    gpus: int = option("--gpus", type=int, required=True, help="GPUs.")
-    slots: int = option("--slots", type=int, required=True, help="Physical expert slots of a layer, in all.")
-    nodes: int = option("--nodes", default=1, show_default=True, help="Nodes that the GPUs divide over.")
+    gpus: int = option("--gpus", type=click.IntRange(1), required=True, help="GPUs.")
+    slots: int = option(
+        "--slots", type=click.IntRange(1), required=True, help="Physical expert slots of a layer, in all."
+    )
+    nodes: int = option(
+        "--nodes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Nodes that the GPUs divide over.",
+    )
     speeds: str = option("--speeds", default="", metavar="X,...", help="Relative speed of each GPU.")
     dead: str = option("--dead", default="", metavar="GPU,...", help="GPUs that serve nothing.")
     effort: Any = option(
@@ -76,7 +86,9 @@ class SearchRequest:
         show_default=True,
         help="How long to search.",
     )
-    expert_bytes: int = option("--expert-bytes", default=0, help="Weights of one expert, for the estimates.")
+    expert_bytes: int = option(
+        "--expert-bytes", type=click.IntRange(0), default=0, help="Weights of one expert, for the estimates."
+    )
     seed: int = option("--seed", default=0, show_default=True, help="Of the search.")
 
     @property

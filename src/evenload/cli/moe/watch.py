@@ -1,7 +1,6 @@
 """``evenload moe watch``: what another placement would save, from what an engine writes while it runs."""
 
 import functools
-import json
 import math
 import os
 import re
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._private_files import open_plain
+from evenload._terminal import end_with_reader
 from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
-from evenload.cli.options import PATH, NumberRange, json_option
+from evenload.cli.options import PATH, NumberRange, json_option, page_json
 from evenload.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ def watch(
     TRACE is a log of vLLM (with log_balancedness) or SGLang (.log, .out, .err or .txt), or a trace of counts
     or ids that grows, such as the folder that SGLang's recorder dumps to.
     """
+    end_with_reader()
     is_log, ticks = trace.path.suffix in LOGS, _ticks(for_s, every)
     in_use = functools.partial(_in_use, gpus, slots, plan)
     looks = _looks_at_log(trace.path, ticks) if is_log else _looks_at_trace(trace, in_use, ticks)
     for facts in looks:
         if as_json:
-            click.echo(json.dumps({"schema": 1} | facts))
+            click.echo(page_json({"schema": 1} | facts))
         else:
             click.echo(_said_of_log(facts) if is_log else _said_of_trace(facts))
     return 0

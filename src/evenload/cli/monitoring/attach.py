@@ -68,12 +68,14 @@ def attach(run: Path, no_progress: bool) -> int:
     """
     from evenload.dashboard.board import is_alive
     from evenload.dashboard.follow import Follower
+    from evenload.pipeline.store.run_folder import is_of_other_kind
     from evenload.report.progress import make_progress
     from evenload.report.source import open_run
     from evenload.report.tally import summarise
 
     began: RunStarted | None = None
-    status, is_left, follower = "", True, Follower(open_run(run).path)
+    path = open_run(run).path
+    status, is_left, follower = "", True, Follower(path)
     with (
         contextlib.suppress(KeyboardInterrupt),
         make_progress("never" if no_progress else "auto") as progress,
@@ -99,5 +101,7 @@ def attach(run: Path, no_progress: bool) -> int:
         click.echo(f"{status}: {headline}")
         return CODES.get(status, 1)
     click.echo(f"the process is gone: {headline}", err=True)
-    click.echo(f"  hint: go on: evenload retry {run}, or `evenload map ... --resume` as before", err=True)
+    is_job = not is_of_other_kind(path.parent)
+    by = f"evenload retry {run}" if is_job else "the same command with --resume"
+    click.echo(f"  hint: go on: {by}", err=True)
     return 1

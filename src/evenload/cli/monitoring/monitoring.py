@@ -79,6 +79,7 @@ def recorded(
     """Open the event log of the command ``name``, with everything that ``monitors`` asks for.
 
     Events go to the run's ``folder``; without one, the live page reads them from a temporary folder.
+    Raises ConfigError if a run is under way in ``folder``.
     """
     from evenload.events import EventFile, EventLog
 
@@ -92,7 +93,7 @@ def recorded(
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
             events = Path(passing) / "events.jsonl"
         stack.enter_context(watched(name, events, has_dash=has_dash))
-        file = [stack.enter_context(EventFile(events))] if events is not None else []
+        file = [stack.enter_context(EventFile(events, is_alone=True))] if events is not None else []
         yield EventLog(*sinks, *more, *file)
 
 

@@ -1,7 +1,6 @@
 """``evenload top``: the devices and the jobs of this machine, live."""
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -17,8 +16,8 @@ import psutil
 
 from evenload._optional import is_installed
 from evenload._plain_text import number_text, seconds_text
-from evenload._terminal import own_codes, plain_console
-from evenload.cli.options import INTERVAL, color_option
+from evenload._terminal import end_with_reader, own_codes, plain_console
+from evenload.cli.options import INTERVAL, color_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
 from evenload.dashboard.follow import Follower
@@ -183,6 +182,7 @@ def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
 
     colored = wants_color(resolve({"color": color}).color, sys.stdout)
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    end_with_reader()
     with DevicePool.discover() as pool:
         machine = MachineView(pool)
         machine.look()
@@ -275,7 +275,7 @@ class MachineView:
 def _print_json(machine: MachineView, interval: float, once: bool) -> int:
     while True:
         machine.look()
-        click.echo(json.dumps(machine.to_json()))
+        click.echo(page_json(machine.to_json()))
         sys.stdout.flush()
         if once:
             return 0

@@ -1,6 +1,5 @@
 """``evenload plan job.yaml``: where each model would be, when, and how long it would take. Starts nothing."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from evenload.cli.options import (
     argument,
     json_option,
     option,
+    page_json,
     passed_as,
     planning_limit_option,
     set_option,
@@ -101,7 +101,7 @@ def plan(request: PlanRequest) -> int:
     if request.certificate is not None:
         certify_plan(request.certificate, job_problem.problem, found, spec.job.name)
     if request.as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        click.echo(page_json(found.to_json(), indent=2))
         return 0
     from evenload.cli.pipeline.plan_page import page
 

@@ -1,6 +1,5 @@
 """``evenload run job.yaml`` and ``retry``: a folder of things through stages of models, over every device."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from evenload.cli.options import (
     json_option,
     no_progress_option,
     option,
+    page_json,
     passed_as,
     planning_limit_option,
     quiet_option,
@@ -27,7 +27,6 @@ from evenload.cli.pipeline.plan import PlanningProgress
 from evenload.cli.pipeline.slurm import SlurmOptions, submit
 from evenload.cli.pipeline.upload import UploadProgress
 from evenload.errors import printable
-from evenload.events import json_text
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
@@ -150,7 +149,7 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
         require("pydantic", extra="jobs", why="describing job files")
         from evenload.pipeline.job.job_file import json_schema
 
-        click.echo(json.dumps(json_schema(), indent=2))
+        click.echo(page_json(json_schema(), indent=2))
         return 0
     if request.job is None and request.fresh:
         *named, last = request.fresh  # in `run --fresh job.yaml` it is no stage
@@ -171,7 +170,7 @@ def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
             fresh=request.done_again,
             cache=request.cache,
         )
-        click.echo(json.dumps(plan.to_json(), indent=2) if request.as_json else plan.to_text())
+        click.echo(page_json(plan.to_json(), indent=2) if request.as_json else plan.to_text())
         return 0
     if request.is_detached:
         return start_detached(request.out.resolve() if request.out is not None else pipeline.out)
@@ -279,7 +278,7 @@ def echo_result(result: "PipelineResult", as_json: bool) -> None:
     """Print the result as text or as one JSON object; faults of the run as warnings on stderr."""
     for fault in result.faults:
         click.echo(f"warning: {fault}", err=True)
-    click.echo(json_text(result.to_json(), indent=2) if as_json else _text(result))
+    click.echo(page_json(result.to_json(), indent=2) if as_json else _text(result))
 
 
 def _text(result: "PipelineResult") -> str:

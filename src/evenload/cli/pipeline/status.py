@@ -1,6 +1,5 @@
 """``evenload status RUN``: how far a run is, by stage and group, or what became of one of its items."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import PATH, json_option, page_json
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, quoted
 from evenload.events import Event, ItemFailed, ItemFinished
@@ -28,28 +27,31 @@ def status(run: Path, item: str | None, as_json: bool) -> int:
     evenload status runs/pairs
     evenload status runs/pairs --item c07
     """
-    from evenload.pipeline.store.run_folder import is_in_use
+    from evenload.pipeline.store.run_folder import is_in_use, is_of_other_kind
     from evenload.report.source import open_run
     from evenload.report.tally import summarise
 
-    events = list(open_run(run))
+    read = open_run(run)
+    events, folder = list(read), read.path.parent
     if item is not None:
         return _tell_life(events, item, as_json)
     summary, counts = summarise(events), count_stages(events)
-    is_running = is_in_use(run)
+    is_running = is_in_use(folder)
     state = "running" if is_running else "interrupted" if summary.status == "unfinished" else summary.status
     ends = summary.counts.get("items", {})
     left = ends.get("unfinished", max(0, (summary.total or 0) - summary.n_done - summary.n_failed))
     eta_s = left / summary.items_per_s if is_running and summary.items_per_s else None
     if as_json:
-        click.echo(json.dumps(_page(run, state, eta_s, summary, counts), indent=2))
+        click.echo(page_json(_page(run, state, eta_s, summary, counts), indent=2))
         return 0
     click.echo(f"{state}: {summary.headline()}")
     if eta_s is not None:
         click.echo(f"about {eta_s:.0f} s to go")
     click.echo("\n".join(_tables(counts)))
     if counts.n_failed:
-        click.echo(f"try the failed ones again: evenload retry --failed {run}")
+        is_job = not is_of_other_kind(folder)
+        by = f"evenload retry --failed {run}" if is_job else "the same command with --resume"
+        click.echo(f"try the failed ones again: {by}")
     return 0
 
 
@@ -66,7 +68,7 @@ def _tell_life(events: list[Event], item: str, as_json: bool) -> int:
     broken = broken_steps(steps)
     if as_json:
         page = {"schema": 1, "item": item, "steps": [asdict(step) for step in steps]}
-        click.echo(json.dumps(page | {"broken": [asdict(step) for step in broken]}, indent=2))
+        click.echo(page_json(page | {"broken": [asdict(step) for step in broken]}, indent=2))
         return 0
     rows = [
         [f"{step.t:.3f}", step.item, step.stage, step.state, step.worker or step.device, step.text]

@@ -1,11 +1,10 @@
 """``evenload stop RUN``: end a run, or give up some of its items, from another terminal."""
 
-import json
 from pathlib import Path
 
 import click
 
-from evenload.cli.options import PATH, json_option
+from evenload.cli.options import PATH, json_option, page_json
 
 
 @click.command()
@@ -31,7 +30,7 @@ def stop(run: Path, items: tuple[str, ...], as_json: bool) -> int:
 
     exchange(run, "stop", items=items)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "stopped": list(items) or "run"}))
+        click.echo(page_json({"schema": 1, "stopped": list(items) or "run"}))
     else:
         click.echo(f"given up: {', '.join(items)}" if items else f"{run} is ending")
     return 0

@@ -7,8 +7,7 @@ from typing import TextIO
 
 import click
 
-from evenload.cli.options import PATH, json_option, no_progress_option, quiet_option
-from evenload.events import json_text
+from evenload.cli.options import PATH, json_option, no_progress_option, page_json, quiet_option
 
 
 @click.command()
@@ -31,7 +30,7 @@ def upload(run: Path, to: str | None, as_json: bool, quiet: bool, no_progress: b
     progress = UploadProgress("the same command goes on", shows=not quiet and not no_progress)
     outcome = upload_run(run.resolve(), to, progress)
     if as_json:
-        click.echo(json_text({"schema": 1, **asdict(outcome)}, indent=2))
+        click.echo(page_json({"schema": 1, **asdict(outcome)}, indent=2))
     else:
         click.echo(f"{outcome.n_files} files at {outcome.to}, {outcome.n_new} of them new")
     if outcome.n_left:

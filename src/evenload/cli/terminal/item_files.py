@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO
 
 from evenload._plain_text import escaped_json
 from evenload._private_files import is_stream, lines_within
+from evenload._terminal import end_with_reader
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
@@ -144,9 +145,15 @@ def _plain(value: Any) -> Any:
 def row_json(row: Any, encoding: str | None = None) -> str:
     """Write ``row`` as JSON that ``encoding`` can hold; None: as ASCII.
 
-    Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes.
+    Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes; numbers that
+    are not finite become null.
     """
-    text = escaped_json(json.dumps(row, ensure_ascii=encoding is None, default=_plain))
+    try:
+        text = json.dumps(row, ensure_ascii=encoding is None, default=_plain, allow_nan=False)
+    except ValueError:
+        row = json.loads(json.dumps(row, default=_plain), parse_constant=lambda _: None)
+        text = json.dumps(row, ensure_ascii=encoding is None)
+    text = escaped_json(text)
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -169,6 +176,8 @@ class RowWriter:
         self._name = "standard output" if path is None else str(path)
         self._owns_file = path is not None
         if path is None:
+            if not is_mute:
+                end_with_reader()
             return
         if not is_stream(path):
             self._target = Path(os.path.realpath(path))

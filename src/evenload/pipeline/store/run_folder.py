@@ -86,6 +86,8 @@ class RunFolder:
             ledger = Ledger.open(path)
         with contextlib.closing(ledger):
             if fresh:  # under the lock, so that no other process has begun here
+                if _is_locked(path / "events.jsonl"):
+                    raise ConfigError(f"a run is under way in {path}", hint="name another folder with -o")
                 _remove(path, _written_by_runs(path) - {FOLDER})
             folder = cls(path, ledger, is_resumed=is_resumed)
             folder.sweep()
@@ -98,10 +100,8 @@ class RunFolder:
 
         Raises ConfigError if there is no run in it, and as ``Ledger.open``.
         """
-        if not (path / FOLDER).is_dir():
-            raise ConfigError(
-                f"{path} is not the folder of a run", hint="give the one that `evenload run` printed"
-            )
+        if not (path / FOLDER).is_dir() or is_of_other_kind(path):
+            raise no_job_in(path)
         with contextlib.closing(Ledger.open(path)) as ledger:
             yield cls(path, ledger, is_resumed=True)
 
@@ -210,9 +210,28 @@ def _is_partial(name: str) -> bool:
 
 
 def is_in_use(path: Path) -> bool:
-    """Return whether a process works in the run folder ``path``."""
+    """Return whether a process works in the run folder ``path``: of a job, a map or a training."""
+    return _is_locked(path / FOLDER / "lock") or _is_locked(path / "events.jsonl")
+
+
+def is_of_other_kind(path: Path) -> bool:
+    """Return whether the folder ``path`` has a run that is of no job file, but of a map or a training."""
+    return (path / "events.jsonl").is_file() and not (path / "job.json").is_file()
+
+
+def no_job_in(path: Path) -> ConfigError:
+    """Return the error for a folder that should have a job's run in it."""
+    if is_of_other_kind(path):
+        return ConfigError(
+            f"the run in {path} is of no job file",
+            hint="a map's rows are in the file of -o, and `evenload map ... --resume` goes on with it",
+        )
+    return ConfigError(f"{path} is not the folder of a run", hint="give the one that `evenload run` printed")
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        with open(open_plain(path / FOLDER / "lock"), "rb") as lock:
+        with open(open_plain(path), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
