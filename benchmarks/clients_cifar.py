@@ -15,14 +15,16 @@ pooling, dropout, losses) is for nothing.
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
-from clients_models import LR, serial
+from clients_models import serial
+from clients_strategies import ran_by, ways
 from record import record
 from torch import Tensor, nn
 
-from evenload.clients import SGD, Recipe, Trainer
+from evenload.cli.bench.measure.timing import least_in_turns, least_time
 
 ROWS, BATCH = 50, 10
 STEPS = ROWS // BATCH
@@ -67,8 +69,7 @@ def peak_flops() -> float:
     lanes, sums = lanes_for(1 << 20, 4), 10
     program = load(Source(f"peak-{lanes}-{sums}", {"turn": 2}, lambda: peak_ir(lanes, sums), (__file__,)))
     numbers = torch.zeros(64 * (sums + 2), dtype=torch.float32)
-    least = min(timed(lambda: program.turn(numbers.data_ptr(), MANY)) for _ in range(20))
-    return 2 * lanes * sums * MANY / least
+    return 2 * lanes * sums * MANY / least_s(lambda: program.turn(numbers.data_ptr(), MANY))
 
 
 def peak_ir(lanes: int, n_sums: int) -> str:
@@ -94,13 +95,11 @@ def peak_ir(lanes: int, n_sums: int) -> str:
 def memory_rate() -> float:
     """Bytes a second that one core reads and writes where nothing is cached."""
     numbers = torch.zeros(32 << 20)
-    return 2 * numbers.numel() * 4 / min(timed(lambda: numbers.add_(1.0)) for _ in range(10))
+    return 2 * numbers.numel() * 4 / least_s(lambda: numbers.add_(1.0))
 
 
-def timed(run: Callable[[], object]) -> float:
-    began = time.thread_time()
-    run()
-    return time.thread_time() - began
+def least_s(run: Callable[[], object]) -> float:
+    return least_time(run, 20, cpu_clock=time.thread_time).cpu_s
 
 
 def products() -> tuple[float, float]:
@@ -128,38 +127,21 @@ def roofline() -> list[dict[str, Any]]:
 def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
     names = ["serial", "rules:5", "threads*2/rules:5"]
     names += [] if asked.no_compile else ["rules-compiled:5", "threads*2/rules-compiled:5", "auto"]
-    data, model, recipe = (
-        cohort(asked.clients),
-        Cifar(),
-        Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1),
-    )
+    data, model = cohort(asked.clients), Cifar()
     start = {name: t.clone() for name, t in model.state_dict().items()}
-    runs: dict[str, Callable[[int], Any]] = {
-        "plain torch": lambda i: serial(model, start, data, BATCH),
-        "plain torch, 2 threads": lambda i: in_threads(2, lambda: serial(model, start, data, BATCH)),
-    }
-    trainers = {
-        name: Trainer(Cifar, strategy=name, rounds=asked.rounds if name == "auto" else 1) for name in names
-    }
-    for name, trainer in trainers.items():
-        runs[name] = lambda i, t=trainer: t.train(data, recipe, round=i, reduce="mean")
-    least: dict[str, tuple[float, ...]] = {}
-    ran = {}
-    for i in range(1 + asked.repeats):
-        for name, run in runs.items():
-            cpu, clock = time.process_time(), time.perf_counter()
-            found = run(i)
-            spent = (time.process_time() - cpu, time.perf_counter() - clock)
-            if i:
-                least[name] = tuple(map(min, spent, least.get(name, spent)))
-            if name in trainers:
-                ran[name] = str(found.plan.strategy).replace("inline/", "")
-    for trainer in trainers.values():
-        trainer.close()
+    with ExitStack() as ended:
+        runs = ways(Cifar, data, BATCH, names, asked.rounds, ended)
+        in_two = {"plain torch, 2 threads": lambda: in_threads(2, lambda: serial(model, start, data, BATCH))}
+        best = least_in_turns({"plain torch": runs.pop("plain torch")} | in_two | runs, asked.repeats)
     per_step = 1e3 / (asked.clients * STEPS)
     return [
-        {"strategy": name, "ran": ran.get(name, ""), "cpu, ms": cpu * per_step, "clock, ms": clock * per_step}
-        for name, (cpu, clock) in least.items()
+        {
+            "strategy": name,
+            "ran": ran_by(one),
+            "cpu, ms": one.cpu_s * per_step,
+            "clock, ms": one.wall_s * per_step,
+        }
+        for name, one in best.items()
     ]
 
 

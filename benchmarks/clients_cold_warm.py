@@ -8,6 +8,7 @@ time. "apart" is the largest difference of any weight from serial training.
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import time
 
 import torch
 from clients_models import BATCH, LR, MODELS, clients
-from record import print_table, record
+from record import record
 
+from evenload.cli.bench.measure.timing import least_time
 from evenload.clients import SGD, Recipe, Trainer
 
 N_CLIENTS = 5
@@ -42,19 +44,14 @@ def measure(name: str, repeats: int) -> list[dict]:
             {"model": name, "strategy": strategy, "cold, ms": cold_s * 1e3, "warm, ms": 0.0, "apart": apart}
         )
     for row in rows:
-        row["warm, ms"] = 1e3 * min(_time(trainers[row["strategy"]], data, recipe) for _ in range(repeats))
+        again = functools.partial(trainers[row["strategy"]].train, data, recipe)
+        row["warm, ms"] = 1e3 * least_time(again, repeats, warms_up=False).wall_s
     for trainer in trainers.values():
         trainer.close()
     for row in rows:
         for kind in ("cold", "warm"):
             row[f"x serial, {kind}"] = rows[0][f"{kind}, ms"] / row[f"{kind}, ms"]
     return rows
-
-
-def _time(trainer: Trainer, data: list, recipe: Recipe) -> float:
-    began = time.perf_counter()
-    trainer.train(data, recipe)
-    return time.perf_counter() - began
 
 
 def main() -> None:
@@ -71,7 +68,6 @@ def main() -> None:
         command = [sys.executable, __file__, name, "--one", "--repeats", str(asked.repeats)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         rows += json.loads(done.stdout.splitlines()[-1])
-    print_table(rows)
     record("clients_cold_warm", rows, clients=N_CLIENTS, steps=10, batch=BATCH)
 
 

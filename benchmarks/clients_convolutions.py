@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from record import record
 
+from evenload.cli.bench.measure.timing import least_in_turns
 from evenload.clients.fused.engine import settle_allocator
 from evenload.clients.step.image_kernels import layout as image_layout
 from evenload.clients.step.image_kernels import operations  # noqa: F401  (called by name)
@@ -38,14 +39,8 @@ POOLED = {
 
 def best(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     """CPU seconds of each, the least of several samples in turns."""
-    least = {}
-    for _ in range(REPEATS):
-        for name, run in runs.items():
-            began = time.thread_time()
-            run()
-            spent = time.thread_time() - began
-            least[name] = min(spent, least.get(name, spent))
-    return least
+    found = least_in_turns(runs, REPEATS, cpu_clock=time.thread_time)
+    return {name: one.cpu_s for name, one in found.items()}
 
 
 def convolution(case: str) -> dict:

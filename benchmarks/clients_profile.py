@@ -17,6 +17,7 @@ import torch
 from clients_models import BATCH, LR, MODELS, STEPS, clients
 from record import record
 
+from evenload.cli.bench.measure.timing import least_time
 from evenload.clients import SGD, Recipe, Trainer
 from evenload.clients import trainer as trainer_module
 from evenload.clients.algorithms.reduce import Mean
@@ -62,12 +63,7 @@ class Timers:
 
 
 def least_s(run: Callable[[], object], times: int = 2000) -> float:
-    found = float("inf")
-    for _ in range(times):
-        began = time.thread_time()
-        run()
-        found = min(found, time.thread_time() - began)
-    return found
+    return least_time(run, times, cpu_clock=time.thread_time, warms_up=False).cpu_s
 
 
 def products_s() -> dict[str, float]:

@@ -17,14 +17,19 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
 from typing import Any
 
 import torch
 from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
 from record import print_table, record
 
+from evenload.cli.bench.measure.timing import LeastTime, least_in_turns
 from evenload.clients import SGD, Recipe, Trainer
+
+Way = Callable[[], Any]
 
 RESULTS = {
     "clients_small": ("64-32-10", "784-128-10"),
@@ -56,59 +61,52 @@ def strategies(n: int, compiles: bool, has_rules: bool) -> list[str]:
     return names
 
 
-def is_elsewhere(strategy: str) -> bool:
-    return strategy.startswith(("processes", "devices", "ray"))
+def ways(
+    make: Callable[[], Any], data: Any, batch: int, names: Sequence[str], rounds: int, ended: ExitStack
+) -> dict[str, Way]:
+    """A round by plain torch and by each strategy; trainers end with ``ended``."""
+    model, recipe, numbers = make(), recipe_of(batch), count()
+    start = {k: t.clone() for k, t in model.state_dict().items()}
+
+    def by(text: str) -> Way:
+        trainer = Trainer(make, strategy=text, rounds=rounds if text == "auto" else 1)
+        ended.callback(trainer.close)
+        return lambda: trainer.train(data, recipe, round=next(numbers), reduce="mean")
+
+    return {"plain torch": lambda: serial(model, start, data, batch)} | {text: by(text) for text in names}
+
+
+def ran_by(found: LeastTime) -> str:
+    """The strategy that a trainer chose; "" of plain torch."""
+    plan = getattr(found.result, "plan", None)
+    return str(plan.strategy).replace("inline/", "") if plan else ""
 
 
 def measure(
     name: str, n: int, repeats: int, names: list[str], rounds: int, batch: int
 ) -> tuple[list[dict], list[dict]]:
     """A row per strategy; and what "auto" and the best run by hand take in pairs, if both are there."""
-    data, model, recipe = clients(name, n, batch), MODELS[name](), recipe_of(batch)
-    start = {k: t.clone() for k, t in model.state_dict().items()}
-    runs: dict[str, Callable[[int], Any]] = {"plain torch": lambda i: serial(model, start, data, batch)}
-    trainers = {}
-    for text in names:
-        trainers[text] = Trainer(MODELS[name], strategy=text, rounds=rounds if text == "auto" else 1)
-        runs[text] = lambda i, t=trainers[text]: t.train(data, recipe, round=i, reduce="mean")
-    best, first, ran = {}, {}, {}
-    for text, run in runs.items():
-        began = time.perf_counter()
-        run(0)
-        first[text] = time.perf_counter() - began
-    for i in range(repeats):
-        for text, run in runs.items():
-            cpu, wall = time.process_time(), time.perf_counter()
-            found = run(i + 1)
-            spent = (time.process_time() - cpu, time.perf_counter() - wall)
-            best[text] = tuple(map(min, spent, best.get(text, spent)))
-            if text in trainers:
-                ran[text] = str(found.plan.strategy).replace("inline/", "")
-    rows = [
-        {
-            "model": name,
-            "clients": n,
-            "strategy": text,
-            "ran": ran.get(text, ""),
-            "cpu, ms": None if is_elsewhere(ran.get(text, "")) else cpu * 1e3,
-            "clock, ms": wall * 1e3,
-            "x cpu": None if is_elsewhere(ran.get(text, "")) else best["plain torch"][0] / cpu,
-            "x clock": best["plain torch"][1] / wall,
-            "first, s": first[text],
-        }
-        for text, (cpu, wall) in best.items()
-    ]
-    pair = paired(runs, ran, {text: wall for text, (_, wall) in best.items()}, repeats)
-    for trainer in trainers.values():
-        trainer.close()
+    with ExitStack() as ended:
+        runs = ways(MODELS[name], clients(name, n, batch), batch, names, rounds, ended)
+        first = {text: least_in_turns({text: run}, 1, warms_up=False)[text] for text, run in runs.items()}
+        best = least_in_turns(runs, repeats, warms_up=False)
+        ran = {text: ran_by(one) for text, one in best.items()}
+        pair = paired(runs, ran, {text: one.wall_s for text, one in best.items()}, repeats)
+    plain, rows = best["plain torch"], []
+    for text, one in best.items():
+        row = {"model": name, "clients": n, "strategy": text, "ran": ran[text]}
+        has_cpu = not ran[text].startswith(("processes", "devices", "ray"))
+        row |= {"cpu, ms": one.cpu_s * 1e3 if has_cpu else None, "clock, ms": one.wall_s * 1e3}
+        row |= {"x cpu": plain.cpu_s / one.cpu_s if has_cpu else None, "x clock": plain.wall_s / one.wall_s}
+        rows.append(row | {"first, s": first[text].wall_s})
     return rows, [{"model": name, "clients": n, **pair}] if pair else []
 
 
 def paired(
-    runs: Mapping[str, Callable[[int], Any]], ran: Mapping[str, str], least: Mapping[str, float], repeats: int
+    runs: Mapping[str, Way], ran: Mapping[str, str], least: Mapping[str, float], repeats: int
 ) -> dict | None:
     """ "auto" and the fastest strategy picked by hand, one right after the other, in turns who is first."""
-    by_hand = [text for text in ran if text != "auto"]
+    by_hand = [text for text in ran if text not in ("auto", "plain torch")]
     if "auto" not in ran or not by_hand:
         return None
     best = min(by_hand, key=lambda text: least[text])
@@ -117,7 +115,7 @@ def paired(
         spent = {}
         for text in ("auto", best) if i % 2 else (best, "auto"):
             began = time.perf_counter()
-            runs[text](i + 1)
+            runs[text]()
             spent[text] = time.perf_counter() - began
         ratios.append(spent["auto"] / spent[best])
     return {

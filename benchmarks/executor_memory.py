@@ -8,9 +8,6 @@ for evenload with ``look_ahead_bytes`` of 128 MiB. All processes, memory that th
 "map": six jobs that each read one number of a file of 300 MB, given to all of them as one ``numpy.memmap``.
 """
 
-import argparse
-import json
-import os
 import tempfile
 import threading
 import time
@@ -18,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
-from executor_overhead import N_WORKERS, in_fresh_interpreter
+from executor_overhead import N_WORKERS, asked, in_fresh_interpreter, told
 from peers import Evenload, MultiprocessingPool, Peer
 
 N_LARGE = 150
@@ -116,17 +113,7 @@ def results_of(peer: Peer, fn: Callable, n: int, what: str) -> Iterator[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", default="", help="names, separated by ;")
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measure(*json.loads(given.one))), flush=True)
-        os._exit(0)
-    from peers import versions
-    from record import print_table, record
-
+    given = asked(__doc__ or "", measure, peers="", items=1_000_000)
     rows = []
     for name in given.peers.split(";") if given.peers else PEERS:
         row: dict[str, float | str] = {"peer": name}
@@ -134,10 +121,7 @@ def main() -> None:
             got = in_fresh_interpreter(name, what, given.items, script=__file__)
             row |= {f"{what} {key}": value for key, value in got.items()}
         rows.append(row)
-    if given.peers:
-        print_table(rows)
-    else:
-        record("executor_memory", rows, peers=versions(), items=given.items, load_average=os.getloadavg()[0])
+    told("executor_memory", rows, not given.peers, items=given.items)
 
 
 if __name__ == "__main__":

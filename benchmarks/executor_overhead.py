@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,16 +47,24 @@ def measure_start(peer_name: str) -> dict[str, float]:
     return {"start_s": first_s, "start_cpu_s": cpu_s, "close_s": time.perf_counter() - began}
 
 
-def started(peer: "Peer") -> "Peer":
-    """``peer`` with all its workers up, or with those that it gives a few items to: Ray Data may take one."""
+def all_up(run: Callable[..., object], n_workers: int) -> str:
+    """Run items until all workers have claimed a slot of the folder that is returned, or those that get any:
+    Ray Data may give all to one.
+    """
     from bench_tasks import warm_up
 
-    peer.start(N_WORKERS)
     folder = tempfile.mkdtemp(prefix="slots")
     for _ in range(MOST_WARM_UPS):
-        if len(os.listdir(folder)) >= N_WORKERS:
+        if len(os.listdir(folder)) >= n_workers:
             break
-        list(peer.imap(warm_up, [(folder, 0.15)] * 4, 1))
+        run(warm_up, [(folder, 0.15)] * 2 * n_workers)
+    return folder
+
+
+def started(peer: "Peer") -> "Peer":
+    """``peer`` with all its workers up."""
+    peer.start(N_WORKERS)
+    all_up(lambda fn, items: list(peer.imap(fn, items, 1)), N_WORKERS)
     return peer
 
 
@@ -92,6 +101,33 @@ def in_fresh_interpreter(*one: object, script: str = __file__, limit_s: float = 
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def asked(about: str, measure: Callable[..., Any], **more: Any) -> argparse.Namespace:
+    """The options of a program: those of ``more``, each with its default.
+
+    With --one it is an interpreter of its own in which one row is measured: that is printed, and it ends.
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    for name, default in more.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default!r}")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(*json.loads(given.one))), flush=True)
+        os._exit(0)
+    return given
+
+
+def told(name: str, rows: list[dict], is_whole: bool, **facts: Any) -> None:
+    """Write the result, or only print what is a part of it."""
+    from peers import versions
+    from record import print_table, record
+
+    if is_whole:
+        record(name, rows, peers=versions(), load_average=os.getloadavg()[0], **facts)
+    else:
+        print_table(rows)
+
+
 def contenders() -> dict[str, type]:
     from peers import EvenloadAlone, all_peers
 
@@ -111,24 +147,14 @@ def row_of(name: str, n_rounds: int) -> dict[str, float | str | None]:
     return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", default="", help="names, separated by ;")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        kind, *arguments = json.loads(given.one)
-        print(json.dumps((measure_start if kind == "start" else measure_tasks)(*arguments)), flush=True)
-        os._exit(0)
-    from peers import versions
-    from record import print_table, record
+def measure(kind: str, *arguments: Any) -> dict[str, float]:
+    return (measure_start if kind == "start" else measure_tasks)(*arguments)
 
-    rows = [row_of(name, given.rounds) for name in (given.peers.split(";") if given.peers else contenders())]
-    if given.peers:
-        print_table(rows)
-    else:
-        record("executor_overhead", rows, peers=versions(), load_average=os.getloadavg()[0])
+
+def main() -> None:
+    given = asked(__doc__ or "", measure, peers="", rounds=5)
+    names = given.peers.split(";") if given.peers else contenders()
+    told("executor_overhead", [row_of(name, given.rounds) for name in names], not given.peers)
 
 
 if __name__ == "__main__":

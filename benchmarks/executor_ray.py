@@ -11,44 +11,23 @@ Every peer runs in an interpreter with a Ray of its own, and in another one for 
 of all processes in it.
 """
 
-import argparse
 import functools
 import heapq
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from bench_tasks import SPEEDS, bound_s, costs, warm_up, work
+from bench_tasks import SPEEDS, add_one, bound_s, costs, same, work
+from cluster_peers import RayActorPool, RayTasks
 from cpu_clock import process_tree_cpu_s
-from executor_overhead import in_fresh_interpreter
+from executor_overhead import all_up, asked, in_fresh_interpreter
 
-HERE = Path(__file__).parent
 N_EMPTY, N_ARRAYS, ARRAY_MB = 2000, 24, 8
 COLUMNS, WORK = {"s60": 60, "s300": 300}, 60.0  # seconds on a device of speed 1
 LIMIT_S = 900
 
 
-class Peer:
-    def start(self, n_workers: int) -> None:
-        import ray
-
-        self.ray, self.n_workers = ray, n_workers
-        ray.init(
-            "local", num_cpus=n_workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-
-    def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.ray.shutdown()
-
-
-class EvenloadOnRay(Peer):
+class EvenloadOnRay(RayTasks):
     policy: str | None = None
 
     def start(self, n_workers: int) -> None:
@@ -58,7 +37,7 @@ class EvenloadOnRay(Peer):
         self.executor = Executor(f"cpu*{n_workers}", backend=Ray(reserve=False), echo=False)
         self.executor.start()
 
-    def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
+    def imap(self, fn: Callable, items: Sequence[Any], chunk: int | None) -> Iterator[Any]:
         return iter(self.executor.map(fn, items, policy=self.policy))
 
     def close(self) -> None:
@@ -70,64 +49,26 @@ class EvenloadOneByOne(EvenloadOnRay):
     policy = "pull"
 
 
-def call(fn: Callable, item: Any) -> Any:
-    return fn(item)
-
-
-class RayTasks(Peer):
-    def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
-        task, known = self.ray.remote(call), self.ray.put(fn)
-        for reference in [task.remote(known, item) for item in items]:
-            yield self.ray.get(reference)
-
-
-class RayActorPool(Peer):
-    is_ordered = True
-
-    def start(self, n_workers: int) -> None:
-        super().start(n_workers)
-
-        class Actor:
-            def call(self, fn: Callable, item: Any) -> Any:
-                return fn(item)
-
-        from ray.util import ActorPool
-
-        actor = self.ray.remote(Actor)
-        self.pool = ActorPool([actor.remote() for _ in range(n_workers)])
-
-    def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
-        known = self.ray.put(fn)
-        return self.pool.map(lambda actor, item: actor.call.remote(known, item), items)
-
-
 class RayActorPoolUnordered(RayActorPool):
     """As they come, put into order again."""
 
-    def imap(self, fn: Callable, items: Sequence[Any]) -> Iterator[Any]:
-        known = self.ray.put(fn)
-        numbered = functools.partial(keep_number, known)
+    def imap(self, fn: Callable, items: Sequence[Any], chunk: int | None) -> Iterator[Any]:
+        known = self.ray.put(functools.partial(numbered, fn))
         waiting: list[tuple[int, Any]] = []
         n_told = 0
-        for pair in self.pool.map_unordered(numbered, list(enumerate(items))):
+        pairs = list(enumerate(items))
+        for pair in self.pool.map_unordered(lambda actor, pair: actor.call.remote(known, pair), pairs):
             heapq.heappush(waiting, (pair[0], pair[1]))
             while waiting and waiting[0][0] == n_told:
                 yield heapq.heappop(waiting)[1]
                 n_told += 1
 
 
-def keep_number(known: Any, actor: Any, pair: tuple[int, Any]) -> Any:
-    return actor.call.remote(numbered_call, (known, *pair))
+def numbered(fn: Callable, pair: tuple[int, Any]) -> tuple[int, Any]:
+    return pair[0], fn(pair[1])
 
 
-def numbered_call(call: tuple[Any, int, Any]) -> tuple[int, Any]:
-    import ray
-
-    known, number, item = call
-    return number, ray.get(known)(item)
-
-
-PEERS: dict[str, type[Peer]] = {
+PEERS: dict[str, type[RayTasks]] = {
     "evenload on Ray": EvenloadOnRay,
     "evenload on Ray: one by one": EvenloadOneByOne,
     "Ray tasks": RayTasks,
@@ -136,31 +77,23 @@ PEERS: dict[str, type[Peer]] = {
 }
 
 
-def nothing(x: int) -> int:
-    return x
-
-
-def add_one(array: Any) -> Any:
-    return array + 1
-
-
-def overheads(peer: Peer) -> dict[str, float]:
+def overheads(peer: RayTasks) -> dict[str, float]:
     import numpy as np
 
     began = time.monotonic()
     peer.start(2)
-    assert list(peer.imap(nothing, [1])) == [1]
+    assert list(peer.imap(same, [1], None)) == [1]
     row = {"first_s": time.monotonic() - began}
-    assert list(peer.imap(nothing, range(200))) == list(range(200))
+    assert list(peer.imap(same, range(200), None)) == list(range(200))
     before, began = process_tree_cpu_s(), time.monotonic()
-    assert list(peer.imap(nothing, range(N_EMPTY))) == list(range(N_EMPTY))
+    assert list(peer.imap(same, range(N_EMPTY), None)) == list(range(N_EMPTY))
     row["empty_us"] = (time.monotonic() - began) / N_EMPTY * 1e6
     row["empty_cpu_us"] = (process_tree_cpu_s() - before) / N_EMPTY * 1e6
     arrays = [np.full(ARRAY_MB * 125_000, float(x)) for x in range(N_ARRAYS)]
-    for _ in peer.imap(add_one, arrays[:4]):
+    for _ in peer.imap(add_one, arrays[:4], None):
         pass
     before, began = process_tree_cpu_s(), time.monotonic()
-    for x, got in enumerate(peer.imap(add_one, arrays)):
+    for x, got in enumerate(peer.imap(add_one, arrays, None)):
         assert got[0] == x + 1
     row["arrays_mb_s"] = 2 * ARRAY_MB * N_ARRAYS / (time.monotonic() - began)
     row["array_cpu_ms"] = (process_tree_cpu_s() - before) / N_ARRAYS * 1e3
@@ -168,12 +101,10 @@ def overheads(peer: Peer) -> dict[str, float]:
     return row
 
 
-def efficiencies(peer: Peer, columns: Sequence[str], draws: int) -> dict[str, float]:
+def efficiencies(peer: RayTasks, columns: Sequence[str], draws: int) -> dict[str, float]:
     """Mean over draws of bound / makespan, by column, one after another on the same workers."""
     peer.start(len(SPEEDS))
-    folder = tempfile.mkdtemp(prefix="slots")
-    while len(os.listdir(folder)) < len(SPEEDS):
-        list(peer.imap(warm_up, [(folder, 0.15)] * 8))
+    folder = all_up(lambda fn, items: list(peer.imap(fn, items, None)), len(SPEEDS))
     found = {}
     for at, column in enumerate(columns):
         ratios = [ratio(peer, column, draw, 1000 * at + draw, folder) for draw in range(1, draws + 1)]
@@ -182,44 +113,34 @@ def efficiencies(peer: Peer, columns: Sequence[str], draws: int) -> dict[str, fl
     return found
 
 
-def ratio(peer: Peer, column: str, draw: int, number: int, folder: str) -> float:
+def ratio(peer: RayTasks, column: str, draw: int, number: int, folder: str) -> float:
     """bound / makespan of a draw; its ``number`` is its own, so that nothing learned before helps in it."""
     time.sleep(0.5)
     items = costs(COLUMNS[column], WORK, draw)
     began = time.time()
     fn = functools.partial(work, folder=folder, draw=number)
-    assert len(list(peer.imap(fn, items))) == len(items)
+    assert len(list(peer.imap(fn, items, None))) == len(items)
     return bound_s(items) / (time.time() - began)
 
 
+def measure(name: str, columns: Sequence[str], draws: int) -> dict[str, float]:
+    return efficiencies(PEERS[name](), columns, draws) if columns else overheads(PEERS[name]())
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--columns", default="s60,s300")
-    parser.add_argument("--peers", default="")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        name, columns, draws = json.loads(given.one)
-        peer = PEERS[name]()
-        print(json.dumps(efficiencies(peer, columns, draws) if columns else overheads(peer)), flush=True)
-        return
+    given = asked(__doc__ or "", measure, draws=3, columns=",".join(COLUMNS), peers="")
     from importlib.metadata import version
 
     from record import print_table, record
 
-    names = given.peers.split(",") if given.peers else list(PEERS)
     columns = [column for column in given.columns.split(",") if column]
     measured = functools.partial(in_fresh_interpreter, script=__file__, limit_s=LIMIT_S)
     rows = []
-    for name in names:
+    for name in given.peers.split(",") if given.peers else PEERS:
         row: dict[str, Any] = {"peer": name, **measured(name, [], 0)}
-        row |= measured(name, columns, given.draws) if columns else {}
-        print_table([row])
-        rows.append(row)
-    if given.peers or given.columns != parser.get_default("columns"):
-        print_table(rows)
-    else:
+        rows.append(row | (measured(name, columns, given.draws) if columns else {}))
+        print_table(rows[-1:])
+    if not given.peers and columns == list(COLUMNS):
         record("executor_ray", rows, draws=given.draws, ray=version("ray"))
 
 

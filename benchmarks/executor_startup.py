@@ -8,13 +8,11 @@ function that needs nothing; "torch" one whose module uses torch. Best of the ro
 of other executors stand in executor_overhead.
 """
 
-import argparse
-import json
 import os
 import signal
 import time
 
-from executor_overhead import in_fresh_interpreter
+from executor_overhead import asked, in_fresh_interpreter
 
 SETTLE_S = 6.0  # for the fork server to import torch, beside other work
 
@@ -47,13 +45,7 @@ def measure(start: str, what: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measure(*json.loads(given.one))), flush=True)
-        return
+    given = asked(__doc__ or "", measure, rounds=5)
     from record import record
 
     rows = []

@@ -7,11 +7,7 @@ Two workers, warm; ``array + 1`` on float64 arrays, one by one, results in input
 of the rounds; CPU is that of all processes. What the function itself takes is in all figures.
 """
 
-import argparse
-import json
-import os
-
-from executor_overhead import in_fresh_interpreter, started
+from executor_overhead import asked, in_fresh_interpreter, started, told
 
 
 def measure(peer_name: str, n_bytes: int, n_items: int, n_rounds: int, keeps: bool) -> dict[str, float]:
@@ -47,32 +43,14 @@ def row_of(name: str, n_bytes: int, n_items: int, n_rounds: int) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", default="", help="names, separated by ;")
-    parser.add_argument("--mb", type=float, default=8)
-    parser.add_argument("--items", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measure(*json.loads(given.one))), flush=True)
-        os._exit(0)
-    from peers import all_peers, versions
-    from record import print_table, record
+    given = asked(__doc__ or "", measure, peers="", mb=8.0, items=48, rounds=5)
+    from peers import all_peers
 
     n_bytes = int(given.mb * 1024 * 1024) // 8 * 8
-    rows = []
-    for name in given.peers.split(";") if given.peers else all_peers():
-        if (
-            name == "Ray Data"
-        ):  # rows of a table: arrays travel as lists of a column, another thing altogether
-            continue
-        rows.append(row_of(name, n_bytes, given.items, given.rounds))
-    if given.peers:
-        print_table(rows)
-    else:
-        extra = {"item_bytes": n_bytes, "items": given.items, "load_average": os.getloadavg()[0]}
-        record("executor_transport", rows, peers=versions(), **extra)
+    # Not Ray Data, whose arrays travel as lists of a column: another thing altogether.
+    names = given.peers.split(";") if given.peers else [name for name in all_peers() if name != "Ray Data"]
+    rows = [row_of(name, n_bytes, given.items, given.rounds) for name in names]
+    told("executor_transport", rows, not given.peers, item_bytes=n_bytes, items=given.items)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import cluster_peers
 import peers
 
 N_ITEMS, BAD, ITEM_S = 12, 4, 0.1
@@ -169,32 +170,11 @@ class Pebble(peers.Pebble, Faulty):
         return collect([future.result for future in futures], patience_s)
 
 
-class RayTasks(peers.Peer, Faulty):
-    name, package = "Ray tasks", "ray"
-
-    def start(self, n_workers: int) -> None:
-        import ray
-
-        self.ray = ray
-        ray.init(
-            address="local",
-            num_cpus=n_workers,
-            include_dashboard=False,
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-        )
-
-    def imap(self, fn, items, chunk):
-        remote = self.ray.remote(fn)
-        return (self.ray.get(one) for one in [remote.remote(one) for one in items])
-
+class RayTasks(cluster_peers.RayTasks, Faulty):
     def outcomes(self, fn, items, patience_s, limit_s):
         remote = self.ray.remote(fn)
         references = [remote.remote(one) for one in items]
         return collect([lambda s, one=one: self.ray.get(one, timeout=s) for one in references], patience_s)
-
-    def close(self) -> None:
-        self.ray.shutdown()
 
 
 PEERS = {

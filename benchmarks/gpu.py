@@ -3,12 +3,11 @@
     python benchmarks/gpu.py --minutes 9 --out FOLDER [--wheels FOLDER] [--only moe,executor] [--skip wgsl]
     python benchmarks/gpu.py --pretend --out FOLDER        # tiny, without a GPU: is every part whole?
     python benchmarks/gpu.py --list
-    python benchmarks/gpu.py --pictures FOLDER             # of the reports of a machine that had no browser
 
 Nothing is installed and no network is needed: the source tree is used as it is. Parts run one by one,
 the most important first, each in a process of its own with a share of the time; one that fails or hangs is
-noted, and the next goes on. FOLDER holds results.json, written anew after each part, log.txt, and two reports
-with their pictures. Exit code: 0 if all ran, 1 with a list of those that did not.
+noted, and the next goes on. FOLDER holds results.json, written anew after each part, log.txt, and two
+reports. Exit code: 0 if all ran, 1 with a list of those that did not.
 """
 
 import argparse
@@ -16,6 +15,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,15 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from gpu_parts.bounded_process import Ended, run_bounded
-from gpu_parts.gpu_results import Results, page_of, put_aside
-from gpu_parts.pictures import keep_reports, take_pictures
-from gpu_parts.wheels import unpack_wheels
+from gpu_parts.gpu_results import Results, keep_reports, page_of, put_aside, version_of
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE / "gpu_parts"
+MOST_SAID = 300  # characters of why a wheel was refused
 TOLD = 0.9  # of its time a part is told of; the rest is to write and to end
 LEAST_S = 5.0  # a part that would have less is not begun
-LAST_S = 5.0  # of the whole time, for pictures and the end
+LAST_S = 5.0  # of the whole time, for the end
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,24 @@ def missing(modules: Iterable[str]) -> list[str]:
     return [name for name in modules if importlib.util.find_spec(name) is None]
 
 
+def unpack_wheels(wheels: Path, out: Path) -> list[str]:
+    """Have pip unpack wheels of what is not installed, each into its own folder; say what it refused."""
+    paths = sorted(wheels.glob("*.whl"))
+    refused = [] if paths else [f"no wheel is in {wheels}"]
+    for path in paths:
+        if version_of(path.name.partition("-")[0].replace("_", "-")) is None:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+            command += ["--disable-pip-version-check", "--target", str(out / path.stem), str(path.absolute())]
+            done = subprocess.run(command, capture_output=True, text=True)
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+            refused += [f"{path.name}: {said[0]}"[:MOST_SAID]] if done.returncode else []
+    return refused
+
+
 def environment(packages: Path) -> dict[str, str]:
     """For the parts: the source tree, what was on the path before, then what came out of wheels."""
     before = os.environ.get("PYTHONPATH", "")
-    path = [str(HERE.parent / "src"), str(HERE), *filter(None, [before]), str(packages)]
+    path = [str(HERE.parent / "src"), str(HERE), *filter(None, [before]), *map(str, packages.iterdir())]
     usual = {"HF_HUB_OFFLINE": "1"}  # nothing is fetched: to ask would wait for a network that is not there
     return {**usual, **os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
@@ -131,7 +144,7 @@ class Run:
         if wheels is not None:
             for refused in unpack_wheels(wheels, self._packages):
                 self._results.note(refused)
-            sys.path.append(str(self._packages))
+            sys.path += map(str, self._packages.iterdir())
             importlib.invalidate_caches()
         absent = missing(dict.fromkeys(name for part in self._parts for name in part.needs))
         if absent:
@@ -147,7 +160,6 @@ class Run:
                 keep_reports(self._scratch, names, self._out)
             except OSError as error:
                 self._results.note(f"reports are not kept: {error}")
-        self._results.note(take_pictures(self._out))
         return self._results.ended(names)
 
     def _page_of(self, part: Measured, seconds: float) -> dict[str, Any]:
@@ -180,11 +192,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip", default="", help="names, separated by commas")
     parser.add_argument("--pretend", action="store_true", help="tiny, on the CPU: no figure counts")
     parser.add_argument("--list", action="store_true", help="name the parts")
-    parser.add_argument(
-        "--pictures", type=Path, metavar="FOLDER", help="only take pictures of the reports in it"
-    )
     given = parser.parse_args(arguments)
-    if not given.list and not given.pictures and given.out is None:
+    if not given.list and given.out is None:
         parser.error("--out FOLDER is missing: where shall results.json go?")
     if not 0 < given.minutes <= 24 * 60:
         parser.error(f"--minutes {given.minutes} is not a time: give more than 0 and at most 1440")
@@ -199,9 +208,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.list:
         for part in parts:
             print(f"{part.name:10} {100 * part.share / sum(one.share for one in parts):3.0f} %  {part.says}")
-        return 0
-    if given.pictures:
-        print(take_pictures(given.pictures))
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that parts end with this program, or its terminal
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup

@@ -6,14 +6,13 @@ A result may come from anybody's machine, so all of it is checked and bounded be
 import csv
 import datetime
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_parts.gpu_results import FORMAT, MOST_NOTES, MOST_ROWS, MOST_TEXT, VERSION
+from gpu_parts.gpu_results import FORMAT, MOST_ROWS, MOST_TEXT, VERSION, fields_of, is_row, text_of, value_of
 from result_files import COMMITTED
 
 from evenload._bounded_json import parse_json
@@ -22,10 +21,9 @@ from evenload.errors import FormatError, quoted
 
 KEPT = COMMITTED / "gpu"
 MOST_BYTES = 16_000_000
-MOST_COLUMNS, MOST_NAME, MOST_NESTED = 60, 60, 50
 ORIGIN = ("gpu", "driver", "date", "commit", "versions")
 HINT = "give the results.json that benchmarks/gpu.py wrote, as it wrote it"
-_COMMIT, _NAME = re.compile(r"[0-9a-f]{7,64}"), re.compile(r"[A-Za-z][\w .%/+-]*")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 Page = dict[str, Any]
 
 
@@ -75,59 +73,23 @@ def origin_of(page: Page, source: str) -> Page:
         "driver": driver,
         "date": date,
         "commit": commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None,
-        "minutes": number_of(page.get("minutes")),
+        "minutes": value_of(page.get("minutes")),
         "versions": value_of({k: text_of(v) for k, v in versions.items()})
         if isinstance(versions, dict)
         else {},
-        "cores": number_of(machine.get("cores")) if isinstance(machine, dict) else None,
+        "cores": value_of(machine.get("cores")) if isinstance(machine, dict) else None,
     }
 
 
 def checked(name: str, part: Page) -> Page:
     """A part's state, rows, notes and failures, bounded. Raises FormatError if they are none."""
-    rows, notes, failed = part.get("rows"), part.get("notes", []), part.get("failed", [])
+    rows = part.get("rows")
     if not isinstance(rows, list) or len(rows) > MOST_ROWS or not all(map(is_row, rows)):
         raise FormatError(f"the rows of the part {quoted(name)} are none", hint=HINT)
-    if not isinstance(notes, list) or not isinstance(failed, list):
-        raise FormatError(f"the notes of the part {quoted(name)} are none", hint=HINT)
-    return {
-        "state": text_of(part.get("state")),
-        "rows": [{key: value_of(value) for key, value in row.items()} for row in rows],
-        "notes": [text_of(one) for one in notes[:MOST_NOTES]],
-        "failed": [text_of(one) for one in failed[:MOST_NOTES]],
-    }
-
-
-def is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("what"), str)
-        and len(row) <= MOST_COLUMNS
-        and all(len(key) <= MOST_NAME and _NAME.fullmatch(key) for key in row)
-    )
-
-
-def value_of(value: Any, depth: int = 0) -> Any:
-    """A figure, a text, or a few of them; all else becomes None."""
-    if isinstance(value, dict | list) and depth < 2:
-        if isinstance(value, list):
-            return [value_of(one, depth + 1) for one in value[:MOST_NESTED]]
-        some = [(k, v) for k, v in value.items() if len(k) <= MOST_NAME and _NAME.fullmatch(k)]
-        return {key: value_of(one, depth + 1) for key, one in some[:MOST_NESTED]}
-    return text_of(value) if isinstance(value, str) else number_of(value)
-
-
-def number_of(value: Any) -> Any:
-    """A finite number or a truth; None for all else."""
-    if isinstance(value, bool):
-        return value
-    is_usual = isinstance(value, int | float) and abs(value) < 1e30 and math.isfinite(value)
-    return value if is_usual else None
-
-
-def text_of(value: Any) -> str:
-    """``value`` as text that can be written: halves of characters become question marks."""
-    return value.strip()[:MOST_TEXT].encode(errors="replace").decode() if isinstance(value, str) else ""
+    try:
+        return fields_of(part)
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"the part {quoted(name)} is not whole", hint=HINT) from error
 
 
 def keep(parts: list[Page], folder: Path) -> list[str]:

@@ -10,24 +10,20 @@ what nobody can beat; one draw, with workers that are warm where they can be. Pr
 with each map, and what it makes is written to its file, batches of one row each. Takes about a minute.
 """
 
-import argparse
 import functools
 import importlib.util
-import json
 import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from bench_tasks import SPEEDS, bound_s, costs, work
-from executor_overhead import in_fresh_interpreter
+from executor_overhead import all_up, asked, in_fresh_interpreter
 
 N_TASKS, N_BATCHES, N_ARRAYS, N_ARRAYS_STORED = 2_000, 200, 24, 8
 N_ITEMS, WORK_S = 300, 30.0  # on a device of speed 1
@@ -73,10 +69,10 @@ def futures_of(kind: str, n: int, until_done: ExitStack) -> Map:
 
 def measure_map(open_map: Callable[[int, ExitStack], Map]) -> dict[str, float]:
     import numpy as np
-    from bench_tasks import add_one, same, warm_up
+    from bench_tasks import add_one, same
 
     found: dict[str, float] = {}
-    with ExitStack() as until_done, tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as until_done:
         run = open_map(2, until_done)
         run(same, range(200))
         taken = [timed(run, same, range(N_TASKS)) for _ in range(3)]
@@ -86,10 +82,9 @@ def measure_map(open_map: Callable[[int, ExitStack], Map]) -> dict[str, float]:
         found["8 MB, MB/s"] = (
             N_ARRAYS * ARRAY_BYTES / 1e6 / min(timed(run, add_one, arrays) for _ in range(2))
         )
-    with ExitStack() as until_done, tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as until_done:
         run = open_map(len(SPEEDS), until_done)
-        while len(os.listdir(folder)) < len(SPEEDS):
-            run(warm_up, [(folder, 0.15)] * 2 * len(SPEEDS))
+        folder = all_up(run, len(SPEEDS))
         found["300 on 1:2:4:8"] = bound_s(items()) / timed(run, sleeper(folder), items())
     return found
 
@@ -219,16 +214,16 @@ def measure_generation(kind: str) -> dict[str, float | None]:
     prompts = ["x" * round(1000 * cost) for cost in items()]
     real = [len(prompt) / 1000 for prompt in prompts]
     found: dict[str, float | None] = {}
-    for n, asked in ((2, [""] * N_TASKS), (len(SPEEDS), prompts)):
+    for n, given in ((2, [""] * N_TASKS), (len(SPEEDS), prompts)):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as until_done:
             if kind == "evenload":
                 llm = evenload.LLM(folder, engine=SlowEngine, batch=1, devices=f"cpu*{n}")
                 until_done.callback(llm.close)
                 llm.generate(["x"] * 4 * n)
-                taken = min(timed(llm.generate, asked) for _ in range(3 if n == 2 else 1))
+                taken = min(timed(llm.generate, given) for _ in range(3 if n == 2 else 1))
             else:
-                texts, taken = plain_loop(folder, asked, n)
-                assert texts == asked
+                texts, taken = plain_loop(folder, given, n)
+                assert texts == given
         found |= {"task, us": taken / N_TASKS * 1e6, "8 MB, MB/s": None} if n == 2 else {}
     return {**found, "300 on 1:2:4:8": bound_s(real) / taken}
 
@@ -250,33 +245,20 @@ def is_there(module: str) -> bool:
     return module == "evenload.LLM" or importlib.util.find_spec(module) is not None
 
 
-def rows(names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for name in names:
-        yield {"line": name, **in_fresh_interpreter(name, script=__file__)}
+def measure(name: str) -> dict[str, Any]:
+    os.environ["EVENLOAD_WARM_START"] = "0"
+    return PARTS[name][1]()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names, separated by ;")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        os.environ["EVENLOAD_WARM_START"] = "0"
-        sys.path.insert(0, str(Path(__file__).parent))
-        (name,) = json.loads(given.one)
-        print(json.dumps(PARTS[name][1]()), flush=True)
-        return
+    given = asked(__doc__ or "", measure, only="")
     from record import print_table, record
 
-    names = (
-        given.only.split(";")
-        if given.only
-        else [name for name, (module, _) in PARTS.items() if is_there(module)]
-    )
+    everything = [name for name, (module, _) in PARTS.items() if is_there(module)]
     found = []
-    for row in rows(names):
-        found.append(row)
-        print_table([row])
+    for name in given.only.split(";") if given.only else everything:
+        found.append({"line": name, **in_fresh_interpreter(name, script=__file__)})
+        print_table(found[-1:])
     if given.only:
         return
     from importlib.metadata import version

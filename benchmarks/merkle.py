@@ -14,7 +14,6 @@ import argparse
 import ctypes
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 from record import record
 
 from evenload.balance.metrics import amdahl
-from evenload.cli.bench.measure.merkle import leaf_blocks, plain_root, time_roots, write_leaves
+from evenload.cli.bench.measure.merkle import leaf_blocks, plain_root, time_roots, written_leaves
 from evenload.cli.bench.measure.timing import least_in_turns
 from evenload.devices import DevicePool
 from evenload.errors import MissingExtra, NoUsableDevice
@@ -193,9 +192,7 @@ def table_rows(scheme: str, n: int, best: dict[str, Any], peer: str) -> list[dic
 def devices(n: int) -> None:
     """One slot of a split processor, then both: the same threads per worker."""
     table = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        path = Path(folder) / "leaves"
-        write_leaves(path, n)
+    with written_leaves(n, "/dev/shm" if Path("/dev/shm").is_dir() else None) as path:
         pool = DevicePool.discover().select(f"cpu*{max(2, min(os.cpu_count() or 1, 8))}")
         for scheme in ("rfc6962", "blake2s"):
             for strategy in ("measured", "proportional"):
@@ -211,13 +208,13 @@ def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> 
     return {
         "scheme": scheme,
         "strategy": strategy,
-        "leaves": best.n_leaves,
+        "leaves": best.done.size,
         "workers": k,
         "wall_s": round(best.wall_s, 3),
         "parent_cpu_s": round(min(one.parent_cpu_s for one in times), 3),
-        "busiest_cpu_s": round(min(one.busiest_cpu_s for one in times), 3),
-        "all_cpu_s": round(min(one.all_cpu_s for one in times), 3),
-        "ratio_to_bound": round(best.ratio_to_bound, 3),
+        "busiest_cpu_s": round(min(max(one.worker_cpu_s, default=0.0) for one in times), 3),
+        "all_cpu_s": round(min(sum(one.worker_cpu_s) for one in times), 3),
+        "ratio_to_bound": round(best.done.parts.ratio_to_bound or 1.0, 3),
     }
 
 

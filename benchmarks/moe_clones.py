@@ -21,13 +21,13 @@ planner did with them: EP64, 256 experts, 8,192 tokens a rank, top 8, two spare 
 """
 
 import argparse
-import time
 
 import numpy as np
 from moe_workloads import popularity, traces
 from record import record
 
 from evenload.balance.flow import ReplicaGraph, Router
+from evenload.cli.bench.measure.timing import median_cpu_s
 from evenload.moe import Cloner, rebalance_experts
 
 TOP_K = 8
@@ -146,13 +146,7 @@ def largest_first(counts, homes, spare):
 
 def planning_us(cloner, batches):
     """Median CPU µs of a plan, on one thread."""
-    times = []
-    for _ in range(20):
-        for counts in batches:
-            start = time.perf_counter()
-            cloner.plan(counts)
-            times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e6
+    return median_cpu_s(cloner.plan, 20, [(counts,) for counts in batches])[0] * 1e6
 
 
 def measure(name, source, n_experts, n_ranks, tokens, n_spare):

@@ -8,12 +8,12 @@ calls.
 """
 
 import argparse
-import time
 
 import numpy as np
 import torch
 from record import record
 
+from evenload.cli.bench.measure.timing import median_cpu_s
 from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import create_redundant_mapping
 
@@ -23,15 +23,8 @@ BLOCK = 50
 
 def cpu_us(call, batches):
     """Median over blocks of calls, in microseconds a call."""
-    for batch in batches[:BLOCK]:
-        call(batch)
-    found = []
-    for at in range(BLOCK, len(batches) - BLOCK + 1, BLOCK):
-        start = time.process_time()
-        for batch in batches[at : at + BLOCK]:
-            call(batch)
-        found.append((time.process_time() - start) / BLOCK)
-    return float(np.median(found)) * 1e6
+    blocks = [(batches[at : at + BLOCK],) for at in range(0, len(batches) - BLOCK + 1, BLOCK)]
+    return median_cpu_s(lambda block: [call(batch) for batch in block], 1, blocks)[0] / BLOCK * 1e6
 
 
 def measure(n_logical, n_physical, n_tokens, expected, n_calls):

@@ -26,7 +26,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import record
+from record import record
 
 from evenload.errors import ConfigError
 from evenload.pipeline.planning.planner import make_plan
@@ -87,22 +87,6 @@ def measure_large(how: str, n_items: int, n_devices: int) -> dict:
         "plan_cpu_s": cpu_s,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-
-
-def large_rows() -> None:
-    rows = []
-    print("fleet      items devices  bound (s)   plan  CPU (s)  MiB so far")
-    for how, (n_items, n_devices) in itertools.product(
-        ("kinds", "scattered", "whole"), ((10_000, 64), (100_000, 512))
-    ):
-        row = measure_large(how, n_items, n_devices)
-        rows.append(row)
-        print(
-            f"{how:9} {n_items:6} {n_devices:7} {row['bound_s']:10.1f}  {row['ratio']:.3f}"
-            f"  {row['plan_cpu_s']:7.1f}  {row['peak_bytes'] / 2**20:10.0f}",
-            flush=True,
-        )
-    record.record("pipeline_planner_large", rows)
 
 
 def problem_of(stages: Sequence[tuple[float, float]], speeds: Sequence[float], n_items: int) -> Problem:
@@ -185,28 +169,16 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="large jobs alone")
     options = parser.parse_args()
     if options.large:
-        return large_rows()
-    rows = []
-    print(f"{'case':31} {'fleet':26} items   bound   plan  round-robin  barrier  fixed pools")
+        large = itertools.product(("kinds", "scattered", "whole"), ((10_000, 64), (100_000, 512)))
+        record("pipeline_planner_large", [measure_large(how, *sizes) for how, sizes in large])
+        return
     chosen = fleets(options.draws)
-    for name, fleet, n_items in itertools.product(CASES, chosen, COUNTS):
-        row = measure(name, fleet, chosen[fleet], n_items, options.effort)
-        rows.append(row)
-        pools = f"{row['fixed_pools']:.2f}" if row["fixed_pools"] else "–"
-        print(
-            f"{name:31} {fleet:26} {n_items:5} {row['bound_s']:7.1f}  {row['ratio']:.3f}"
-            f"  {row['round_robin']:11.2f}  {row['barrier']:7.2f}  {pools:>11}",
-            flush=True,
-        )
-    for least, most in ((100, math.inf), (50, 99)):
-        ratios = [row["ratio"] for row in rows if least <= row["items"] <= most]
-        print(
-            f"from {least} items: worst {max(ratios):.3f} x the bound, mean {sum(ratios) / len(ratios):.3f}"
-        )
-    print(f"planning: at most {max(row['plan_cpu_s'] for row in rows):.1f} CPU seconds")
-    counts = [{name: value for name, value in row.items() if name != "plan_cpu_s"} for row in rows]
-    facts = {"draws": options.draws, "effort": options.effort}
-    record.record("pipeline_planner", counts, is_of_speed=False, **facts)
+    rows = [
+        measure(name, fleet, chosen[fleet], n_items, options.effort)
+        for name, fleet, n_items in itertools.product(CASES, chosen, COUNTS)
+    ]
+    print(f"planning: at most {max(row.pop('plan_cpu_s') for row in rows):.1f} CPU seconds")
+    record("pipeline_planner", rows, is_of_speed=False, draws=options.draws, effort=options.effort)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Stages sleep for as long as an item takes on that device: 5.0 s to edit and 3.4 s to score, 20 and 15 s to
 load (the times of the job that this was built for), all divided by ``--faster``. Sleeping takes no core, so
 that one machine plays several devices; processes, files, journal and messages are real. Five ways with the
-same items, one after the other; but replicas and barriers only sleep, and do so meanwhile.
+same items, one after the other; of replicas and barriers, which would only sleep, the seconds are added up.
 
     evenload           evenload run, planned from the stages' estimates; at first it takes the devices for
                        alike, and is planned again when it sees that they are not
@@ -21,21 +21,19 @@ item and a stage, in milliseconds: with stages that do nothing, all seconds over
 """
 
 import argparse
+import itertools
 import json
-import multiprocessing
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline_ray_data import ray_data
 from record import record
 
 Items = Sequence[tuple[float, float]]
-Case = tuple[str, int, float, int]  # fleet, items, how much faster, draw
 FLEETS = {"even": [1.0, 1.0, 1.0, 1.0], "unequal": [1.0, 1.0, 1.0, 0.5, 0.5, 0.25]}
 EDIT_S, SCORE_S, LOAD_EDIT_S, LOAD_SCORE_S = 5.0, 3.4, 20.0, 15.0
 STAGES = """
@@ -67,11 +65,7 @@ def main() -> None:
     args = parser.parse_args()
     fleets = list(FLEETS) if args.fleet == "both" else [args.fleet]
     cases = [(fleet, args.items, args.faster, draw) for fleet in fleets for draw in range(args.draws)]
-    work = [(way, case) for way in SLEEPING for case in cases]
-    with ProcessPoolExecutor(len(work), multiprocessing.get_context("fork")) as processes:
-        asleep = {one: processes.submit(_slept, *one) for one in work}
-        rows = [row for case in cases for row in compare(*case, asleep)]
-    rows.append(overhead())
+    rows = [row for case in cases for row in compare(*case)] + [overhead()]
     record("pipeline_run", rows, faster=args.faster)
 
 
@@ -81,15 +75,7 @@ def drawn(n_items: int, draw: int) -> Items:
     return [(rng.uniform(0.6, 1.4), rng.uniform(0.6, 1.4)) for _ in range(n_items)]
 
 
-def _slept(way: str, case: Case) -> float:
-    """Seconds of a way that only sleeps, and takes next to no core."""
-    fleet, n_items, faster, draw = case
-    return SLEEPING[way](drawn(n_items, draw), FLEETS[fleet], 1 / faster)
-
-
-def compare(
-    fleet: str, n_items: int, faster: float, draw: int, asleep: Mapping[tuple[str, Case], Future[float]]
-) -> list[dict]:
+def compare(fleet: str, n_items: int, faster: float, draw: int) -> list[dict]:
     """One row for each way, on one draw of item times."""
     items, speeds, scale = drawn(n_items, draw), FLEETS[fleet], 1 / faster
     bound_s = scale * bound(items, speeds)
@@ -98,11 +84,11 @@ def compare(
         ("edit", LOAD_EDIT_S * scale, EDIT_S * scale),
         ("score", LOAD_SCORE_S * scale, SCORE_S * scale),
     )
-    for way in ("evenload", "evenload, pull", *SLEEPING, "Ray Data"):
+    for way in ("evenload", "evenload, pull", *COUNTED, "Ray Data"):
         if way == "Ray Data":
             wall_s = ray_data(items, speeds, edit, score)
-        elif way in SLEEPING:
-            wall_s = asleep[way, (fleet, n_items, faster, draw)].result()
+        elif way in COUNTED:
+            wall_s = scale * COUNTED[way](items, speeds)
         else:
             wall_s = evenload_run(items, speeds, scale, "pull" if "pull" in way else "measured")
         rows.append(
@@ -188,59 +174,25 @@ def stage(name: str, item_s: float, load_s: float, speeds: dict) -> dict:
     }
 
 
-def _sleeper(jobs: list, seconds_per_item: float, load_s: float, barrier, every: int, n_batches: int) -> None:
-    barrier.wait()
-    time.sleep(load_s)
-    for batch in range(n_batches):
-        for size in jobs[batch * every : (batch + 1) * every]:
-            time.sleep(seconds_per_item * size)
-        if every < 10**9:
-            barrier.wait()
-
-
-def _phase(slices: list[list[float]], item_s: Sequence[float], load_s: float, every: int) -> float:
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(len(slices) + 1 if every >= 10**9 else len(slices))
-    start = context.Barrier(len(slices) + 1)
-    n_batches = max(1, -(-max(map(len, slices)) // every)) if every < 10**9 else 1
-    workers = [
-        context.Process(target=_first_wait, args=(start, jobs, seconds, load_s, barrier, every, n_batches))
-        for jobs, seconds in zip(slices, item_s, strict=True)
-    ]
-    for worker in workers:
-        worker.start()
-    start.wait()
-    if every >= 10**9:
-        barrier.wait()
-    began = time.monotonic()
-    for worker in workers:
-        worker.join()
-    return time.monotonic() - began
-
-
-def _first_wait(start, *rest) -> None:
-    start.wait()
-    _sleeper(*rest)
-
-
-def replicas(items: Items, speeds: Sequence[float], scale: float) -> float:
+def replicas(items: Items, speeds: Sequence[float]) -> float:
     """Items in turn to the devices' edit models; then all scores on the first device."""
-    edits = [[edit for edit, _ in items[at :: len(speeds)]] for at in range(len(speeds))]
-    wall_s = _phase(edits, [EDIT_S * scale / speed for speed in speeds], LOAD_EDIT_S * scale, 10**9)
-    scores = [[score for _, score in items]]
-    return wall_s + _phase(scores, [SCORE_S * scale / speeds[0]], LOAD_SCORE_S * scale, 10**9)
+    edits = [EDIT_S * sum(edit for edit, _ in items[at :: len(speeds)]) for at in range(len(speeds))]
+    edited_s = LOAD_EDIT_S + max(edit / speed for edit, speed in zip(edits, speeds, strict=True))
+    return edited_s + LOAD_SCORE_S + SCORE_S * sum(score for _, score in items) / speeds[0]
 
 
-def barriers(items: Items, speeds: Sequence[float], scale: float) -> float:
+def barriers(items: Items, speeds: Sequence[float]) -> float:
     """Both stages over equal slices in input order, with a barrier after every item of each."""
     n = len(speeds)
     cut = [items[at * len(items) // n : (at + 1) * len(items) // n] for at in range(n)]
-    edits, scores = ([[item[stage] for item in part] for part in cut] for stage in (0, 1))
-    wall_s = _phase(edits, [EDIT_S * scale / speed for speed in speeds], LOAD_EDIT_S * scale, 1)
-    return wall_s + _phase(scores, [SCORE_S * scale / speed for speed in speeds], LOAD_SCORE_S * scale, 1)
+    took = [[(EDIT_S * e / speed, SCORE_S * s / speed) for e, s in part]
+            for part, speed in zip(cut, speeds, strict=True)]  # fmt: skip
+    batches = itertools.zip_longest(*took, fillvalue=(0.0, 0.0))
+    slowest = [max(one[stage] for one in batch) for batch in batches for stage in (0, 1)]
+    return LOAD_EDIT_S + LOAD_SCORE_S + sum(slowest)
 
 
-SLEEPING = {"replicas": replicas, "barrier per batch": barriers}
+COUNTED = {"replicas": replicas, "barrier per batch": barriers}
 
 
 def overhead(n_items: int = 500) -> dict:

@@ -132,8 +132,6 @@ QUESTIONS: dict[str, Question] = {
         ByColumn(("in order", "first", "later in order", "later"), "share of the best, simulated", False)),
     "startup": Question(JOBS, "How long does a command take to begin?",
         ByRow(("what",), "cpu_ms", "ms of CPU time", is_log=True)),
-    "audit": Question(JOBS, "How long does an audit of ten million spans take?",
-        ByColumn(("wall_s", "cpu_s"), "s")),
     "audit_delays": Question(JOBS, "Does an audit name the rank that came late, and how much it cost?",
         ByColumn(("waited_s", "said_s"), "s that ranks waited",
                  called={"waited_s": "by the ranks' own clocks", "said_s": "by the audit"})),

@@ -20,7 +20,7 @@ import psutil
 from result_files import MOST_OF_OTHERS, RESULTS, ROOT
 
 from evenload.cli.bench.command import package_versions
-from evenload.cli.terminal.table import format_table
+from evenload.cli.bench.selections import table_of
 from evenload.devices.probes.cpu import cpu_name
 from evenload.errors import EvenloadError
 
@@ -136,14 +136,5 @@ def kernels_here() -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows of equal keys, aligned: numbers to the right, three decimals at most."""
-    if not rows:
-        return
-    head = list(rows[0])
-    numbers = [key for key in head if any(isinstance(row.get(key), int | float) for row in rows)]
-    cells = [[_text(row.get(key)) for key in head] for row in rows]
-    print("\n".join(format_table(head, cells, right=numbers)))
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    """Print rows of equal keys, aligned."""
+    print("\n".join(table_of(rows, 4)) if rows else "")

@@ -76,7 +76,6 @@ BATCH8 = "serial fused:20 rules:20 rules-compiled:10 rules-compiled:20 auto"
 PROVERS = ("EVENLOAD_SNARKJS", "EVENLOAD_RAPIDSNARK")
 HUNDRED = "serial 'threads*2/eager' 'threads*2/rules-compiled:10' auto"
 BENCHMARKS = (
-    Benchmark("audit.py", 0.6, ("audit",)),
     Benchmark("audit_delays.py", 3, ("audit_delays",)),
     Benchmark("audit_traces.py traces", 0.2, ("audit_traces",), needs="a folder of public traces"),
     Benchmark("moe_in_vllm.py", 5, ("moe_in_vllm",), needs="the environment of make test-engine"),

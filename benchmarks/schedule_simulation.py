@@ -169,35 +169,28 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--learned", action="store_true", help="only what learned sizes bring")
     options = parser.parse_args()
+    facts = {"is_of_speed": False, "draws": options.draws}
     if options.learned:
-        learned = list(learned_rows(options.draws))
-        print_table(learned)
-        print(
-            "written to",
-            record("schedule_simulation_learned", learned, is_of_speed=False, draws=options.draws),
-        )
+        record("schedule_simulation_learned", list(learned_rows(options.draws)), **facts)
         return
     workloads = options.workloads.split(",")
-    names = options.policies
-    rows = []
-    for name in names:
-        row: dict[str, object] = {"policy": name, "told": CONTENDERS[name].told}
-        for workload in workloads:
-            # Equal items leave little to chance: a few draws of the device order tell all.
-            n_draws = options.draws if workload.split()[0] in ("big", "mid") else min(4, options.draws)
-            reached = [efficiency(CONTENDERS[name], draw(workload, seed), seed) for seed in range(n_draws)]
-            row[workload] = round(statistics.mean(reached), 4)
-            row[f"{workload} worst"] = round(min(reached), 4)
-        rows.append(row)
-        shown = "  ".join(f"{workload} {row[workload]:.2f}" for workload in workloads)
-        print(f"{name:30s}{shown}", flush=True)
-    if len(names) == len(CONTENDERS) and workloads == list(WORKLOADS):
-        fleets = list(fleet_rows(options.draws))
-        print_table(fleets)
-        print(
-            "written to",
-            record("schedule_simulation", rows, is_of_speed=False, fleets=fleets, draws=options.draws),
-        )
+    rows = [policy_row(name, workloads, options.draws) for name in options.policies]
+    if len(rows) < len(CONTENDERS) or workloads != list(WORKLOADS):
+        print_table(rows)
+        return
+    fleets = list(fleet_rows(options.draws))
+    print_table(fleets)
+    record("schedule_simulation", rows, fleets=fleets, **facts)
+
+
+def policy_row(name: str, workloads: list[str], draws: int) -> dict[str, object]:
+    row: dict[str, object] = {"policy": name, "told": CONTENDERS[name].told}
+    for workload in workloads:
+        # Equal items leave little to chance: a few draws of the device order tell all.
+        n_draws = draws if workload.split()[0] in ("big", "mid") else min(4, draws)
+        reached = [efficiency(CONTENDERS[name], draw(workload, seed), seed) for seed in range(n_draws)]
+        row |= {workload: round(statistics.mean(reached), 4), f"{workload} worst": round(min(reached), 4)}
+    return row
 
 
 def fleet_rows(draws: int) -> Iterator[dict[str, object]]:

@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cpu_clock import ended_children_cpu_s
 from record import record
@@ -28,46 +30,29 @@ from record import record
 CORE = ("evenload", "click", "psutil", "cloudpickle", "numpy", "numpy.libs")
 DRIVERS = ("pynvml", "wgpu", "rendercanvas", "cffi", "_cffi_backend", "pycparser")
 PLACED = "slots, loads = np.arange(40) % 32, np.arange(32.0) + 1"
+ROUTED = "from evenload.balance.flow import route"
 ANSWERS = {  # name: imports, the answer, most CPU milliseconds of a cold process
-    "route": ("from evenload.balance.flow import route", "route(slots, np.arange(32), 8)", 3000),
-    "route, speeds": (
-        "from evenload.balance.flow import route",
-        "route(slots, np.arange(32), 8, speeds=range(1, 9))",
-        3000,
-    ),
-    "route, even": (
-        "from evenload.balance.flow import route",
-        "route(slots, np.arange(32), 8, even=True)",
-        3000,
-    ),
+    "route": (ROUTED, "route(slots, np.arange(32), 8)", 3000),
+    "route, speeds": (ROUTED, "route(slots, np.arange(32), 8, speeds=range(1, 9))", 3000),
+    "route, even": (ROUTED, "route(slots, np.arange(32), 8, even=True)", 3000),
     "rebalance_experts": (
-        "from evenload.moe import rebalance_experts",
-        "rebalance_experts(loads[None], 40, 4, 2, 8)",
-        3000,
+        "from evenload.moe import rebalance_experts", "rebalance_experts(loads[None], 40, 4, 2, 8)", 3000,
     ),
     "Planner.run": (
         "import torch\nfrom evenload.moe import Planner",
-        "Planner(slots, 40, 32, 8).run(np.arange(256).reshape(64, 4) % 32)",
-        3000,
+        "Planner(slots, 40, 32, 8).run(np.arange(256).reshape(64, 4) % 32)", 3000,
     ),
-    "place": (
-        "from evenload.moe import Fleet, place",
-        "place(loads[None, None], Fleet((5,) * 8))",
-        6000,
-    ),
+    "place": ("from evenload.moe import Fleet, place", "place(loads[None, None], Fleet((5,) * 8))", 6000),
     "a small key and a proof": (
         "from evenload.zk import Prover\nfrom evenload.zk.circuits import squaring_chain\n"
         "from evenload.zk.devsetup import dev_setup",
         "circuit, witness = squaring_chain(300)\n"
-        "with Prover(dev_setup(circuit, seed='key')) as prover: prover.prove(witness)",
-        4000,
+        "with Prover(dev_setup(circuit, seed='key')) as prover: prover.prove(witness)", 4000,
     ),
     "Merkle tree": (
-        "from evenload.merkle import MerkleTree",
-        "MerkleTree(np.zeros((1000, 32), np.uint8)).root",
-        2000,
+        "from evenload.merkle import MerkleTree", "MerkleTree(np.zeros((1000, 32), np.uint8)).root", 2000,
     ),
-}
+}  # fmt: skip
 MOST_LOADING_MS = 500  # of a warm process, in its first answer
 LIMIT_MS = {
     "import evenload": 60,
@@ -131,9 +116,9 @@ def measure(folder: Path, n_runs: int) -> dict[str, list[float]]:
     return taken
 
 
-def first_answers(folder: Path, n_runs: int) -> list[dict[str, object]]:
+def first_answers(folder: Path, n_runs: int) -> list[dict[str, Any]]:
     """Rows of first answers. ``answer_ms`` is without imports, the most of four processes."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for name, (imports, answer, limit) in ANSWERS.items():
         code = (
             f"import time\nimport numpy as np\n{imports}\n{PLACED}\nstart = time.process_time()\n{answer}\n"
@@ -145,19 +130,16 @@ def first_answers(folder: Path, n_runs: int) -> list[dict[str, object]]:
                 n = 4 if kind == "four at once" else 1
                 found[kind].append(answers_ms(command, folder / f"{name}-{turn}-{cache}", n))
         for kind, taken in found.items():
-            whole, alone = (statistics.median(column) for column in zip(*taken, strict=True))
-            rows.append(
-                {
-                    "what": f"{name}, {kind}",
-                    "cpu_ms": round(whole, 1),
-                    "least_ms": round(min(one for one, _ in taken), 1),
-                    "times_bare_python": None,
-                    "answer_ms": round(alone, 1),
-                    "limit_ms": limit if kind == "cold" else None,
-                    "answer_limit_ms": MOST_LOADING_MS if kind == "warm" else None,
-                }
-            )
+            row = row_of(f"{name}, {kind}", [whole for whole, _ in taken], limit if kind == "cold" else None)
+            row["answer_ms"] = round(statistics.median(alone for _, alone in taken), 1)
+            rows.append(row | {"answer_limit_ms": MOST_LOADING_MS if kind == "warm" else None})
     return rows
+
+
+def row_of(what: str, taken_ms: Sequence[float], limit_ms: int | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"what": what, "cpu_ms": round(statistics.median(taken_ms), 1)}
+    row |= {"least_ms": round(min(taken_ms), 1), "times_bare_python": None, "answer_ms": None}
+    return row | {"limit_ms": limit_ms, "answer_limit_ms": None}
 
 
 def answers_ms(command: list[str], cache: Path, n: int) -> tuple[float, float]:
@@ -179,19 +161,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         taken = measure(Path(folder), n_runs)
         answers = first_answers(Path(folder), max(1, n_runs // 4))
-    bare = statistics.median(taken["bare python"])
-    rows = [
-        {
-            "what": name,
-            "cpu_ms": round(statistics.median(values), 1),
-            "least_ms": round(min(values), 1),
-            "times_bare_python": round(statistics.median(values) / bare, 1),
-            "answer_ms": None,
-            "limit_ms": LIMIT_MS.get(name),
-            "answer_limit_ms": None,
-        }
-        for name, values in taken.items()
-    ]
+    rows = [row_of(name, values, LIMIT_MS.get(name)) for name, values in taken.items()]
+    for row in rows:
+        row["times_bare_python"] = round(row["cpu_ms"] / rows[0]["cpu_ms"], 1)
     rows += answers
     record("startup", rows, runs=n_runs)
     broken = [

@@ -54,6 +54,8 @@ class _Wait(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        if gradient.is_cuda:
+            torch.cuda.synchronize()
         ctx.device.wait()
         return gradient, None
 

@@ -52,7 +52,9 @@ class Transformer(nn.Module):
         self.last = nn.Linear(WIDTH, WORDS)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        ahead = nn.Transformer.generate_square_subsequent_mask(words.shape[1], dtype=torch.float64)
+        ahead = nn.Transformer.generate_square_subsequent_mask(
+            words.shape[1], device=words.device, dtype=torch.float64
+        )
         return self.last(self.layer(self.embedding(words), src_mask=ahead, is_causal=True))
 
 
@@ -80,7 +82,7 @@ def fresh_model() -> Transformer:
 class Rank:
     """One rank of a training: its device, and what it has measured.
 
-    job  of all ranks: speeds, changes (rank -> step -> speed), sample_s, burns a sample, steps, methods
+    job  of all ranks: speeds, changes (rank -> step -> speed), sample_s, burns, steps, methods, place
     """
 
     def __init__(self, job: dict, rank: int) -> None:
@@ -91,7 +93,7 @@ class Rank:
 
     def train(self, method: str) -> dict:
         """Train by ``method``; what a step took, the losses of all ranks' samples together, the shares."""
-        model = fresh_model()
+        model = fresh_model().to(self.job["place"])
         self.device.slow(model.embedding)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         parallel = DistributedDataParallel(model)
@@ -99,14 +101,14 @@ class Rank:
         for step, (words, whole_loss) in enumerate(self.batches(method)):
             begun = time.monotonic()
             self.device.begin(len(words), step)
-            burn(len(words) * self.job["burns"])
-            losses = losses_of(parallel, words)
+            burn(len(words) * self.job["burns"], self.job["place"])
+            losses = losses_of(parallel, words.to(self.job["place"]))
             optimizer.zero_grad()
             whole_loss(losses).backward()
             optimizer.step()
             busy.append(self.device.ended - begun)
             clocks.append(time.monotonic())
-            sums.append(losses.detach().sum())
+            sums.append(losses.detach().sum().cpu())
             counts.append(len(words))
         total = torch.stack(sums)
         dist.all_reduce(total)
@@ -141,11 +143,13 @@ class Rank:
             yield words, lambda losses: even.scale(losses.mean())
 
 
-def burn(n: int) -> None:
+def burn(n: int, place: str = "cpu") -> None:
     """Work that cannot be done at once for many samples."""
-    square = torch.ones(48, 48)
+    square = torch.ones(*[48 if place == "cpu" else 1024] * 2, device=place)
     for _ in range(n):
         torch.mm(square, square)
+    if place != "cpu":
+        torch.cuda.synchronize()
 
 
 def one_process(n_steps: int) -> list[float]:
@@ -178,16 +182,8 @@ def be_rank(rank: int, folder: Path) -> None:
 
 def run_job(speeds: Sequence[float], **more: Any) -> tuple[dict, list[list[str]]]:
     """Run the ranks of a job; what rank 0 found, {} if it failed, and the lines that each rank said."""
-    job = {
-        "speeds": speeds,
-        "changes": {},
-        "methods": METHODS,
-        "burns": 0,
-        "duty": False,
-        "limit_s": LIMIT_S,
-        "stall_s": 60.0,
-    }
-    job |= {"ends_all": False, **more}
+    job = {"speeds": speeds, "changes": {}, "methods": METHODS, "burns": 0, "duty": False, "place": "cpu"}
+    job |= {"limit_s": LIMIT_S, "stall_s": 60.0, "ends_all": False, **more}
     job.setdefault("sample_s", BOUND_S * sum(speeds) / BATCH)
     with tempfile.TemporaryDirectory() as text, ExitStack() as stack:
         folder = Path(text)
@@ -290,16 +286,17 @@ def stalls(at: int = 8) -> dict:
     }
 
 
-def by_duty_cycle(n_steps: int) -> list[dict]:
-    """Two ranks whose work is real, one of which runs half of the time."""
+def by_duty_cycle(n_steps: int, place: str = "cpu", bound_s: float = BOUND_S) -> list[dict]:
+    """Two ranks on ``place`` whose work is real, one of which runs half of the time."""
     torch.set_num_threads(1)
-    burn(1000)
-    began = time.process_time()
-    burn(2000)
-    burns = max(1, round(BOUND_S * 1.5 / BATCH / ((time.process_time() - began) / 2000)))
-    found, said = run_job([2.0, 1.0], steps=n_steps, sample_s=0.0, burns=burns, duty=True)
+    clock = time.process_time if place == "cpu" else time.perf_counter
+    burn(1000, place)
+    began = clock()
+    burn(2000, place)
+    burns = max(1, round(bound_s * 1.5 / BATCH / ((clock() - began) / 2000)))
+    found, said = run_job([2.0, 1.0], steps=n_steps, sample_s=0.0, burns=burns, duty=True, place=place)
     if not found:
-        raise SystemExit(f"duty cycle: {[lines[-1] for lines in said]}")
+        raise RuntimeError(f"duty cycle: {[lines[-1] for lines in said]}")
     reference, rows = one_process(n_steps), []
     for method, one in found.items():
         n_each = [sum(some[WARM_STEPS:]) for some in zip(*one["counts"], strict=True)]

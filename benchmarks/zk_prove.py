@@ -1,7 +1,7 @@
 """Whole Groth16 proofs: CPU seconds of evenload, verification included, and of its peers in the same run.
 
     python benchmarks/zk_prove.py [--large] [--only NAME] [--backend wgsl] [--rapidsnark PATH]
-    python benchmarks/zk_prove.py --level all [--only NAME] [--rapidsnark PATH]      see zk_levels.py
+    python benchmarks/zk_prove.py --level all [--only NAME] [--rapidsnark PATH]
 
 Circuits and keys are ours (INSECURE set-up), made on the way into a temporary folder. evenload is measured in
 a process of its own: the key's load, the first proof and the better of two after it; one thread, or with
@@ -9,6 +9,12 @@ a process of its own: the key's load, the first proof and the better of two afte
 that you have built) are a process per proof, as their users run them; snarkjs is left out of a million
 constraints, where it takes minutes, and rapidsnark beside WGSL. CPU seconds are user + system time of the
 process. snarkjs must accept our proof, and we accept rapidsnark's, or there is no table.
+
+With ``--level all`` every instruction level of this processor is measured as on processors that have no
+better one: ``EVENLOAD_PROCESSOR`` hides the rest from all kernels, not from the peers. Of each level there
+is a process that keeps its key and proves when it is told to; in each round every one of them, a whole
+``evenload zk prove`` at every level and rapidsnark have one turn, and the least CPU seconds count. snarkjs
+has a single turn.
 """
 
 import argparse
@@ -19,11 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import zk_levels
 from cpu_clock import ended_children_cpu_s
 from record import record
 
@@ -41,6 +47,15 @@ ON_WGSL = {
     "sha256 1 block": ("sha256", 55),
     "chain 65k": ("chain", 65_000),
 }
+AT_LEVELS = ("poseidon depth 42", "sha256 1 block", "sha256 9 blocks")
+ROUNDS = 2
+PROCESSORS = {  # level: (EVENLOAD_PROCESSOR, words)
+    "ifma52": ("x86-64-v4+avx512ifma", "AVX-512 IFMA (Ice Lake, Zen 4 and later)"),
+    "fma52x8": ("x86-64-v4", "AVX-512 without IFMA (Skylake-X, Cascade Lake)"),
+    "fma52x4": ("x86-64-v3", "AVX2 and FMA (Haswell, Zen 1 and later)"),
+    "word64": ("x86-64-v3", "any, 64-bit multiplications alone"),
+}
+TOOL = [sys.executable, "-m", "evenload", "zk"]
 SNARKJS = Path(__file__).parent.parent / "node_modules" / "snarkjs" / "build" / "cli.cjs"
 
 
@@ -85,42 +100,29 @@ def child_seconds(command: list[str], environment: Mapping[str, str] = os.enviro
     return ended_children_cpu_s() - before
 
 
-def process_seconds(folder: Path) -> tuple[float, float]:
-    """(CPU, wall) seconds of ``evenload zk prove`` with a key that was used before: a process of its own,
-    interpreter and imports included; the least of two."""
-    key, witness = folder / "k.zkey", folder / "witness.wtns"
-    command = [
-        sys.executable,
-        "-m",
-        "evenload",
-        "zk",
-        "prove",
-        str(key),
-        str(witness),
-        "-q",
-        "-o",
-        str(folder),
-    ]
-    found = []
-    for _ in range(3):
-        started = time.perf_counter()
-        seconds = child_seconds(command)
-        assert seconds is not None
-        found.append((seconds, time.perf_counter() - started))
-    return min(cpu for cpu, _ in found[1:]), min(wall for _, wall in found[1:])
+def must(command: list[str]) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def make(folder: Path, kind: str, size: int) -> float:
-    """Circuit, witness and key; CPU seconds of the set-up."""
-    tool = [sys.executable, "-m", "evenload", "zk"]
-    subprocess.run(
-        [*tool, "circuit", kind, "--size", str(size), "-o", str(folder)], check=True, capture_output=True
-    )
-    seconds = child_seconds(
-        [*tool, "devsetup", str(folder / "circuit.r1cs"), "-o", str(folder / "k.zkey"), "-q"]
-    )
+def process_seconds(
+    folder: Path, *more: str, environment: Mapping[str, str] = os.environ
+) -> tuple[float, float]:
+    """(CPU, wall) seconds of ``evenload zk prove`` as a process, interpreter and imports included."""
+    command = [*TOOL, "prove", f"{folder}/k.zkey", f"{folder}/witness.wtns", *more, "-q", "-o", str(folder)]
+    started = time.perf_counter()
+    seconds = child_seconds(command, environment)
     assert seconds is not None
-    return seconds
+    return seconds, time.perf_counter() - started
+
+
+@contextmanager
+def made(kind: str, size: int) -> Iterator[tuple[Path, float, int]]:
+    """A folder with circuit, witness and key; CPU seconds of the set-up; the domain."""
+    with tempfile.TemporaryDirectory() as name:
+        must([*TOOL, "circuit", kind, "--size", str(size), "-o", name])
+        seconds = child_seconds([*TOOL, "devsetup", f"{name}/circuit.r1cs", "-o", f"{name}/k.zkey", "-q"])
+        assert seconds is not None
+        yield Path(name), seconds, json.loads(must([*TOOL, "info", f"{name}/k.zkey", "--json"]))["domain"]
 
 
 def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
@@ -131,13 +133,8 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
     seconds = child_seconds(["node", "--max-old-space-size=8192", cli, "groth16", "prove", *files])
     if seconds is None:
         raise SystemExit("snarkjs made no proof")
-    tool = [sys.executable, "-m", "evenload"]
-    subprocess.run(
-        [*tool, "zk", "prove", files[0], files[1], "-o", str(folder)], check=True, capture_output=True
-    )
-    subprocess.run(
-        [*tool, "zk", "vkey", files[0], "-o", str(folder / "v.json")], check=True, capture_output=True
-    )
+    must([*TOOL, "prove", files[0], files[1], "-o", str(folder)])
+    must([*TOOL, "vkey", files[0], "-o", str(folder / "v.json")])
     ours = [str(folder / name) for name in ("v.json", "witness.public.json", "witness.proof.json")]
     if child_seconds(["node", cli, "groth16", "verify", *ours]) is None:
         raise SystemExit("snarkjs refuses our proof")
@@ -150,71 +147,101 @@ def rapidsnark_seconds(prover: str | None, folder: Path) -> float | None:
         return None
     files = [str(folder / name) for name in ("k.zkey", "witness.wtns", "p.json", "pub.json")]
     seconds = child_seconds([prover, *files])
-    ours = [sys.executable, "-m", "evenload", "zk", "verify", files[0], files[3], files[2]]
-    if child_seconds(ours) is None:
+    if child_seconds([*TOOL, "verify", files[0], files[3], files[2]]) is None:
         raise SystemExit("we refuse the proof of rapidsnark")
     return seconds
+
+
+def beside(peer: str, seconds: float | None, **ours: float | None) -> dict[str, float | None]:
+    """A peer's seconds, and over each of ours."""
+    return {peer: seconds} | {f"{peer}/{name}": seconds and s and seconds / s for name, s in ours.items()}
 
 
 def measure(
     kind: str, size: int, backend: str, snarkjs: str | None, rapidsnark: str | None
 ) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        key, witness = folder / "k.zkey", folder / "witness.wtns"
-        setup = make(folder, kind, size)
-        command = [sys.executable, __file__, "--backend", backend, "--one", str(key), str(witness)]
-        ours = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        process = process_seconds(folder) if backend == "cpu" else None
+    with made(kind, size) as (folder, setup, domain):
+        own = [sys.executable, __file__, "--backend", backend, "--one", f"{folder}/k.zkey"]
+        ours = json.loads(must([*own, f"{folder}/witness.wtns"]))
+        runs = [process_seconds(folder) for _ in range(3 if backend == "cpu" else 0)][1:]
         peers = {
             "snarkjs": snarkjs_seconds(snarkjs, folder),
             "rapidsnark": rapidsnark_seconds(rapidsnark, folder),
         }
-        facts = facts_of(key)
-    row: dict[str, Any] = {"domain": facts["domain"], "set-up": setup, "key load": ours["load"]}
-    row |= {
-        "first proof": ours["first"],
-        "proof": ours["best"],
-        "wall": ours["wall"],
-        "RSS MB": ours["rss_mb"],
-    }
+    row: dict[str, Any] = {"domain": domain, "set-up": setup, "key load": ours["load"]}
+    row |= {"first proof": ours["first"], "proof": ours["best"], "wall": ours["wall"]}
+    row["RSS MB"] = ours["rss_mb"]
     if backend == "wgsl":
         row["longest dispatch, ms"] = ours["longest"]
-    if process:
-        row["process"], row["process wall"] = process
-    for name, seconds in peers.items():
-        row[name] = seconds
-        row[f"{name}/process"] = seconds and process and seconds / process[0]
-        row[f"{name}/proof"] = seconds and seconds / ours["best"]
-        row[f"{name}/(load+first)"] = seconds and seconds / (ours["load"] + ours["first"])
+    process, wall = map(min, zip(*runs, strict=True)) if runs else (None, None)
+    row |= {"process": process, "process wall": wall} if runs else {}
+    begun = {"(load+first)": ours["load"] + ours["first"]}
+    for peer, seconds in peers.items():
+        row |= beside(peer, seconds, process=process, proof=ours["best"], **begun)
     return {"row": row, "stages": ours["stages"], "adapter": ours["adapter"]}
 
 
-def measure_levels(only: str | None, snarkjs: str | None, rapidsnark: str | None) -> None:
-    """Write a row for each circuit and level."""
-    rows = []
-    for name, (kind, size) in zk_levels.CIRCUITS.items():
-        if only and only not in name:
-            continue
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            make(folder, kind, size)
-            domain = facts_of(folder / "k.zkey")["domain"]
-            found = zk_levels.measure(
-                folder,
-                child_seconds,
-                lambda folder: rapidsnark_seconds(rapidsnark, folder),
-                lambda folder: snarkjs_seconds(snarkjs, folder),
-            )
-        rows += [{"circuit": name, "domain": domain, **row} for row in found]
-        print(*rows[-len(found) :], sep="\n", file=sys.stderr, flush=True)
-    name = "zk_levels" + (f"_{only.replace(' ', '_')}" if only else "")
-    record(name, rows, unit="CPU seconds, proof verified; the least of all rounds", rounds=zk_levels.ROUNDS)
+class Kept:
+    """A process that keeps a key at one level; ``turn()`` is the CPU seconds of one proof in it."""
+
+    def __init__(self, level: str, folder: Path):
+        command = [sys.executable, __file__, "--kept", level, f"{folder}/k.zkey", f"{folder}/witness.wtns"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=forced(level)
+        )
+
+    def turn(self) -> float:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("prove\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
-def facts_of(key: Path) -> dict[str, Any]:
-    tool = [sys.executable, "-m", "evenload", "zk", "info", str(key), "--json"]
-    return json.loads(subprocess.run(tool, check=True, capture_output=True, text=True).stdout)
+def forced(level: str) -> dict[str, str]:
+    return {**os.environ, "EVENLOAD_PROCESSOR": PROCESSORS[level][0]}
+
+
+def prove_when_told(level: str, key: str, witness: str) -> None:
+    """What a ``Kept`` process does."""
+    from evenload.zk import Prover
+
+    with Prover(key, level=level) as prover:
+        prover.prove(witness)  # the first one fills buffers
+        for _ in sys.stdin:
+            before = time.process_time()
+            prover.prove(witness)
+            print(time.process_time() - before, flush=True)
+        assert not prover.stats.n_redone, "a proof did not verify at once"
+
+
+def measure_levels(folder: Path, snarkjs: str | None, rapidsnark: str | None) -> Iterator[dict[str, Any]]:
+    """A row for each level."""
+    from evenload.gpu.llvm.programs import levels_here
+
+    kept = {level: Kept(level, folder) for level in levels_here() if level in PROCESSORS}
+    found: dict[str, list[tuple[float, ...]]] = {level: [] for level in kept}
+    by_rapidsnark: list[float | None] = []
+    for level in kept:  # so that each key is one that was used before
+        process_seconds(folder, "--level", level, environment=forced(level))
+    for _ in range(ROUNDS):
+        for level, one in kept.items():
+            whole = process_seconds(folder, "--level", level, environment=forced(level))
+            found[level].append((one.turn(), *whole))
+        by_rapidsnark.append(rapidsnark_seconds(rapidsnark, folder))
+    peers = {"rapidsnark": min(filter(None, by_rapidsnark), default=None)}
+    peers["snarkjs"] = snarkjs_seconds(snarkjs, folder)
+    for level, one in kept.items():
+        one.close()
+        proof, process, wall = map(min, zip(*found[level], strict=True))
+        row: dict[str, Any] = {"level": level, "processors": PROCESSORS[level][1], "proof": proof}
+        row |= {"process": process, "process wall": wall}
+        for peer, seconds in peers.items():
+            row |= beside(peer, seconds, proof=proof, process=process)
+        yield row
 
 
 def main() -> None:
@@ -226,27 +253,38 @@ def main() -> None:
     options.add_argument("--level", choices=("all",), help="every level that this processor can run")
     options.add_argument("--only", help="names that contain this")
     options.add_argument("--one", nargs=2, type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--kept", nargs=3, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
         print(json.dumps(measure_one(*given.one, given.backend)))
         return
-    snarkjs = str(given.snarkjs) if Path(given.snarkjs).exists() else None
-    if given.level:
-        measure_levels(given.only, snarkjs, given.rapidsnark)
+    if given.kept:
+        prove_when_told(*given.kept)
         return
+    snarkjs = str(given.snarkjs) if Path(given.snarkjs).exists() else None
     circuits = ON_WGSL if given.backend == "wgsl" else CIRCUITS | (LARGE if given.large else {})
-    rows, stages, adapter = [], {}, None
+    circuits = {name: CIRCUITS[name] for name in AT_LEVELS} if given.level else circuits
+    rows, facts = [], {"adapter": None, "stages_wall_s": {}}
     for name, (kind, size) in circuits.items():
         if given.only and given.only not in name:
             continue
-        rapidsnark = None if given.backend == "wgsl" else given.rapidsnark
-        done = measure(kind, size, given.backend, None if name in LARGE else snarkjs, rapidsnark)
-        stages[name], adapter = done["stages"], done["adapter"]
-        rows.append({"circuit": name, **done["row"]})
+        if given.level:
+            with made(kind, size) as (folder, _, domain):
+                found = measure_levels(folder, snarkjs, given.rapidsnark)
+                rows += [{"circuit": name, "domain": domain, **row} for row in found]
+        else:
+            rapidsnark = None if given.backend == "wgsl" else given.rapidsnark
+            done = measure(kind, size, given.backend, None if name in LARGE else snarkjs, rapidsnark)
+            facts["stages_wall_s"][name], facts["adapter"] = done["stages"], done["adapter"]
+            rows.append({"circuit": name, **done["row"]})
         print(rows[-1], file=sys.stderr, flush=True)
-    name = "zk_prove" if given.backend == "cpu" else "zk_wgsl"
+    name = "zk_levels" if given.level else "zk_prove" if given.backend == "cpu" else "zk_wgsl"
     name += f"_{given.only.replace(' ', '_')}" if given.only else ""
-    record(name, rows, unit="CPU seconds, proof verified", adapter=adapter, stages_wall_s=stages)
+    unit = "CPU seconds, proof verified"
+    if given.level:
+        record(name, rows, unit=f"{unit}; the least of all rounds", rounds=ROUNDS)
+    else:
+        record(name, rows, unit=unit, **facts)
 
 
 if __name__ == "__main__":

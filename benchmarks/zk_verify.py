@@ -8,15 +8,16 @@ its start, and only where it is installed (npm ci).
 """
 
 import argparse
+import functools
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from record import record
 
+from evenload.cli.bench.measure.timing import least_in_turns
 from evenload.zk import Prover, read_zkey
 from evenload.zk.verifier import Verifier
 
@@ -39,12 +40,6 @@ const read = (name) => JSON.parse(fs.readFileSync(process.argv[1] + "/" + name))
 """
 
 
-def cpu_ms(call: Callable[[], object], n: int) -> float:
-    start = time.thread_time()
-    call()
-    return 1000 * (time.thread_time() - start) / n
-
-
 def snarkjs_ms() -> float | None:
     if not (shutil.which("node") and (ROOT / "node_modules/snarkjs").exists()):
         return None
@@ -60,21 +55,14 @@ def main() -> int:
         proved = prover.prove(FOLDER / "witness.wtns")
     statement = [int(value) for value in proved.public], proved.proof
     verifier = Verifier(read_zkey(FOLDER / "circuit.zkey").verification_key)
-    ways: dict[str, Callable[[], float | None]] = {
-        "one by one": lambda: cpu_ms(lambda: [verifier.why_not(*statement) for _ in range(8)], 8),
-        **{
-            f"{n} at once": lambda n=n: cpu_ms(lambda: verifier.why_not_each([statement] * n), n)
-            for n in SIZES
-        },
-        "snarkjs": snarkjs_ms,
-    }
     if any(verifier.why_not_each([statement] * 8)):
         raise SystemExit("a valid proof was refused")
-    taken = {name: [way() for _ in range(1)] for name, way in ways.items()}
-    for _ in range(n_runs - 1):
-        for name, way in ways.items():
-            taken[name].append(way())
-    least = {name: min(v for v in values if v is not None) for name, values in taken.items() if values[0]}
+    ways = {f"{n} at once": functools.partial(verifier.why_not_each, [statement] * n) for n in SIZES}
+    ways = {"one by one": lambda: [verifier.why_not(*statement) for _ in range(8)], **ways}
+    best = least_in_turns(ways, n_runs, cpu_clock=time.thread_time)
+    least = {name: 1e3 * best[name].cpu_s / n for name, n in zip(ways, (8, *SIZES), strict=True)}
+    if by_snarkjs := [ms for ms in (snarkjs_ms() for _ in range(n_runs)) if ms]:
+        least["snarkjs"] = min(by_snarkjs)
     rows = [
         {"how": name, "cpu_ms": round(value, 3), "times": round(least["one by one"] / value, 2)}
         for name, value in least.items()

@@ -22,12 +22,11 @@ from typing import Any
 from client_cases import KEPT, Case, cases, comparable, distance, plain, states_of
 from client_graphs import GraphedSteps, steps_by
 from cuda_timing import median_s
-from part import NotHere, Part, main
+from part import NotHere, Part, main, sharing
 
 COMPILE_S = START_S = 25.0  # with fewer seconds left nothing is compiled, and no process is started
 REPEATS = 3
-STREAMS, PROCESSES = (2, 4, 8), (1, 2, 4)  # one stream is what the other rows have
-IN_PROCESSES = ("64-32-10/eager", "64-32-10/fused", "LeNet-5/eager")
+STREAMS, PROCESSES = (2, 4, 8), (2, 4)  # one is what the other rows have
 PEERS_S = 60.0
 
 
@@ -58,13 +57,13 @@ class Cohort:
             plain_torch_ms=self._plain_torch_ms(n),
         )  # fmt: skip
 
-    def by(self, label: str, text: str, maker: Any = None) -> None:
+    def by(self, label: str, text: str, maker: Any = None, devices: Any = None) -> None:
         """The same clients by the strategy ``text``; ``maker`` makes compiled steps in another way."""
         import torch
 
         began = time.perf_counter()
         with steps_by(maker):
-            ms, run = self._trained(plain(text, pretend=self.part.pretend), self.data)
+            ms, run = self._trained(plain(text, pretend=self.part.pretend), self.data, devices)
         whole_s = time.perf_counter() - began
         others = {"reasons": str(dict(run.plan.reasons))[:300]} if run.plan.reasons else {}
         self.part.row(
@@ -76,12 +75,12 @@ class Cohort:
         if not self.part.pretend:
             torch.cuda.empty_cache()
 
-    def _trained(self, text: str, data: list[Any]) -> tuple[float, Any]:
+    def _trained(self, text: str, data: list[Any], devices: Any = None) -> tuple[float, Any]:
         """Milliseconds of a client's step, and the first round with all states."""
         from evenload.clients import Trainer
 
         recipe = self.case.recipe
-        with Trainer(self.case.model, strategy=text, devices=self.part.device) as trainer:
+        with Trainer(self.case.model, strategy=text, devices=devices or self.part.device) as trainer:
             run = trainer.train(data, recipe)
             work = functools.partial(trainer.train, data, recipe, round=1, reduce="mean")
             seconds = median_s(self.part, work, REPEATS)
@@ -145,100 +144,49 @@ def in_streams(cohort: Cohort) -> None:
         part.tried(f"{cohort.name}, rules", lambda: cohort.by("rules", f"streams*1/rules:{n}"))
 
 
-def in_processes(
-    part: Part, k: int, n: int, serially: dict[str, Cohort], more: dict[str, str], how: str
-) -> None:
-    """Rounds of ``k`` processes that train a share of the clients each, all at the same time."""
-    if part.left_s < START_S:
-        raise NotHere("too little time is left to start processes")
-    asked = [what for what in IN_PROCESSES if what.partition("/")[0] in serially]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(Path(__file__).with_name("client_process.py")), "--of", str(k)]
-        command += ["--clients", str(n), "--device", part.device, "--keep", folder]
-        env = {**os.environ, **more}
-        with contextlib.ExitStack() as ended:
-            workers = [
-                ended.enter_context(child([*command, "--share", str(i), *asked], env)) for i in range(k)
-            ]
-            for number, what in enumerate(asked):
-                cohort, spent = serially[what.partition("/")[0]], []
-                all_say(workers, "ready")
-                for _ in range(REPEATS):
-                    began = time.perf_counter()
-                    tell_all(workers, "round\n")
-                    all_say(workers, "done")
-                    spent.append(time.perf_counter() - began)
-                tell_all(workers, "\n")
-                ms = 1e3 * sorted(spent)[len(spent) // 2] / (n * cohort.case.steps)
-                part.row(
-                    f"{cohort.name}, processes*{k}{how}/{what.partition('/')[2]}", client_step_ms=ms,
-                    x_serial=cohort.serial_ms / ms, distance=distance(cohort.truth, kept(folder, number)),
-                    way=cohort.way,
-                )  # fmt: skip
-
-
-def kept(folder: str, number: int) -> dict[int, dict[str, Any]]:
-    """The states that all processes kept of one case."""
-    import torch
-
-    files = Path(folder).glob(f"{number}-*.pt")
-    return {i: state for file in files for i, state in torch.load(file, weights_only=True).items()}
+def in_processes(cohort: Cohort, k: int, how: str = "") -> None:
+    """Clients over ``k`` processes that share the device, as evenload does it over ``k`` devices."""
+    for inner in ("eager", f"fused:{-(-cohort.n // k)}"):
+        if cohort.part.left_s < START_S:
+            raise NotHere("too little time is left to start processes")
+        place = sharing(cohort.part, k)
+        cohort.by(f"processes*{k}{how}/{inner}", f"devices/{inner}", devices=place)
 
 
 @contextlib.contextmanager
-def child(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen]:
-    """A process that is gone after the block."""
-    process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def tell_all(workers: list[subprocess.Popen], line: str) -> None:
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write(line)
-        worker.stdin.flush()
-
-
-def all_say(workers: list[subprocess.Popen], word: str) -> None:
-    """Wait for a line of each; the part's own time limit ends what hangs."""
-    for worker in workers:
-        assert worker.stdout is not None
-        if (said := worker.stdout.readline().strip()) != word:
-            raise RuntimeError(f"a process ended, or said {said[:200]!r} in place of {word!r}: see the log")
-
-
-@contextlib.contextmanager
-def mps() -> Iterator[dict[str, str]]:
+def mps() -> Iterator[None]:
     """NVIDIA's server that lets processes use a GPU at the same time, ended after the block."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         raise NotHere("nvidia-cuda-mps-control is not installed")
     with tempfile.TemporaryDirectory(prefix="mps-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        more = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        env = {**os.environ, **more}
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": env, "timeout": 30}
-        if subprocess.run([control, "-d"], **quiet).returncode:
-            raise NotHere("the MPS daemon did not start")
+        names = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+        os.environ |= dict.fromkeys(names, folder)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 30}
         try:
-            yield more
+            if subprocess.run([control, "-d"], **quiet).returncode:
+                raise NotHere("the MPS daemon did not start")
+            yield
         finally:
             subprocess.run([control], input=b"quit\n", **quiet)
+            for name in names:
+                del os.environ[name]
 
 
-def processes(part: Part, n: int, serially: dict[str, Cohort]) -> None:
+def processes(part: Part, cohorts: list[Cohort]) -> None:
     """With the GPU's time shared among processes, and with MPS, if it can be started."""
-    for k in PROCESSES[1:2] if part.pretend else PROCESSES:
-        part.tried(f"processes*{k}", lambda k=k: in_processes(part, k, n, serially, {}, ""))
+
+    def all_of(how: str) -> None:
+        for k in PROCESSES[:1] if part.pretend else PROCESSES:
+            for cohort in cohorts:
+                what = f"{cohort.name}, processes*{k}{how}"
+                part.tried(what, functools.partial(in_processes, cohort, k, how))
 
     def with_mps() -> None:
-        with mps() as more:
-            for k in PROCESSES:
-                in_processes(part, k, n, serially, more, " with MPS")
+        with mps():
+            all_of(" with MPS")
 
+    all_of("")
     part.tried("processes with MPS", with_mps)
 
 
@@ -300,10 +248,8 @@ def measure(part: Part) -> None:
     others = [] if part.pretend else [name for name in known if name != "CIFAR"]  # 1000 are 7 GB of weights
     each(part, begun(part, known, most, others), fused)
     each(part, cohorts, compiled)
-    small = {cohort.case.name: cohort for cohort in cohorts[: 1 if part.pretend else 2]}
     each(part, cohorts[-1:] if part.pretend else cohorts, in_streams)
-    if all(cohort.truth for cohort in small.values()):
-        processes(part, many, small)
+    processes(part, [cohort for cohort in cohorts[: 1 if part.pretend else 2] if cohort.truth])
     part.tried("JAX", lambda: jax(part, cohorts[0]))
     last = begun(part, known, few, list(known)[: 1 if part.pretend else None])
     each(part, last, fused)

@@ -7,13 +7,12 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from part import NotHere, Part, main
+from part import NotHere, Part, main, sharing
 
 FITS = 8  # items of those that run out of memory
 
@@ -200,24 +199,11 @@ def free_bytes(part: Part) -> int | None:
     return torch.cuda.mem_get_info()[0]
 
 
-def sharing(n_workers: int) -> list[Any]:
-    """The GPU as so many devices, each with its part of the memory."""
-    from evenload.devices import DevicePool
-
-    with DevicePool.find("cuda:0") as pool:
-        (gpu,) = pool
-    memory = None if gpu.memory_bytes is None else gpu.memory_bytes // n_workers
-    return [replace(gpu, id=f"cuda:{number}", memory_bytes=memory) for number in range(n_workers)]
-
-
-def over_others(
-    part: Part, measurement: Measurement, name: str, devices: Callable[[], Iterable[Any] | str]
-) -> None:
+def over_others(part: Part, measurement: Measurement, name: str, devices: Iterable[Any] | str) -> None:
     """One map over other devices."""
     import evenload
 
-    with ExitStack() as stack:
-        executor = stack.enter_context(evenload.Executor(devices(), echo=False))
+    with evenload.Executor(devices, echo=False) as executor:
         measurement.over(name, executor)
 
 
@@ -233,9 +219,9 @@ def measure(part: Part) -> None:
         return
     for n in REAL.shared:
         name = f"cuda:0, {n} workers"
-        part.tried(name, lambda n=n, name=name: over_others(part, measurement, name, lambda: sharing(n)))
+        part.tried(name, lambda n=n, name=name: over_others(part, measurement, name, sharing(part, n)))
     beside = "cuda:0,cpu*4"
-    part.tried(beside, lambda: over_others(part, measurement, beside, lambda: beside))
+    part.tried(beside, lambda: over_others(part, measurement, beside, beside))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@ import json
 import math
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from gpu_parts.bounded_process import Ended
 FORMAT, VERSION = "evenload-gpu", 1
 MOST_BYTES = 1_000_000  # of a part's page
 MOST_ROWS, MOST_NOTES, MOST_TEXT = 2000, 200, 2000
+MOST_COLUMNS, MOST_NAME, MOST_NESTED = 60, 60, 50
+MOST_REPORTS, MOST_REPORT = 2, 8_000_000  # and bytes of one
 PACKAGES = (
     "torch", "triton", "numpy", "numba", "llvmlite", "transformers", "diffusers", "accelerate", "safetensors",
     "jax", "wgpu", "cloudpickle", "psutil",
@@ -24,11 +29,20 @@ PACKAGES = (
 GPU_FIELDS = "name,driver_version,memory.total,compute_cap,mig.mode.current,clocks.max.sm,power.limit"
 GOOD = ("ran", "not here")
 Page = dict[str, Any]
+_NAME = re.compile(r"[A-Za-z][\w .%/+-]*")
+
+
+def keep_reports(written: Path, names: Iterable[str], out: Path) -> None:
+    """Copy the reports of the first parts that wrote one, ``NAME.html``, into ``out``."""
+    reports = [path for name in names if (path := written / f"{name}.html").is_file()]
+    for path in reports[:MOST_REPORTS]:
+        if path.stat().st_size <= MOST_REPORT:
+            shutil.copyfile(path, out / path.name)
 
 
 def put_aside(out: Path) -> str:
     """Move what an earlier run left in ``out`` into a folder there; says so, "" if there was nothing."""
-    found = (out / "results.json", out / "log.txt", *out.glob("*.html"), *out.glob("*.png"))
+    found = (out / "results.json", out / "log.txt", *out.glob("*.html"))
     left = [path for path in found if path.is_file()]
     if not left:
         return ""
@@ -116,7 +130,7 @@ def page_of(path: Path, name: str, ended: Ended) -> Page:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"it wrote more than {MOST_BYTES} bytes")
-        page |= fields_of(json.loads(content, parse_float=finite, parse_constant=lambda _: None))
+        page |= fields_of(json.loads(content))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         page["notes"].append(f"its page is not whole: {type(error).__name__}: {error}"[:MOST_TEXT])
     if ended.why:
@@ -127,25 +141,45 @@ def page_of(path: Path, name: str, ended: Ended) -> Page:
 
 def fields_of(found: Page) -> Page:
     """Those fields of a page that a part may write, each of its kind and bounded. Raises if it is no page."""
-    state = found["state"] if found["state"] in (*GOOD, "failed") else "cut short"
-    rows = [row for row in found["rows"] if isinstance(row, dict)][:MOST_ROWS]
-    while (
-        len(json.dumps(rows, indent=1)) > 1.5 * MOST_BYTES
-    ):  # a few bytes of a page can be many of another's spelling
-        rows = rows[: len(rows) // 2]
     return {
-        "state": state,
+        "state": found["state"] if found["state"] in (*GOOD, "failed") else "cut short",
         "pretended": bool(found.get("pretended")),
-        "rows": rows,
-        "notes": [str(note)[:MOST_TEXT] for note in found["notes"]][:MOST_NOTES],
-        "failed": [str(one)[:MOST_TEXT] for one in found.get("failed", [])][:MOST_NOTES],
+        "rows": [value_of(row) for row in found["rows"] if is_row(row)][:MOST_ROWS],
+        "notes": [text_of(note) for note in found["notes"]][:MOST_NOTES],
+        "failed": [text_of(one) for one in found.get("failed", [])][:MOST_NOTES],
     }
 
 
-def finite(text: str) -> float | None:
-    """A number of a page; what is infinite is none in JSON."""
-    number = float(text)
-    return number if math.isfinite(number) else None
+def is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("what"), str)
+        and len(row) <= MOST_COLUMNS
+        and all(len(key) <= MOST_NAME and _NAME.fullmatch(key) for key in row)
+    )
+
+
+def value_of(value: Any, depth: int = 0) -> Any:
+    """A figure, a text, or a row or a list of them; all else becomes None."""
+    if isinstance(value, list) and depth < 3:
+        return [value_of(one, depth + 1) for one in value[:MOST_NESTED]]
+    if isinstance(value, dict) and depth < 3:
+        some = [(k, v) for k, v in value.items() if len(k) <= MOST_NAME and _NAME.fullmatch(k)]
+        return {key: value_of(one, depth + 1) for key, one in some[: MOST_NESTED if depth else MOST_COLUMNS]}
+    return text_of(value) if isinstance(value, str) else number_of(value)
+
+
+def number_of(value: Any) -> Any:
+    """A finite number or a truth; None for all else."""
+    if isinstance(value, bool):
+        return value
+    is_usual = isinstance(value, int | float) and abs(value) < 1e30 and math.isfinite(value)
+    return value if is_usual else None
+
+
+def text_of(value: Any) -> str:
+    """``value`` as text that can be written: halves of characters become question marks."""
+    return value.strip()[:MOST_TEXT].encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def said_by(*command: str) -> str | None:

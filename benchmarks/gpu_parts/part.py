@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,18 @@ class Part:
         draft = self.out.with_name(f"{self.out.name}.draft")
         draft.write_text(json.dumps(self._page, indent=1, default=str) + "\n", encoding="utf-8")
         os.replace(draft, self.out)
+
+
+def sharing(part: Part, n_workers: int) -> list[Any]:
+    """The GPU as so many devices, each with its part of the memory; CPU slots where this only pretends."""
+    from evenload.devices import DevicePool
+
+    if part.pretend:
+        return list(DevicePool.find(f"cpu*{n_workers}"))
+    with DevicePool.find("cuda:0") as pool:
+        (gpu,) = pool
+    memory = None if gpu.memory_bytes is None else gpu.memory_bytes // n_workers
+    return [replace(gpu, id=f"cuda:{number}", memory_bytes=memory) for number in range(n_workers)]
 
 
 def main(measure: Callable[[Part], None]) -> None:

@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 UNKNOWN = "--no-such-option"
+READ = ("part.py", "executor_overhead.py")  # they read the arguments of others
 
 
 class Anything(type):
@@ -91,7 +92,7 @@ def ended(code: CodeType, path: str, word: str) -> dict[str, Any]:
 
 def main(paths: list[str]) -> None:
     said = {}
-    sys.meta_path.insert(0, StandIns(*(Path(path) for path in paths if Path(path).name == "part.py")))
+    sys.meta_path.insert(0, StandIns(*(Path(path) for path in paths if Path(path).name in READ)))
     for path in paths:
         code = compile(Path(path).read_bytes(), path, "exec")
         said[path] = [ended(code, path, word) for word in ("--help", UNKNOWN)]

@@ -1,12 +1,13 @@
 """Every part of ``benchmarks/gpu.py`` as it runs where no GPU is: tiny, so that no part breaks unseen."""
 
-import importlib
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forked_workers import python_command
@@ -63,17 +64,14 @@ def test_parts_pretend(modules, tmp_path):
 
 
 def test_a_gpu_that_is_shared_is_one_gpu_in_each_worker(monkeypatch):
-    """What the part ``executor`` gives to an executor, which needs a GPU to go on."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "gpu_parts"))
-    for name in ("executor", "part"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    part = importlib.import_module("executor")
+    """What parts give to an executor, which needs a GPU to go on."""
+    spec = importlib.util.spec_from_file_location("tested_part", BENCHMARKS / "gpu_parts" / "part.py")
+    part = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(part)
     gpu = Device("cuda:0", "discrete", "cuda", "a GPU", memory_bytes=8 << 30, uuid="GPU-1234")
     monkeypatch.setattr(DevicePool, "find", classmethod(lambda cls, _spec: cls([gpu])))
-    devices = part.sharing(4)
+    devices = part.sharing(SimpleNamespace(pretend=False), 4)
     pool = DevicePool(devices, n_cores=8).select(devices)
     assert [device.memory_bytes for device in pool] == [2 << 30] * 4
     masks = {worker_environment(device, pool, os.environ)["CUDA_VISIBLE_DEVICES"] for device in pool}
     assert masks == {"GPU-1234"}
-    for name in ("executor", "part"):
-        del sys.modules[name]

@@ -6,9 +6,11 @@ import random
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import psutil
+import pytest
 
 ROOT = Path(__file__).parents[2]
 RUNNER = """
@@ -34,9 +36,9 @@ OUTCOMES = {  # what a part does, and what is told of it: state, and rows
     "write('ran'); sys.exit(3)": ("failed", 1),
     "write('began')": ("cut short", 1),
     "write('began'); os.kill(os.getpid(), signal.SIGKILL)": ("cut short", 1),
-    "write('nonsense', [1, 'two', {}])": ("cut short", 1),
-    "write('ran', [{'x': float('inf'), 'y': float('nan')}])": ("ran", 1),
-    "write('ran', [{'x': [1] * 30_000}] * 11)": ("ran", 5),
+    "write('nonsense', [1, 'two', {}, {'what': 'one'}, {'what': 'two', '<b>': 1}])": ("cut short", 1),
+    "write('ran', [{'what': 'one', 'x': float('inf'), 'y': float('nan')}])": ("ran", 1),
+    "write('ran', [{'what': 'one', 'x': [[[1] * 9] * 9] * 60}] * 11)": ("ran", 11),
     'page.write_text(\'{"part": "a", "state": "ran", "rows": [{"wh\')': ("failed", 0),
     "page.write_text('[' * 100_000)": ("failed", 0),
     "page.write_text('7')": ("failed", 0),
@@ -138,6 +140,33 @@ def test_what_is_missing_is_told_and_only_parts_that_need_it_are_not_here(tmp_pa
     assert page["parts"]["one"]["notes"] == ["missing: no_such_module"]
     assert "this machine lacks no_such_module" in said
     assert code == 0
+
+
+def wheel(folder: Path, name: str, text: str) -> bytes:
+    """Write a wheel with one module as PEP 427 has it; its bytes."""
+    about = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", "RECORD": ""}
+    about["WHEEL"] = "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", text)
+        for file, content in about.items():
+            archive.writestr(f"{name}-1.dist-info/{file}", content)
+    return path.read_bytes()
+
+
+def test_wheels_serve_parts_unless_they_are_damaged_or_installed(tmp_path):
+    pytest.importorskip("pip", reason="this Python has no pip")
+    wheel(tmp_path / "in", "planted_one", "x = 1")
+    wheel(tmp_path / "in", "psutil", "raise ImportError('that of the wheel')")
+    half = wheel(tmp_path / "in", "planted_two", "x = 1" * 1000)[:-60]
+    (tmp_path / "in" / "planted_two-1-py3-none-any.whl").write_bytes(half)
+    program = "import planted_one, psutil; write('ran')"
+    more = ["--wheels", str(tmp_path / "in"), "--minutes", "60"]
+    code, said, page = run(tmp_path, {"one": program}, *more, needs=("planted_one", "psutil"))
+    assert code == 0, said
+    (note,) = page["notes"]
+    assert note.startswith("planted_two-1-py3-none-any.whl: ERROR"), said
 
 
 def test_a_part_without_time_is_not_begun(tmp_path):

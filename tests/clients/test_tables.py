@@ -1,18 +1,13 @@
 """The tables of docs/clients-measured.md that are worked out of several results."""
 
-import runpy
-from pathlib import Path
-
 import pytest
+from loaded_programs import loaded
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture
-def tables(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    made = runpy.run_path(str(ROOT / "benchmarks" / "docs_tables.py"), run_name="docs_tables")
-    return {"auto": lambda pages: made["written"](made["CLIENTS"]["clients_auto"], pages)}
+@pytest.fixture(scope="module")
+def tables():
+    with loaded("benchmarks", "docs_tables", "markdown_table") as (made, writer):
+        yield {"auto": lambda pages: writer.written(made.CLIENTS["clients_auto"], pages)}
 
 
 def page_of(took, **facts):

@@ -1,11 +1,10 @@
 """Every table of measured figures in the docs is made of a committed result, and names the machine."""
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from loaded_programs import loaded
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -27,13 +26,8 @@ NOT_MEASURED = {
 @pytest.fixture(scope="module")
 def made():
     """The modules of benchmarks/ that make the tables."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("docs_tables"), importlib.import_module("result_files")
-    sys.path.remove(str(ROOT / "benchmarks"))
-    for name in set(sys.modules) - before:
-        if "benchmarks" in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with loaded("benchmarks", "docs_tables", "result_files") as modules:
+        yield modules
 
 
 def is_of_figures(table: str) -> bool:

@@ -1,15 +1,14 @@
 """Tables of docs/gpu.md are filled from results of the GPU run alone, and a result is a stranger's file."""
 
-import importlib
 import json
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaded_programs import loaded
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu.md"
@@ -19,13 +18,8 @@ CSV = "name, driver_version, memory.total [MiB]\nNVIDIA H200, 580.95.05, 143771 
 @pytest.fixture(scope="module")
 def made():
     """The modules of benchmarks/: gpu_tables, gpu_kept, gpu."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield [importlib.import_module(name) for name in ("gpu_tables", "gpu_kept", "gpu")]
-    sys.path.remove(str(ROOT / "benchmarks"))
-    for name in set(sys.modules) - before:
-        if "benchmarks" in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with loaded("benchmarks", "gpu_tables", "gpu_kept", "gpu") as modules:
+        yield modules
 
 
 def result(**parts):

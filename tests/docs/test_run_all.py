@@ -1,11 +1,10 @@
 """``benchmarks/run_all.py``: several runs as one result, a limit for each, failures told."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from loaded_programs import loaded
 
 ROOT = Path(__file__).parents[2]
 WRITES = """
@@ -22,17 +21,12 @@ page = {{"name": "one", "rows": [{{"ms": float(number)}}], "load": {{"share_of_o
 
 @pytest.fixture
 def run_all(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    before = set(sys.modules)
-    module = importlib.import_module("run_all")
     (tmp_path / "benchmarks").mkdir()
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "COMMITTED", tmp_path)
-    monkeypatch.setattr(module, "wait_for_quiet", lambda: True)
-    yield module
-    for name in set(sys.modules) - before:
-        if "benchmarks" in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with loaded("benchmarks", "run_all") as (module,):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "COMMITTED", tmp_path)
+        monkeypatch.setattr(module, "wait_for_quiet", lambda: True)
+        yield module
 
 
 def program(tmp_path, text):

@@ -1,17 +1,18 @@
 """The site: a page of every result, and nothing loaded from elsewhere."""
 
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from chromium import FLAGS
+from loaded_programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,19 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def load_script():
     """A function that loads a script, beside which its own modules are found."""
+    with ExitStack() as stack:
 
-    def load(path):
-        spec = importlib.util.spec_from_file_location(f"tested_{Path(path).stem}", ROOT / path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        sys.path.insert(0, str((ROOT / path).parent))
-        try:
-            spec.loader.exec_module(module)
-        finally:
-            sys.path.remove(str((ROOT / path).parent))
-        return module
+        def load(path):
+            folder, _, name = path.removesuffix(".py").rpartition("/")
+            return stack.enter_context(loaded(folder, name))[0]
 
-    return load
+        yield load
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,15 @@
 """The cases of ``benchmarks/executor_faults.py`` with evenload alone: each as a program of its own."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from loaded_programs import loaded
 
 
 @pytest.fixture(scope="module")
 def matrix() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        spec = importlib.util.spec_from_file_location("executor_faults", BENCHMARKS / "executor_faults.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    with loaded("benchmarks", "executor_faults") as (module,):
         yield module
-    for name in ("record", "peers", "fault_peers"):
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.slow

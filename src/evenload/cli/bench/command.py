@@ -14,26 +14,14 @@ from typing import Any
 import click
 
 from evenload._optional import is_installed
-from evenload._plain_text import number_text
 from evenload._private_files import write_named
 from evenload._terminal import end_with_reader
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
-from evenload.cli.bench.selections import merkle_bench, prove_bench
+from evenload.cli.bench.selections import merkle_bench, prove_bench, table_of
 from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared
-from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
-
-HEADS = {
-    "work_s": "work s",
-    "in_all_s": "in all s",
-    "speed_up": "speed-up",
-    "utilisation_std": "util. ±",
-    "x_bound": "x bound",
-    "items_per_s": "items/s",
-    "per_s": "per s",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +123,7 @@ def _lines(trial: TrialReport) -> Sequence[str]:
     lines = [f"{trial.name}: {trial.title}" + (f"  ({trial.took_s:.1f} s)" if trial.rows else "")]
     if not trial.rows:
         return [*lines, f"  left out: {trial.skipped}", *([f"  hint: {trial.hint}"] if trial.hint else [])]
-    keys = list(trial.rows[0])
-    head = [HEADS.get(key, key.replace("_", " ")) for key in keys]
-    table = format_table(head, [[_cell(row.get(key)) for key in keys] for row in trial.rows], right=head[1:])
-    return [*lines, *(f"  {line}" for line in table), *(f"  {text}" for text in trial.missing)]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return (
-        value if isinstance(value, str) else str(value) if isinstance(value, int) else number_text(value, 4)
-    )
+    return [*lines, *(f"  {line}" for line in [*table_of(trial.rows, 4), *trial.missing])]
 
 
 bench.add_command(merkle_bench)

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,10 +11,6 @@ from evenload._plain_text import number_text
 from evenload.cli.options import PATH, json_option, page_json, scheme_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
-
-if TYPE_CHECKING:
-    from evenload.devices import DevicePool
-
 
 devices_option = click.option(
     "--devices",
@@ -24,17 +20,22 @@ devices_option = click.option(
 )
 
 
+def table_of(rows: Sequence[Mapping[str, Any]], n_digits: int = 3) -> list[str]:
+    """Rows of equal keys as lines of a table; a dash stands where there is nothing."""
+
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return number_text(value, n_digits)
+        return "–" if value is None else str(value)
+
+    head = [key.replace("_", " ") for key in rows[0]]
+    return format_table(head, [[cell(row.get(key)) for key in rows[0]] for row in rows], right=head[1:])
+
+
 def echo_rows(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print rows of equal keys as a table, or with ``facts`` as one JSON object."""
-    if as_json:
-        click.echo(page_json({"schema": 1, **facts, "rows": rows}, indent=2))
-        return
-    head = list(rows[0])
-    cells = [
-        [value if isinstance(value, str) else number_text(value) for value in row.values()] for row in rows
-    ]
-    for line in format_table(head, cells, right=head[1:]):
-        click.echo(line)
+    page = {"schema": 1, **facts, "rows": rows}
+    click.echo(page_json(page, indent=2) if as_json else "\n".join(table_of(rows)))
 
 
 @click.command("merkle")
@@ -59,41 +60,11 @@ def merkle_bench(
     compare with the selection's first device, which has the same threads in both rows. Amdahl takes what
     happens before and after the devices hash as the share that does not get faster.
     """
-    from evenload.cli.bench.measure.merkle import time_roots, write_leaves
-    from evenload.cli.bench.measure.trial_report import compare_selections
+    from evenload.cli.bench.measure.merkle import compare_roots
 
-    roots = set()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "leaves"
-        write_leaves(path, n_leaves)
-
-        def measure(pool: "DevicePool") -> dict[str, Any]:
-            best = min(time_roots(pool, path, scheme, strategy, runs), key=lambda one: one.wall_s)
-            roots.add(best.root)
-            return {
-                "n_devices": len(pool),
-                "total_s": best.wall_s,
-                "hash_s": best.hash_s,
-                "leaves_per_s": best.n_leaves / best.wall_s,
-                "ratio_to_bound": best.ratio_to_bound,
-                "utilisation_std": best.utilisation_std,
-            }
-
-        rows = compare_selections(specs or ("all",), measure, _compare)
-    if len(roots) > 1:
-        raise AssertionError(f"devices disagree about the root: {sorted(map(bytes.hex, roots))}")
+    rows = compare_roots(specs or ("all",), n_leaves, scheme, strategy, runs)
     echo_rows(rows, {"leaves": n_leaves, "scheme": scheme, "strategy": strategy}, as_json)
     return 0
-
-
-def _compare(base: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
-    """Speed-up, efficiency and Amdahl's prediction against one device."""
-    from evenload.balance.metrics import amdahl, speed_up
-
-    n = row["n_devices"]
-    faster = speed_up(base["total_s"], row["total_s"])
-    share = min(1.0, base["hash_s"] / base["total_s"])
-    return {"speed_up": faster, "efficiency": faster / n, "amdahl": amdahl(share, n)}
 
 
 @click.command("prove")
@@ -149,16 +120,12 @@ def moe_bench(experts: int, slots: int, gpus: int, layers: int, repeat: int, as_
     from evenload.cli.bench.measure.experts import made_up_batches, time_decisions
 
     batches = made_up_batches(8, layers, experts, gpus)
-    spent = time_decisions(batches, slots, gpus, repeat, n_searches=3)
-    cpu_s = {
-        "rebalance_experts, all layers": spent.eplb_s,
-        "exact routing, all layers": spent.route_s,
-        "place, one layer": spent.search_s / layers,
-    }
+    names = ("rebalance_experts, all layers", "exact routing, all layers", "place, one layer")
+    eplb_s, route_s, search_s = time_decisions(batches, slots, gpus, repeat, n_searches=3)
+    cpu_s = dict(zip(names, (eplb_s, route_s, search_s / layers), strict=True))
+    sizes = {"layers": layers, "experts": experts, "slots": slots, "gpus": gpus}
     if as_json:
-        sizes = {"layers": layers, "experts": experts, "slots": slots, "gpus": gpus}
         click.echo(page_json({"schema": 1, "cpu_s": cpu_s, **sizes}))
-        return 0
-    rows = [[name, f"{1e3 * seconds:.3f}"] for name, seconds in cpu_s.items()]
-    click.echo("\n".join(format_table(["CPU time of", "ms"], rows, right=["ms"])))
+    else:
+        echo_rows([{"CPU time of": name, "ms": 1e3 * seconds} for name, seconds in cpu_s.items()], {}, False)
     return 0

@@ -1,20 +1,9 @@
 """Placing and routing experts: how even, against the bound, and what deciding costs."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from evenload.cli.bench.measure.timing import median_cpu_s
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionTimes:
-    """The median CPU seconds of one thread to decide for all layers."""
-
-    eplb_s: float
-    route_s: float
-    search_s: float
 
 
 def experts(options: BenchOptions) -> TrialReport:
@@ -26,8 +15,8 @@ def experts(options: BenchOptions) -> TrialReport:
     batches = made_up_batches(10, n_layers, n_experts, n_gpus)
     strategies = ["EPLB", "EPLB + routing", "search + routing"]
     done = replay(batches, Fleet.even(n_gpus, n_slots), history=6, strategies=strategies, name="made up")
-    spent = time_decisions(batches[:7], n_slots, n_gpus, 2 if options.is_quick else 10)
-    costs = [(spent.eplb_s, None), (spent.eplb_s, spent.route_s), (spent.search_s, spent.route_s)]
+    eplb_s, route_s, search_s = time_decisions(batches[:7], n_slots, n_gpus, 2 if options.is_quick else 10)
+    costs = [(eplb_s, None), (eplb_s, route_s), (search_s, route_s)]
     bound = float(done.bound.mean())
     rows = [
         {
@@ -37,9 +26,9 @@ def experts(options: BenchOptions) -> TrialReport:
             "x_bound": course.mean / bound,
             "p99": course.p99,
             "plan_ms_per_layer": plan_s / n_layers * 1e3,
-            "route_us_per_layer": route_s / n_layers * 1e6 if route_s is not None else None,
+            "route_us_per_layer": routed_s / n_layers * 1e6 if routed_s is not None else None,
         }
-        for course, (plan_s, route_s) in zip(done.courses, costs, strict=True)
+        for course, (plan_s, routed_s) in zip(done.courses, costs, strict=True)
     ]
     note = (
         f"{n_layers} layers of {n_experts} experts in {n_slots} slots on {n_gpus} GPUs, made-up log-normal "
@@ -61,10 +50,11 @@ def made_up_batches(n_batches: int, n_layers: int, n_experts: int, n_gpus: int) 
 
 def time_decisions(
     batches: np.ndarray, n_slots: int, n_gpus: int, repeat: int, *, n_searches: int = 1
-) -> DecisionTimes:
-    """Time EPLB's placement and the search on all ``batches`` but the last, and exact routing of the last.
+) -> tuple[float, float, float]:
+    """Time EPLB's placement by all ``batches`` but the last, exact routing of the last, and the search.
 
-    The search is timed on at most four layers, and its time scaled up to all of them.
+    Median CPU seconds of one thread for all layers. The search is timed on at most four layers, and its time
+    scaled up to all of them.
     """
     from evenload.balance.flow import ReplicaGraph, Router
     from evenload.moe.placement.fleet import Fleet
@@ -78,4 +68,4 @@ def time_decisions(
     route_s, _ = median_cpu_s(lambda: router.solve(batch), repeat)
     few, fleet = history[:, :4], Fleet.even(n_gpus, n_slots)
     search_s, _ = median_cpu_s(lambda: place(few, fleet), n_searches)
-    return DecisionTimes(eplb_s, route_s, search_s * n_layers / few.shape[1])
+    return eplb_s, route_s, search_s * n_layers / few.shape[1]

@@ -1,23 +1,33 @@
 """Roots of Merkle trees: by worker processes over a file of leaves, and by hashlib in a loop."""
 
+import contextlib
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from evenload.balance.metrics import amdahl, speed_up, utilisation_deviation
 from evenload.cli.bench.measure.timing import least_time
-from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first, device_row
+from evenload.cli.bench.measure.trial_report import (
+    BenchOptions,
+    Row,
+    TrialReport,
+    compare_selections,
+    compare_with_first,
+    device_row,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from evenload.devices import DevicePool
+    from evenload.merkle.partition import ParallelRoot
 
 BLOCK_ROWS = 1 << 18
 Hash = Callable[[bytes], bytes]
@@ -35,20 +45,15 @@ def _rfc6962_node(pair: bytes) -> bytes:
 class RootTime:
     """Seconds that one count of a root took, workers warm.
 
-    wall_s         in all; ``hash_s``: while devices hash
-    parent_cpu_s   CPU of this process
-    busiest_cpu_s  CPU of the worker that had most; ``all_cpu_s``: of all workers
+    wall_s         in all
+    parent_cpu_s   CPU of this process;  ``worker_cpu_s``: of each worker
+    done           the root, and what the devices did
     """
 
     wall_s: float
-    hash_s: float
     parent_cpu_s: float
-    busiest_cpu_s: float
-    all_cpu_s: float
-    ratio_to_bound: float
-    utilisation_std: float
-    n_leaves: int
-    root: bytes
+    worker_cpu_s: tuple[float, ...]
+    done: "ParallelRoot"
 
 
 def merkle(options: BenchOptions) -> TrialReport:
@@ -57,21 +62,50 @@ def merkle(options: BenchOptions) -> TrialReport:
 
     n_leaves = 1_000_000 if options.is_quick else 2_000_000
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "leaves"
-        write_leaves(path, n_leaves)
+    with written_leaves(n_leaves) as path:
         for spec in options.specs:
-            pool = DevicePool.find(spec)
-            times = time_roots(pool, path, "rfc6962", "measured", 1 if options.is_quick else 3)
-            best = min(times, key=lambda one: one.wall_s)
-            wall_s, spread = best.wall_s, best.utilisation_std
-            row = device_row(spec, len(pool), wall_s, best.ratio_to_bound, spread, per_s=n_leaves / wall_s)
-            rows.append(row)
+            pool, n_runs = DevicePool.find(spec), 1 if options.is_quick else 3
+            best = time_pool(pool, path, "rfc6962", "measured", n_runs)
+            names = ("n_devices", "total_s", "ratio_to_bound", "utilisation_std")
+            rows.append(device_row(spec, *(best[name] for name in names), per_s=best["leaves_per_s"]))
         rows = compare_with_first(rows)
         if options.has_peers:
             rows.append(_hashlib_row(rows[0], path.read_bytes()[: 32 * (n_leaves // 10)], n_leaves))
     note = f"{n_leaves:,} leaves of 32 bytes, RFC 6962; per_s: leaves. hashlib: a tenth of them, times ten."
     return TrialReport("merkle", "", rows, note)
+
+
+def time_pool(pool: "DevicePool", path: Path, scheme: str, strategy: str, n: int) -> dict[str, Any]:
+    """The figures of the fastest of ``n`` counts on the devices of ``pool``, and the root."""
+    best = min(time_roots(pool, path, scheme, strategy, n), key=lambda one: one.wall_s)
+    parts = best.done.parts
+    return {
+        "n_devices": len(pool),
+        "total_s": best.wall_s,
+        "hash_s": parts.wall_s,
+        "leaves_per_s": best.done.size / best.wall_s,
+        "ratio_to_bound": parts.ratio_to_bound or 1.0,
+        "utilisation_std": utilisation_deviation(list(parts.device_s.values()), parts.wall_s),
+        "root": best.done.root,
+    }
+
+
+def compare_roots(specs: Sequence[str], n_leaves: int, scheme: str, strategy: str, n: int) -> list[Row]:
+    """For every selection a row for its first device and one for all of it, compared; equal roots, or
+    AssertionError.
+    """
+    with written_leaves(n_leaves) as path:
+        rows = compare_selections(
+            specs, lambda pool: time_pool(pool, path, scheme, strategy, n), lambda base, row: {
+                "speed_up": (faster := speed_up(base["total_s"], row["total_s"])),
+                "efficiency": faster / row["n_devices"],
+                "amdahl": amdahl(min(1.0, base["hash_s"] / base["total_s"]), row["n_devices"]),
+            },
+        )  # fmt: skip
+    roots = {row.pop("root") for row in rows}
+    if len(roots) > 1:
+        raise AssertionError(f"devices disagree about the root: {sorted(map(bytes.hex, roots))}")
+    return rows
 
 
 def leaf_blocks(n_leaves: int) -> "Iterator[NDArray[np.uint8]]":
@@ -85,11 +119,14 @@ def leaf_blocks(n_leaves: int) -> "Iterator[NDArray[np.uint8]]":
         yield rows
 
 
-def write_leaves(path: Path, n_leaves: int) -> None:
-    """Write the rows of ``leaf_blocks`` to a file."""
-    with path.open("wb") as file:
+@contextlib.contextmanager
+def written_leaves(n_leaves: int, folder: str | None = None) -> Iterator[Path]:
+    """A file of the rows of ``leaf_blocks`` that is gone after the block; ``folder``: in which it lies."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
         for rows in leaf_blocks(n_leaves):
             file.write(rows.data)
+        file.flush()
+        yield Path(file.name)
 
 
 def plain_root(content: bytes, leaf: Hash = _rfc6962_leaf, node: Hash = _rfc6962_node) -> bytes:
@@ -118,28 +155,11 @@ def time_roots(pool: "DevicePool", path: Path, scheme: str, strategy: str, n: in
             cpu, wall = time.process_time(), time.perf_counter()
             done = parallel_root(path, scheme=scheme, strategy=strategy, executor=executor)
             wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-            spent = [sum(child.cpu_times()[:2]) - before[pid] for pid, child in workers.items()]
-            times.append(_root_time(done, wall_s, cpu_s, spent))
-    for one in times:
-        if one.root != root:
-            raise AssertionError(f"the root changed from {root.hex()} to {one.root.hex()}")
+            spent = tuple(sum(child.cpu_times()[:2]) - before[pid] for pid, child in workers.items())
+            times.append(RootTime(wall_s, cpu_s, spent, done))
+            if done.root != root:
+                raise AssertionError(f"the root changed from {root.hex()} to {done.root.hex()}")
     return times
-
-
-def _root_time(done: Any, wall_s: float, cpu_s: float, spent: list[float]) -> RootTime:
-    from evenload.balance.metrics import utilisation_deviation
-
-    return RootTime(
-        wall_s,
-        done.parts.wall_s,
-        cpu_s,
-        max(spent, default=0.0),
-        sum(spent),
-        done.parts.ratio_to_bound or 1.0,
-        utilisation_deviation(list(done.parts.device_s.values()), done.parts.wall_s),
-        done.size,
-        done.root,
-    )
 
 
 def _hashlib_row(first: dict[str, Any], leaves: bytes, n_leaves: int) -> dict[str, Any]:
