@@ -21,9 +21,9 @@ from evenload._terminal import own_codes, plain_console
 from evenload.cli.options import INTERVAL, color_option
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
-from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
+from evenload.report.source import Follower
 from evenload.report.tally import Tally
 from evenload.settings import resolve, wants_color
 
