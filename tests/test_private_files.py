@@ -34,7 +34,6 @@ from evenload._private_files import (
 )
 from evenload._user_folders import user_cache
 from evenload.cli import main
-from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
 from evenload.devices.probes import child
 from evenload.errors import ConfigError, EvenloadError
@@ -45,7 +44,7 @@ from evenload.executor.loop.cost_history import CostCache, Learned
 from evenload.native import store
 from evenload.pipeline import Pipeline
 from evenload.pipeline.store.run_folder import is_in_use
-from evenload.report.source import read_config
+from evenload.report.source import Follower, read_config
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes, links and owners are a POSIX matter")
 

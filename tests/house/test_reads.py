@@ -59,7 +59,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("events/event_log.py", "cli/bench/measure/merkle.py"), OWN_RUN),
     "pipeline/stages/server_pace.py": OWN_RUN,
-    **dict.fromkeys(("pipeline/run/machines/fetched_files.py", "dashboard/follow.py"), OWN_RUN),
+    **dict.fromkeys(("pipeline/run/machines/fetched_files.py", "report/source.py"), OWN_RUN),
     "executor/journal/segments.py": OWN_RUN,
     **dict.fromkeys(("native/store.py", "pipeline/store/result_cache.py"), OWN_CACHE),
     "_waiting.py": KERNEL,

@@ -16,7 +16,7 @@ FOLLOW = """
 import resource, sys
 from pathlib import Path
 from evenload.dashboard.board import Board
-from evenload.dashboard.follow import Follower
+from evenload.report.source import Follower
 follower, board = Follower(Path(sys.argv[1]) / "events.jsonl"), Board(None)
 while (events := follower.read()) or follower.is_behind:
     for event in events or ():

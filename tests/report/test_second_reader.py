@@ -20,7 +20,7 @@ from worlds import cut, play, worlds
 import evenload
 from evenload.events import DeviceSample, EventFile, EventLog, Idle, RunFinished, RunStarted, Span
 from evenload.events.json_lines import encode
-from evenload.report.source import one_clock, open_run
+from evenload.report.source import RunClock, open_run
 from evenload.report.tally import summarise
 
 NEAR = 1e-6  # of the run's time
@@ -94,7 +94,7 @@ def test_of_logs_by_chance(events):
         *sorted(samples, key=lambda one: one.t),
         *(x for x in events[1:] if x not in samples),
     ]
-    assert_same(map(encode, events), one_clock(events))
+    assert_same(map(encode, events), map(RunClock().place, events))
 
 
 def test_of_items_that_only_waited():
@@ -122,7 +122,7 @@ def test_of_worlds(is_cut):
         if is_cut and world.chunk == 1:
             events = cut(played, world, played.wall_s / 2, has_journal=seed % 2 == 0)
         if len(events) < 300:
-            assert_same(map(encode, events), one_clock(events))
+            assert_same(map(encode, events), map(RunClock().place, events))
 
 
 def works(item):

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from evenload.errors import ConfigError
 from evenload.events import ItemFinished, RunFinished, RunStarted, Span, decode, encode
-from evenload.report.source import is_sane, one_clock, open_run, read_config
+from evenload.report.source import RunClock, is_sane, open_run, read_config
 from evenload.report.tally import summarise
 
 GOOD = [RunStarted(0.0, "r", 0.0, 1), Span("s", "a", "a", 0, 1, 0.0, 1.0), RunFinished(1.0, "done")]
@@ -103,7 +103,7 @@ def test_the_parent_of_runs_proposes_one(tmp_path):
 def test_sessions_of_a_resumed_run_follow_one_another():
     first = [RunStarted(0.0, "r", 0.0, 2), Span("s", "a", "a", 0, 1, 1.0, 3.0, dealt_s=0.5)]
     second = [RunStarted(0.0, "r", 900.0, 2), Span("s", "a", "a", 1, 1, 1.0, 2.0, dealt_s=0.5)]
-    joined = list(one_clock([*first, *second, RunFinished(2.5, "done")]))
+    joined = list(map(RunClock().place, [*first, *second, RunFinished(2.5, "done")]))
     assert (joined[3].start_s, joined[3].stop_s, joined[3].dealt_s) == (4.0, 5.0, 3.5)
     assert joined[4].t == 5.5
     summary = summarise(joined)

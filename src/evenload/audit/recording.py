@@ -210,6 +210,13 @@ class SpanColumns:
         stop = start + np.rint(columns[1]).astype(np.int64)
         self._blocks.append((start, stop, *columns[2:]))
 
+    def add_rows(self, rows: Iterable[tuple[float, float, int, int, int]]) -> None:
+        """Add spans of start and stop in seconds, row, kind and name."""
+        columns = [np.array(column) for column in zip(*rows, strict=True)]
+        if columns:
+            start, stop, *others = columns
+            self.add(start * 1e9, (stop - start) * 1e9, *others)
+
     def take(self) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
         """Return the columns start_ns, stop_ns, row, kind, name, without strays, and forget them.
 

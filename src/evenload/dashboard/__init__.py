@@ -9,7 +9,7 @@ whenever it has taken the last one, so one that stalls misses frames and costs n
 
 from evenload.dashboard.board import Board
 from evenload.dashboard.feed import Feed
-from evenload.dashboard.follow import Follower
 from evenload.dashboard.server import Address, serve, serve_page
+from evenload.report.source import Follower
 
 __all__ = ["Address", "Board", "Feed", "Follower", "serve", "serve_page"]

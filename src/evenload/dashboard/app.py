@@ -3,12 +3,13 @@
 import asyncio
 import json
 import math
+from collections.abc import AsyncIterator
 from importlib import resources
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from evenload.dashboard.feed import Feed
@@ -132,9 +133,8 @@ def _window(request: Request) -> tuple[float | None, float | None, int] | None:
 
 
 MAX_VIEWERS = 64
-# A viewer that takes nothing for so long is let go; its browser comes back by itself.
-STALL_S = 30.0
 HEARTBEAT_S = 15.0
+UNBUFFERED = {"x-accel-buffering": "no"}
 
 
 class Pulse:
@@ -167,49 +167,31 @@ class Stream:
     has."""
 
     def __init__(self, feed: Feed, pulse: Pulse):
-        self._feed = feed
-        self._pulse = pulse
+        self._feed, self._pulse = feed, pulse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._feed.n_viewers >= MAX_VIEWERS:
-            await send({"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"10")]})
-            await send({"type": "http.response.body", "body": b"too many viewers\n"})
-            return
+            refusal = PlainTextResponse("too many viewers\n", 503, {"retry-after": "10"})
+            return await refusal(scope, receive, send)
         self._feed.n_viewers += 1
         self._pulse.bind()
-        gone = asyncio.create_task(_gone(receive))
         try:
-            await self._serve(send, gone)
-        except (TimeoutError, OSError):
-            return
+            frames = StreamingResponse(self._frames(), 200, UNBUFFERED, "text/event-stream")
+            await frames(scope, receive, send)
         finally:
-            gone.cancel()
             self._feed.n_viewers -= 1
 
-    async def _serve(self, send: Send, gone: "asyncio.Task[None]") -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async def _frames(self) -> AsyncIterator[bytes]:
+        """Yield what a viewer is sent, until it has gone."""
         version, quiet_s = 0, 0.0
-        while not gone.done():
+        while True:
             version, frame = self._feed.frames.since(version)
             if frame is not None:
-                await _send(send, b"data:" + frame + b"\n\n")
+                yield b"data:" + frame + b"\n\n"
                 quiet_s = 0.0
             elif quiet_s >= HEARTBEAT_S:
-                await _send(send, b": still here\n\n")
+                yield b": still here\n\n"
                 quiet_s = 0.0
             if self._feed.frames.version == version:
                 await self._pulse.wait(1.0)
                 quiet_s += 1.0
-
-
-async def _send(send: Send, body: bytes) -> None:
-    """Raises TimeoutError if the viewer takes nothing."""
-    await asyncio.wait_for(
-        send({"type": "http.response.body", "body": body, "more_body": True}), timeout=STALL_S
-    )
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from evenload.dashboard.board import Board
-from evenload.dashboard.follow import Follower
 from evenload.dashboard.panel import Panel
 from evenload.events import Event
 from evenload.report.html import page
+from evenload.report.source import Follower
 
 POLL_S = 0.2
 # Without news a frame is made as often as this, for the clocks on the page.

@@ -1,24 +1,25 @@
-"""RunEvents a run folder, whole or damaged: what can be read is read, the rest is counted and named.
+"""A run's events, of a folder that is whole, damaged, or still written to: what can be read is read.
 
-events.jsonl ──► sane events on one clock ──► summary, timeline, trace, ...
+events.jsonl ──► Follower: sane events on one clock, the rest counted and named ──► summary, timeline, ...
 """
 
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from evenload._private_files import open_plain
+from evenload._private_files import open_own, open_plain
 from evenload.errors import ConfigError, quoted
 from evenload.events import Event, RunStarted, decode
 
 _NUMBERS = (int, float)
 _LARGEST = 1e15
 MOST_NAMES = 100
-MOST_LINE = 16 << 20  # characters
+MOST_LINE = 16 << 20  # bytes
 
 
 @dataclass
@@ -67,8 +68,10 @@ class RunEvents:
     sieve: Sieve = field(default_factory=Sieve)
 
     def __iter__(self) -> Iterator[Event]:
-        self.sieve = Sieve()
-        yield from one_clock(self._sane_events())
+        reader = Follower(self.path)
+        self.sieve = reader.sieve
+        if not self.is_missing:
+            yield from reader.whole()
 
     @property
     def n_events(self) -> int:
@@ -90,24 +93,6 @@ class RunEvents:
         elif not self.n_events:
             said.append(f"{self.path.name} holds no event that this version can read.")
         return said + self.sieve.faults()
-
-    def _sane_events(self) -> Iterator[Event]:
-        if self.is_missing:
-            return
-        for line in _lines_of(self.path):
-            event = self.sieve.take(line)
-            if event is not None:
-                yield event
-
-
-def _lines_of(path: Path) -> Iterator[str]:
-    """Lines in bounded memory: of one that is longer than any event, only pieces are ever held."""
-    with open(open_plain(path), encoding="utf-8", errors="replace") as file:
-        while line := file.readline(MOST_LINE):
-            if len(line) == MOST_LINE and not line.endswith("\n"):
-                while (rest := file.readline(MOST_LINE)) and not rest.endswith("\n"):
-                    pass
-            yield line
 
 
 def open_run(path: str | Path) -> RunEvents:
@@ -168,11 +153,6 @@ class RunClock:
         return event
 
 
-def one_clock(events: Iterable[Event]) -> Iterator[Event]:
-    """``events``, those of later sessions behind those of earlier ones."""
-    return map(RunClock().place, events)
-
-
 def _shifted(event: Event, offset: float) -> Event:
     times = {
         name: getattr(event, name) + offset
@@ -182,13 +162,127 @@ def _shifted(event: Event, offset: float) -> Event:
     return replace(event, **times)
 
 
-def _checks(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Names of a class's fields that must be numbers, may be numbers or None, and must be strings."""
-    by_kind: dict[Any, list[str]] = {float: [], float | None: [], str: []}
+PIECE_BYTES = 1 << 20
+
+
+class Follower:
+    """A reader of an events file that grows: ``read()`` gives the events since the last call, at most about
+    ``PIECE_BYTES`` of them.
+
+    ``is_behind``: there is more to read at once. A line without its end is kept until the rest is written.
+    Only a plain file is read; with ``only_own`` one of this user's, and none that a link leads to.
+    """
+
+    def __init__(self, path: Path, *, only_own: bool = False):
+        self.path = path
+        self._only_own = only_own
+        self.is_behind = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offset = 0
+        self._file_id: tuple[int, int] | None = None
+        self._rest = b""
+        self._skips = False
+        self._clock = RunClock()
+        self.size = 0
+        self.changed_s = 0.0  # Unix time of the last write
+        self.sieve = Sieve()
+
+    @property
+    def share(self) -> float:
+        """How much of the file was read, 0..1."""
+        return self._offset / self.size if self.size else 1.0
+
+    def read(self) -> list[Event] | None:
+        """The next events in order, on one clock. None: the file was replaced, what was read is void."""
+        self.is_behind = False
+        try:
+            with open(self._open(), "rb") as file:
+                facts = os.fstat(file.fileno())
+                file_id = (facts.st_dev, facts.st_ino)
+                if self._file_id not in (None, file_id) or facts.st_size < self._offset:
+                    self._begin()
+                    self.is_behind = True
+                    return None
+                self._file_id, self.size, self.changed_s = file_id, facts.st_size, facts.st_mtime
+                if facts.st_size == self._offset:
+                    return []
+                file.seek(self._offset)
+                piece = file.read(PIECE_BYTES)
+        except (OSError, ConfigError):  # not there, or nothing that may be read
+            return []
+        self._offset += len(piece)
+        self.is_behind = self._offset < self.size
+        return list(self._events(piece))
+
+    def whole(self) -> Iterator[Event]:
+        """Yield all events that are there, the last one also where its line has no end.
+
+        Raises OSError or ConfigError if the file cannot be read.
+        """
+        with open(self._open(), "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield from self._events(piece)
+        yield from self._events(b"\n")
+
+    def _open(self) -> int:
+        if self._only_own:
+            return open_own(self.path, "events of a job", is_trusted=False)
+        return open_plain(self.path)
+
+    def faults(self, is_over: bool) -> list[str]:
+        """What could not be read; half a line at the end is a fault once the run ``is_over``."""
+        said = self.sieve.faults()
+        if self.size and not self.sieve.n_events and not self.is_behind:
+            said.insert(0, f"{self.path.name} holds no event that this version can read.")
+        if is_over and self._rest.strip():
+            said.append("The last line is half-written, and left out.")
+        return said
+
+    def _events(self, piece: bytes) -> Iterator[Event]:
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        if self._skips and lines:
+            del lines[0]
+            self._skips = False
+        if len(self._rest) > MOST_LINE:
+            # No event is as long: what is left of this line is passed over.
+            self.sieve.n_damaged += not self._skips
+            self._rest, self._skips = b"", True
+        for line in lines:
+            event = self.sieve.take(line.decode("utf-8", "replace"))
+            if event is not None:
+                yield self._clock.place(event)
+
+
+def _is_map(value: Any, of: Any = object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, of) for one in value.values())
+
+
+def _are_counts(value: Any) -> bool:
+    return _is_map(value, _NUMBERS)
+
+
+def _are_indices(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(one) is int for one in value)
+
+
+_COMPOUND: dict[str, Callable[[Any], bool]] = {
+    "devices": lambda value: _is_map(value, dict),
+    **dict.fromkeys(("facts", "outputs"), _is_map),
+    **dict.fromkeys(("running", "queued", "ends", "samples", "parts"), _are_counts),
+    **dict.fromkeys(("items", "suspects"), _are_indices),
+}
+
+
+def _checks(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Names of a class's fields that must be numbers, may be numbers or None, must be strings, are others."""
+    by_kind: dict[Any, list[str]] = {float: [], float | None: [], str: [], dict: []}
     for one in fields(cls):
         kind = {int: float, int | None: float | None}.get(one.type, one.type)  # pyrefly: ignore
-        by_kind.get(kind, []).append(one.name)
-    return tuple(by_kind[float]), tuple(by_kind[float | None]), tuple(by_kind[str])
+        by_kind.get(dict if one.name in _COMPOUND else kind, []).append(one.name)
+    return tuple(by_kind[float]), tuple(by_kind[float | None]), tuple(by_kind[str]), tuple(by_kind[dict])
 
 
 _CHECKS = {cls: _checks(cls) for cls in get_args(Event)}
@@ -199,7 +293,7 @@ def is_sane(event: Event) -> bool:
 
     A line of JSON can be whole and still hold what no run writes.
     """
-    numbers, maybe, texts = _CHECKS[type(event)]
+    numbers, maybe, texts, compound = _CHECKS[type(event)]
     for name in numbers:
         value = getattr(event, name)
         if not isinstance(value, _NUMBERS) or not -_LARGEST < value < _LARGEST:
@@ -208,28 +302,11 @@ def is_sane(event: Event) -> bool:
         value = getattr(event, name)
         if value is not None and (not isinstance(value, _NUMBERS) or not math.isfinite(value)):
             return False
-    return all(isinstance(getattr(event, name), str) for name in texts) and _are_maps(event)
-
-
-def _are_maps(event: Event) -> bool:
-    for name in ("devices", "facts", "outputs"):
-        value = getattr(event, name, None)
-        if value is not None and not isinstance(value, dict):
+    for name in compound:
+        value = getattr(event, name)
+        if value is not None and not _COMPOUND[name](value):
             return False
-    for name in ("running", "queued", "ends", "samples", "parts"):
-        counts = getattr(event, name, None)
-        if counts is not None and not (
-            isinstance(counts, dict) and all(isinstance(n, _NUMBERS) for n in counts.values())
-        ):
-            return False
-    for name in ("items", "suspects"):
-        items = getattr(event, name, None)
-        if items is not None and not (
-            isinstance(items, (list, tuple)) and all(type(one) is int for one in items)
-        ):
-            return False
-    devices = getattr(event, "devices", None)
-    return not devices or all(isinstance(facts, dict) for facts in devices.values())
+    return all(isinstance(getattr(event, name), str) for name in texts)
 
 
 def _unknown_name(line: str) -> str | None:

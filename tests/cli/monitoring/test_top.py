@@ -134,7 +134,6 @@ def on_terminal(term, keys, seconds=8.0):
 
 
 def test_on_a_terminal_it_lives_until_q(job):
-    pytest.importorskip("rich", reason="rich is not installed")
     code, text = on_terminal("xterm-256color", b"q")
     assert code == 0
     assert "4 of 10" in text

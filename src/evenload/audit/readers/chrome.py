@@ -8,7 +8,7 @@ Which rows are devices, and what their spans are: ``chrome_rules``.
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from evenload.audit.collective_names import key_of, operation_of
 from evenload.audit.host import host_kind
 from evenload.audit.readers.chrome_rules import GPU_KINDS, OPERATORS, Labels, RowRule, is_window, rule_of
-from evenload.audit.readers.json_elements import JsonElements, Shape
+from evenload.audit.readers.json_elements import JsonElements, Shape, number_of
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import (
     MOST_DEVICES,
@@ -48,14 +48,13 @@ class EventArguments:
 
 
 NO_ARGUMENTS = EventArguments()
-ARGUMENT_NAMES = [one.metadata.get("name", one.name) for one in fields(EventArguments)]
 
 
 @dataclass(slots=True)
 class ChromeEvent:
     """One event of a trace: phase, name, category, microseconds, and the rows that it belongs to."""
 
-    ph: str = ""
+    ph: str = field(default="", metadata={"needed": True})
     name: str = ""
     cat: str = ""
     ts: float = math.nan
@@ -63,47 +62,6 @@ class ChromeEvent:
     pid: int | str = ""
     tid: int | str = ""
     args: EventArguments = NO_ARGUMENTS
-
-
-def event_shape() -> Shape[ChromeEvent]:
-    """How events are decoded: ``Shape`` of an event."""
-    return Shape(ChromeEvent, _plain_event)
-
-
-def _plain_event(event: dict[str, Any]) -> ChromeEvent | None:
-    """An event of a dict; None if it has no phase. Else, what is of a wrong type is as if it were missing."""
-    phase, arguments = event.get("ph"), event.get("args")
-    if not isinstance(phase, str):
-        return None
-    if isinstance(arguments, dict):
-        arguments = EventArguments(*map(arguments.get, ARGUMENT_NAMES))
-    else:
-        arguments = NO_ARGUMENTS
-    name, category = (one if isinstance(one, str) else "" for one in (event.get("name"), event.get("cat")))
-    return ChromeEvent(
-        phase,
-        name,
-        category,
-        number_of(event.get("ts")),
-        number_of(event.get("dur")),
-        _row(event.get("pid")),
-        _row(event.get("tid")),
-        arguments,
-    )
-
-
-def _row(value: object) -> int | str:
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else ""
-
-
-def number_of(value: object) -> float:
-    """A number, also one that is written as text; nan for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return math.nan
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return math.nan
 
 
 MOST_NAMES = 100_000  # distinct ones; the others are "other names"
@@ -265,7 +223,7 @@ def read_chrome(
     by_operator  call kernels after the operators that launched them, where the trace tells these
     Raises FormatError for a file that is no trace.
     """
-    elements = JsonElements(file, event_shape(), "traceEvents")
+    elements = JsonElements(file, Shape(ChromeEvent), "traceEvents")
     collector = _Collector(collectives, by_operator=by_operator)
     for block in elements.blocks():
         collector.add(block)

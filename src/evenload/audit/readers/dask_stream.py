@@ -6,11 +6,7 @@ worker is a device.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from evenload.audit.readers.chrome import number_of
 from evenload.audit.readers.json_elements import JsonElements, Shape
 from evenload.audit.readers.trace_file import TraceFile
 from evenload.audit.recording import EXCHANGE, MOST_DEVICES, REPEAT, WORK, Numbering, Recording, SpanColumns
@@ -42,38 +38,25 @@ class DaskTask:
 
 def read_dask(file: TraceFile) -> Recording:
     """The recording of a task stream. Raises FormatError for a file that is none."""
-    elements = JsonElements(file, Shape(DaskTask, _plain_task), "startstops")
+    elements = JsonElements(file, Shape(DaskTask), "startstops")
     devices, names = Numbering(MOST_DEVICES, -1), Numbering(MOST_NAMES, 0, [""])
     columns = SpanColumns()
     for block in elements.blocks():
-        found = [
-            (
-                step.start,
-                step.stop,
-                devices[task.worker, task.thread],
-                _kind(step, task),
-                names[_name(task)],
-            )
+        columns.add_rows(
+            (step.start, step.stop, devices[task.worker, task.thread], _kind(step, task), names[_name(task)])
             for task in block
             for step in task.startstops
-        ]
-        if found:
-            start, stop, device, kind, name = (np.array(column) for column in zip(*found, strict=True))
-            columns.add(start * 1e9, (stop - start) * 1e9, device, kind, name)
+        )
     if devices.n_others:
         raise FormatError(f"{quoted(str(file.path), 200)}: more than {MOST_DEVICES} threads of workers")
+    spans = columns.take()
     faults = [*file.faults(), *columns.faults()]
     if elements.n_damaged:
         faults.append(f"{quoted(file.path.name)}: {elements.n_damaged} × a task that is damaged: left out.")
-    start, stop, device, kind, name = columns.take()
     return Recording(
         "Dask task stream",
         tuple(_device_name(*one) for one in devices.known),
-        start,
-        stop,
-        device,
-        kind,
-        name,
+        *spans,
         tuple(names.known),
         GAP_NS,
         faults=tuple(faults),
@@ -95,21 +78,3 @@ def _kind(step: StartStop, task: DaskTask) -> int:
     if step.action != "compute":
         return EXCHANGE
     return WORK if task.status.upper() == "OK" else REPEAT
-
-
-def _plain_task(task: dict[str, Any]) -> DaskTask | None:
-    """A task of a dict; None if it has no list of what was done."""
-    done = task.get("startstops")
-    if not isinstance(done, list):
-        return None
-    worker, key, status = (
-        one if isinstance(one, str) else ""
-        for one in (task.get("worker"), task.get("key"), task.get("status"))
-    )
-    thread = task.get("thread")
-    steps = [
-        StartStop(str(one.get("action")), number_of(one.get("start")), number_of(one.get("stop")))
-        for one in done
-        if isinstance(one, dict)
-    ]
-    return DaskTask(steps, worker, thread if isinstance(thread, int | str) else "", key, status)

@@ -9,10 +9,11 @@ Python's json; without it, or where a block is damaged, every element is decoded
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from evenload._optional import is_installed
 from evenload.audit.readers.trace_file import TraceFile
@@ -37,13 +38,12 @@ Element = TypeVar("Element")
 class Shape(Generic[Element]):
     """A kind of element: how to decode many at once, and how to make one from a plain dict.
 
-    kind   a dataclass with the fields that matter; a field with a dataclass is an object within, one with
-           a ``name`` in its metadata is called so in the file
-    plain  makes an element of a dict; None for one that is none
+    kind   a dataclass with the fields that matter: texts, numbers, both, anything, an object within (a
+           dataclass) or a list of such. One with a ``name`` in its metadata is called so in the file
     """
 
-    def __init__(self, kind: type[Element], plain: Callable[[dict[str, Any]], Element | None]) -> None:
-        self.plain = plain
+    def __init__(self, kind: type[Element]) -> None:
+        self.plain = reader_of(kind)
         self.decode: Callable[[bytes], list[Element]] | None = None
         self.errors: tuple[type[Exception], ...] = ()
         if is_installed("msgspec"):
@@ -51,6 +51,64 @@ class Shape(Generic[Element]):
 
             self.decode = msgspec.json.Decoder(list[_struct_like(kind)]).decode  # pyrefly: ignore
             self.errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def reader_of(kind: Any) -> Callable[[Any], Any]:
+    """Return what makes a value of a field's type of a value of JSON; None of one that is of another type.
+
+    Of a dataclass it makes an element: a field that is missing, or None, has its default; one that has none,
+    or is ``needed`` by its metadata, makes the whole None.
+    """
+    if get_origin(kind) is list:
+        one_of = reader_of(get_args(kind)[0])
+        return lambda value: (
+            [x for x in map(one_of, value) if x is not None] if isinstance(value, list) else None
+        )
+    if not is_dataclass(kind):
+        return {str: _text, float: number_of, int | str: _number_or_text}.get(kind, lambda value: value)
+    hints = get_type_hints(kind)
+    plan = [
+        (
+            one.name,
+            one.metadata.get("name", one.name),
+            reader_of(hints[one.name]),
+            one.default is MISSING or "needed" in one.metadata,
+        )
+        for one in fields(kind)
+    ]
+
+    def element(row: Any) -> Any:
+        if not isinstance(row, dict):
+            return None
+        values = {}
+        for name, key, read, is_needed in plan:
+            value = row.get(key)
+            value = None if value is None else read(value)
+            if value is not None:
+                values[name] = value
+            elif is_needed:
+                return None
+        return kind(**values)  # pyrefly: ignore
+
+    return element
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number_or_text(value: Any) -> int | str | None:
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def number_of(value: object) -> float:
+    """A number, also one that is written as text; nan for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def _struct_like(kind: type) -> type:
@@ -135,7 +193,7 @@ class JsonElements(Generic[Element]):
                 self._read_tail(text[at + 1 : at + 1 + MOST_TAIL])
             elif after >= 0:
                 at = after
-                one = self.shape.plain(value) if isinstance(value, dict) else None
+                one = self.shape.plain(value)
                 self._is_lost = self._is_lost and one is None
                 if one is None:
                     self.n_damaged += not self._is_lost

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from evenload.audit.recording import LOADING, MOST_DEVICES, REPEAT, WORK, Numbering, Recording, SpanColumns
 from evenload.errors import FormatError
 from evenload.events import RunFinished, RunStarted, Span, WorkerStarted
@@ -34,25 +32,17 @@ def read_own_run(path: Path) -> Recording:
         elif isinstance(event, RunFinished):
             end_s = max(end_s, event.t)
         if len(waiting) >= N_ROWS:
-            _move(waiting, columns)
-    _move(waiting, columns)
+            columns.add_rows(waiting)
+            waiting.clear()
+    columns.add_rows(waiting)
     if devices.n_others:
         raise FormatError(f"more than {MOST_DEVICES} devices")
-    start, stop, device, kind, name = columns.take()
     return Recording(
         "evenload run",
         tuple(devices.known),
-        *(start, stop, device, kind, name),
+        *columns.take(),
         names=tuple(names.known),
         gap_ns=GAP_NS,
         window_ns=(0, round(end_s * 1e9)) if end_s > 0 else None,
         faults=(*run.faults(), *columns.faults()),
     )
-
-
-def _move(rows: list[tuple[float, float, int, int, int]], columns: SpanColumns) -> None:
-    """Move rows of start_s, stop_s, device, kind and name to the columns."""
-    if rows:
-        start, stop, device, kind, name = (np.array(column) for column in zip(*rows, strict=True))
-        columns.add(start * 1e9, (stop - start) * 1e9, device, kind, name)
-        rows.clear()

@@ -102,11 +102,10 @@ def _recording(
         columns.add((begin + busy)[part], (length - busy)[part], np.full(int(part.sum()), at), PARTLY)
         first_ns.append(int(begin[0]))
         last_ns.append(int(t_ns[-1]))
-    start, stop, device, kind, name = columns.take()
     return Recording(
         "samples of GPU load",
         tuple(_device_name(one) for one in devices.known),
-        *(start, stop, device, kind, name),
+        *columns.take(),
         window_ns=(min(first_ns), max(last_ns)),
         has_items=False,
         faults=(*faults, *columns.faults(), *_holes_told(n_holes)),

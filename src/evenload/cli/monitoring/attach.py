@@ -27,7 +27,7 @@ def start_detached(folder: Path) -> int:
     Returns 0 when it works at the run in ``folder``; if it ends before, what it said is printed, and its exit
     code returned. Raises ConfigError if the log cannot be written.
     """
-    from evenload.dashboard.follow import Follower
+    from evenload.report.source import Follower
 
     log = folder.with_name(f"{folder.name}.log")
     command = [sys.executable, "-m", "evenload", *(one for one in sys.argv[1:] if one != "--detach")]
@@ -67,10 +67,9 @@ def attach(run: Path, no_progress: bool) -> int:
     Exit code 0: all is done, 1: some failed, or the process is gone, 130: it was interrupted, or you left.
     """
     from evenload.dashboard.board import is_alive
-    from evenload.dashboard.follow import Follower
     from evenload.pipeline.store.run_folder import is_of_other_kind
     from evenload.report.progress import make_progress
-    from evenload.report.source import open_run
+    from evenload.report.source import Follower, open_run
     from evenload.report.tally import summarise
 
     began: RunStarted | None = None

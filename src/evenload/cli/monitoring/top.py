@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -14,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import psutil
 
-from evenload._optional import is_installed
 from evenload._plain_text import number_text, seconds_text
-from evenload._terminal import end_with_reader, own_codes, plain_console
+from evenload._terminal import end_with_reader, own_codes
 from evenload.cli.options import INTERVAL, color_option, page_json
 from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
-from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
+from evenload.report.source import Follower
 from evenload.report.tally import Tally
 from evenload.settings import resolve, wants_color
 
@@ -142,6 +142,9 @@ class FollowedJobs:
 
 
 N_HISTORY = 120
+WIDE = 122  # columns of a terminal that has room for all
+SCREEN, AS_BEFORE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"  # and long lines are cut
+BAR = re.compile("[█▉▊▋▌▍▎▏·]{4,}|[#-]{4,}")
 FIRST_READING_S = 0.1
 COLUMNS = (
     *(
@@ -236,40 +239,52 @@ class MachineView:
             "jobs": [asdict(j) for j in self.jobs],
         }
 
-    def lines(self, width: int) -> list[str]:
-        """The page as plain text, for pipes and simple terminals."""
-        lines = self._lines(width)
+    def lines(self, width: int, height: int | None = None) -> list[str]:
+        """The page as plain text; ``height``: of a screen that it has to itself, else it is as long as it is.
+
+        On a screen there are loads over time where it is wide, and where not, only the columns that fit.
+        """
+        lines = self._lines(width, height)
         return lines if has_blocks() else [_ascii(line) for line in lines]
 
-    def _lines(self, width: int) -> list[str]:
+    def _lines(self, width: int, height: int | None) -> list[str]:
         ascii_only = not has_blocks()
+        is_wide, is_screen = width >= WIDE, height is not None
         wide = max(8, min(30, width // 5))
         empty = "-" if ascii_only else "·"
         rows = []
         for device, reading, memory in self.devices():
             total = reading.memory_total_bytes or device.memory_bytes
+            history = sparkline(list(self.history[device.id]), 24) if is_screen and is_wide else ""
             rows.append(
                 [
                     device.id,
-                    device.name[:28],
+                    device.name[: 12 if is_screen and not is_wide else 28],
                     bar(reading.utilization, wide, ascii_only=ascii_only, empty=empty),
                     _percent(reading.utilization),
                     bar(memory, wide // 2, ascii_only=ascii_only, empty=empty) if memory is not None else "",
                     f"{format_bytes(reading.memory_used_bytes)} / {format_bytes(total)}",
                     "" if reading.temperature_c is None else f"{reading.temperature_c:.0f} C",
+                    "" if ascii_only else history,
                 ]
             )
-        head = ["device", "name", "load", "", "memory", " ", "temp"]
-        lines = format_table(head, rows)
+        lines = format_table(["device", "name", "load", "", "memory", " ", "temp", "load over time"], rows)
         if not self.jobs:
             return [*lines, "", "no job of yours runs"]
-        return [
-            *lines,
-            "",
-            *format_table(
-                COLUMNS, [job.cells() for job in self.jobs], right=("pid", "rate", "useful", "cpu", "memory")
-            ),
-        ]
+        shown = [i for i, name in enumerate(COLUMNS) if is_wide or not is_screen or name in NARROW]
+        jobs = [[job.cells()[i] for i in shown] for job in self.jobs]
+        if height is not None:
+            jobs = jobs[: max(1, height - len(lines) - 5)]
+        head = [COLUMNS[i] for i in shown]
+        return [*lines, "", *format_table(head, jobs, right=("pid", "rate", "useful", "cpu", "memory"))]
+
+    def painted(self, width: int, height: int) -> list[str]:
+        """The lines of a screen, with each device's bars in the colours of their shares."""
+        head, *lines = self.lines(width, height)
+        for at, (_, reading, memory) in enumerate(self.devices()):
+            shares = iter((reading.utilization, memory))
+            lines[at] = BAR.sub(lambda bar, left=shares: _coloured(bar[0], next(left, None)), lines[at])
+        return [head, *lines]
 
 
 def _print_json(machine: MachineView, interval: float, once: bool) -> int:
@@ -283,75 +298,31 @@ def _print_json(machine: MachineView, interval: float, once: bool) -> int:
 
 
 def _watch(machine: MachineView, interval: float, colored: bool) -> int:
-    if not is_installed("rich"):
-        return _watch_plain(machine, interval)
-    from rich.live import Live
-
-    console = plain_console(sys.stdout, no_color=not colored, highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as pressed:
-        while True:
-            machine.look()
-            live.update(_picture(machine, console.width, console.height), refresh=True)
-            if pressed(interval) in ("q", "Q", "\x1b"):
-                return 0
-
-
-def _watch_plain(machine: MachineView, interval: float) -> int:
-    drawn = 0
-    while True:
-        machine.look()
-        lines = machine.lines(shutil.get_terminal_size((100, 24)).columns)
-        if drawn:
-            own_codes(sys.stdout).write(f"\x1b[{drawn}F\x1b[J")
-        click.echo("\n".join(lines))
-        drawn = len(lines)
-        time.sleep(interval)
+    """Show the machine on a screen of its own until a key ends it; the terminal is as it was then."""
+    screen = own_codes(sys.stdout)
+    screen.write(SCREEN)
+    try:
+        with _keys() as pressed:
+            while True:
+                machine.look()
+                size = shutil.get_terminal_size((100, 24))
+                shown = machine.painted if colored else machine.lines
+                lines = [f"evenload top  {time.strftime('%H:%M:%S')}", "", *shown(*size), "", "q ends"]
+                screen.write(
+                    "\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in lines[: size.lines - 1]) + "\x1b[J"
+                )
+                screen.flush()
+                if pressed(interval) in ("q", "Q", "\x1b"):
+                    return 0
+    finally:
+        screen.write(AS_BEFORE)
+        screen.flush()
 
 
-def _picture(machine: MachineView, width: int, height: int) -> Any:
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    is_wide = width >= 122
-    wide = max(8, min(36, width - (112 if is_wide else 72)))
-    devices = Table.grid(padding=(0, 2), expand=False)
-    for device, reading, memory in machine.devices():
-        total = reading.memory_total_bytes or device.memory_bytes
-        used = f"{format_bytes(reading.memory_used_bytes)} / {format_bytes(total)}"
-        devices.add_row(
-            Text(device.id, style="bold"),
-            Text(device.name[: 20 if is_wide else 12], style="dim"),
-            Text(bar(reading.utilization, wide, empty="·"), style=_style(reading.utilization)),
-            Text(f"{_percent(reading.utilization):>5}"),
-            Text(sparkline(list(machine.history[device.id]), 24 if is_wide else 8), style="dim"),
-            Text(bar(memory, 10 if is_wide else 4, empty="·"), style=_style(memory)),
-            Text(used),
-            Text("" if reading.temperature_c is None else f"{reading.temperature_c:.0f} °C"),
-        )
-    jobs: Any = Text("no job of yours runs", style="dim")
-    if machine.jobs:
-        shown = [i for i, name in enumerate(COLUMNS) if is_wide or name in NARROW]
-        jobs = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
-        for i in shown:
-            jobs.add_column(COLUMNS[i], no_wrap=True, overflow="ellipsis", min_width=7 if i > 1 else None)
-        for job in machine.jobs[: max(1, height - len(machine.history) - 8)]:
-            cells = job.cells()
-            jobs.add_row(*(Text(cells[i]) for i in shown))
-    title = f"evenload top  {time.strftime('%H:%M:%S')}"
-    return Group(
-        Panel(devices, title=title, title_align="left", border_style="dim", padding=(0, 1)),
-        Panel(jobs, title="jobs", title_align="left", border_style="dim", padding=(0, 1)),
-        Text(" q ends", style="dim"),
-    )
-
-
-def _style(share: float | None) -> str:
-    """The colour of a load, as nvitop has them; the number beside the bar says the same."""
-    if share is None:
-        return "dim"
-    return "green" if share < 0.6 else "yellow" if share < 0.9 else "red"
+def _coloured(text: str, share: float | None) -> str:
+    """``text`` in the colour of a load, as nvitop has them; the number beside the bar says the same."""
+    code = 2 if share is None else 32 if share < 0.6 else 33 if share < 0.9 else 31
+    return f"\x1b[{code}m{text}\x1b[m"
 
 
 def _ascii(text: str) -> str:

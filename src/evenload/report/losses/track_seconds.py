@@ -8,9 +8,7 @@ before the first work, between chunks, between stages, after the last work.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from evenload.balance.factors import KINDS, RESULTS_WAIT, UNKNOWN, kind_of_idle
@@ -20,25 +18,13 @@ OTHERS = "other reasons"
 INSIDE = "inside of items of "  # where they wait, or nobody knows what they do
 
 
-class LossSources:
-    """The seconds of one worker slot by what they were lost to: ``(factor, cause) -> seconds``.
-
-    A cause is a short phrase such as ``loading encode``.
-    """
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: Mapping[tuple[str, str], float] = MappingProxyType({})) -> None:
-        self.seconds: dict[tuple[str, str], float] = dict(seconds)
-
-    def add(self, factor: str, cause: str, seconds: float) -> None:
-        """Count ``seconds``; nothing if there are none."""
-        if not seconds > 0:
-            return
+def add_lost(lost: dict[tuple[str, str], float], factor: str, cause: str, seconds: float) -> None:
+    """Count ``seconds`` that a factor took for one cause, a short phrase such as ``loading encode``."""
+    if seconds > 0:
         key = factor, cause
-        if key not in self.seconds and len(self.seconds) >= MOST_CAUSES:
+        if key not in lost and len(lost) >= MOST_CAUSES:
             key = factor, OTHERS
-        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+        lost[key] = lost.get(key, 0.0) + seconds
 
 
 MOST_GAPS = 512
@@ -156,9 +142,8 @@ class TrackSeconds:
 
     useful_s  stage -> seconds inside the task whose results counted
     inside_s  (waiting | not known, stage) -> seconds, of these
-    lost_s    start-up, balance, waiting, overhead, repeats -> seconds
+    lost_s    (start-up | balance | waiting | overhead | repeats, cause) -> seconds
     n_spans   chunks that ran here
-    sources   what the lost seconds came from
     """
 
     __slots__ = (
@@ -168,16 +153,14 @@ class TrackSeconds:
         "inside_s",
         "lost_s",
         "n_spans",
-        "sources",
         "useful_s",
     )
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}
         self.inside_s: dict[tuple[str, str], float] = {}
-        self.lost_s: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+        self.lost_s: dict[tuple[str, str], float] = {}
         self.n_spans = 0
-        self.sources = LossSources()
         self._free = FreeTime()
         self._held: list[tuple[float, float]] = []  # without items; whether any came is not known yet
         self._firsts: dict[str, tuple[float, float]] = {}  # stage -> its first chunk began, and it itself
@@ -207,8 +190,10 @@ class TrackSeconds:
         taken_s = self._free.take(start_s, stop_s)
         self.n_spans += 1
         in_task_s = taken_s * min(1.0, busy_s / length_s) if taken_s > 0 else 0.0
-        self._lose("overhead", f"in messages and copies of {stage}", taken_s - in_task_s)
-        self._lose("repeats", REPEATS.get(status, "in items done before"), in_task_s * (1.0 - useful))
+        add_lost(self.lost_s, "overhead", f"in messages and copies of {stage}", taken_s - in_task_s)
+        add_lost(
+            self.lost_s, "repeats", REPEATS.get(status, "in items done before"), in_task_s * (1.0 - useful)
+        )
         if useful > 0:
             self.useful_s[stage] = self.useful_s.get(stage, 0.0) + in_task_s * useful
             for kind, seconds in (("waiting", waited_s), (UNKNOWN, unknown_s)):
@@ -217,14 +202,14 @@ class TrackSeconds:
                     self.inside_s[kind, stage] = self.inside_s.get((kind, stage), 0.0) + inside_s
             waited = [min(b, start_s) - a for a, b in self._held if a < start_s]
             self._held = [(max(a, start_s), b) for a, b in self._held if b > start_s]  # it may be told late
-            self._lose("waiting", f"for items of {stage}", math.fsum(waited))
+            add_lost(self.lost_s, "waiting", f"for items of {stage}", math.fsum(waited))
 
     def idle(self, start_s: float, stop_s: float, why: str) -> None:
         """A stretch without work, and the reason given for it."""
         kind, free = kind_of_idle(why), self._free.gaps(max(0.0, start_s), stop_s)
         taken_s = self._free.take(start_s, stop_s)
         if why.startswith(RESULTS_WAIT):
-            self._lose(kind, UNFETCHED, taken_s)
+            add_lost(self.lost_s, kind, UNFETCHED, taken_s)
         elif kind == "waiting" and taken_s > 0:
             self._held += free
             while len(self._held) > MOST_HELD:  # the first two are as one that ends with the second
@@ -232,17 +217,13 @@ class TrackSeconds:
                 self._held[:2] = [(c - (b - a), d)]
         else:
             begin = next((one for one in LOADS if why.startswith(one)), "")
-            self._lose(kind, LOADS.get(begin, "") + why.removeprefix(begin), taken_s)
+            add_lost(self.lost_s, kind, LOADS.get(begin, "") + why.removeprefix(begin), taken_s)
 
     def startup(self, start_s: float, stop_s: float, build_s: float = 0.0) -> None:
         """A start of the slot's worker, which built its task in the last ``build_s`` seconds."""
         ready_s = max(start_s, stop_s - build_s)
-        self._lose("start-up", STARTING, self._free.take(start_s, ready_s))
-        self._lose("start-up", BUILDING, self._free.take(ready_s, stop_s))
-
-    def _lose(self, kind: str, cause: str, seconds: float) -> None:
-        self.lost_s[kind] += seconds
-        self.sources.add(kind, cause, seconds)
+        add_lost(self.lost_s, "start-up", STARTING, self._free.take(start_s, ready_s))
+        add_lost(self.lost_s, "start-up", BUILDING, self._free.take(ready_s, stop_s))
 
     def seconds(
         self, wall_s: float, times: RunTimes, *, is_over: bool
@@ -255,12 +236,12 @@ class TrackSeconds:
         Where a run goes on (``is_over`` False), nobody knows what a worker has done since its last event: its
         other seconds stand for these.
         """
-        found = LossSources(self.sources.seconds)
+        found = dict(self.lost_s)
         for start_s, stop_s in self._held:  # once the last chunk has begun, nobody waits for items
             waited_s = max(0.0, min(stop_s, times.last_deal_s) - start_s)
-            found.add("waiting", "for items", waited_s)
-            found.add("balance", NOTHING_LEFT, stop_s - start_s - waited_s)
-        found.add("overhead", BETWEEN, self._free.short_s)
+            add_lost(found, "waiting", "for items", waited_s)
+            add_lost(found, "balance", NOTHING_LEFT, stop_s - start_s - waited_s)
+        add_lost(found, "overhead", BETWEEN, self._free.short_s)
         gaps = self._without_loads(found).gaps(0.0, wall_s)
         begin_s, end_s = (1 if gaps and gaps[0][0] <= 0 else 0), max(0, len(gaps) - 1)
         between = gaps[begin_s:end_s]
@@ -269,8 +250,8 @@ class TrackSeconds:
             and between[-1][1] <= times.last_work_s
             and not times.outside_s(between[0][0], between[-1][1])
         ):
-            found.add(
-                "overhead", BETWEEN, math.fsum(b - a for a, b in between)
+            add_lost(
+                found, "overhead", BETWEEN, math.fsum(b - a for a, b in between)
             )  # no more can be said of them
             gaps = gaps[:begin_s] + gaps[end_s:]
         for start_s, stop_s in gaps:
@@ -278,9 +259,9 @@ class TrackSeconds:
             if is_last and not is_over and start_s > 0:
                 continue
             for kind, cause, seconds in self._silent(start_s, stop_s, is_last, times):
-                found.add(kind, cause, seconds)
+                add_lost(found, kind, cause, seconds)
         lost = dict.fromkeys(KINDS, 0.0)
-        for (kind, _), seconds in found.seconds.items():
+        for (kind, _), seconds in found.items():
             lost[kind] += seconds
         known_s = sum(self.useful_s.values()) + sum(lost.values())
         scale = wall_s / known_s if known_s > 0 else 0.0
@@ -291,15 +272,15 @@ class TrackSeconds:
             return {one: s * scale for one, s in rows.items()}
 
         for (kind, stage), seconds in self.inside_s.items():
-            found.add(kind, f"{INSIDE}{stage}", seconds)
-        return scaled(self.useful_s), scaled(lost), scaled(found.seconds), scaled(self.inside_s)
+            add_lost(found, kind, f"{INSIDE}{stage}", seconds)
+        return scaled(self.useful_s), scaled(lost), scaled(found), scaled(self.inside_s)
 
-    def _without_loads(self, found: LossSources) -> FreeTime:
+    def _without_loads(self, found: dict[tuple[str, str], float]) -> FreeTime:
         """Return the time that no event speaks of, less what is before later stages' first chunks: loads."""
         free = self._free.copy()
         for stage, (start_s, began_s) in sorted(self._firsts.items(), key=lambda row: row[1])[1:]:
             loaded_s = free.take(max(began_s, free.before(start_s)), start_s)
-            found.add("start-up", f"before the first item of {stage}", loaded_s)
+            add_lost(found, "start-up", f"before the first item of {stage}", loaded_s)
         return free
 
     def _silent(

@@ -3,8 +3,8 @@
 import json
 import tracemalloc
 
-from evenload.dashboard.follow import Follower
 from evenload.events import EventFile, Note, RunStarted, Span, encode
+from evenload.report.source import Follower
 
 
 def span(i, t=1.0):
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_counted_and_named(tmp_path):
 
 
 def test_a_line_without_an_end_takes_no_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("evenload.dashboard.follow.MOST_LINE", 2 << 20)
+    monkeypatch.setattr("evenload.report.source.MOST_LINE", 2 << 20)
     with (tmp_path / "events.jsonl").open("w") as file:
         for _ in range(40):
             file.write("x" * (1 << 20))
