@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 LONGEST = (
-    "docs/test_documents.py",
+    "docs/test_documents.py docs/test_doors.py",
     "clients/test_speedups_taken_away.py clients/fused/",
     "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",

@@ -10,14 +10,11 @@ Programs and commands are forked (``forked_programs``); tests/cli starts command
 
 import contextlib
 import doctest
-import functools
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -165,7 +162,9 @@ SLOW_IMPORTS = {
     r"from accelerate": ("accelerate", "torch.distributed.fsdp"),
     r"import datasets": ("datasets",),
     r"import pandas": ("pandas",),
+    r"from sentence_transformers": ("sentence_transformers",),
     r"from sklearn": ("sklearn.datasets", "sklearn.model_selection", "sklearn.svm"),
+    r"import webdataset|to_tensorboard": ("torch.utils.data",),
 }
 """What programs of a page and their workers need besides, by words in its blocks."""
 
@@ -173,13 +172,6 @@ SLOW_IMPORTS = {
 def slow_imports(blocks: list[Block]) -> list[str]:
     text = "".join(block.body for block in blocks)
     return [one for words, names in SLOW_IMPORTS.items() if re.search(words, text) for one in names]
-
-
-@pytest.fixture(scope="session")
-def all_programs() -> Iterator[tuple[Programs, Programs]]:
-    """Quick ones and slow ones, apart: to fork a process which has loaded much takes longer."""
-    with Programs(environment()) as quick, Programs(environment()) as slow:
-        yield quick, slow
 
 
 class Script:
@@ -233,24 +225,6 @@ class Script:
             exit_code = self._program.wait(timeout=1100)
             self._errors.seek(0)
             assert kind or exit_code == 0, f"{self._page}: its script fails\n{self._errors.read()}"
-
-
-@functools.cache
-def ray_folder() -> tempfile.TemporaryDirectory:
-    """Where Ray notes its cluster: pages side by side must not join each other's. Sockets want it short."""
-    return tempfile.TemporaryDirectory(prefix="el", dir="/tmp", ignore_cleanup_errors=True)
-
-
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {
-        **os.environ,
-        "PATH": path,
-        "RAY_TMPDIR": ray_folder().name,
-        "NO_COLOR": "1",
-        "COLUMNS": "110",
-        "PYTHONWARNINGS": "error",
-    }
 
 
 def run_shell(block: Block, page: Path, folder: Path, variables: dict[str, str]) -> str:

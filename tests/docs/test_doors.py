@@ -7,12 +7,11 @@ in two real processes, and lm-eval's ``hf`` model in one.
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from docs.test_documents import FENCE, ROOT
+from forked_programs import Programs
 
 from evenload._optional import is_installed
 
@@ -27,15 +26,22 @@ def code_of(page: str) -> str:
     return next(block["body"] for block in FENCE.finditer(text) if block["language"] == "python")
 
 
-def told_by(program: str, folder: Path, *launcher: str) -> dict:
-    """Run a program that writes told.json, by Python or by a launcher of processes."""
-    (folder / "program.py").write_text(f"import json\nfrom pathlib import Path\n{program}", encoding="utf-8")
-    command = [sys.executable, *launcher, "program.py"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def told_by(programs: Programs, program: str, folder: Path, n_processes: int = 1) -> dict:
+    """Run a program that writes told.json, in one process or in ranks of torch's that meet by a file."""
+    begun = []
+    with (folder / "errors").open("w+") as errors, open(os.devnull) as null:
+        for rank in range(n_processes):
+            set_to = {"HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            if n_processes > 1:
+                set_to |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+                set_to |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(n_processes))
+            begins = f"import json\nimport os\nfrom pathlib import Path\nos.environ.update({set_to})\n"
+            path = folder / f"program_{rank}.py"
+            path.write_text(begins + program, encoding="utf-8")
+            begun.append(programs.start(path, null.fileno(), errors.fileno(), errors.fileno()))
+        ends = [one.wait(timeout=500) for one in begun]
+        errors.seek(0)
+        assert not any(ends), errors.read()[-3000:]
     return json.loads((folder / "told.json").read_text(encoding="utf-8"))
 
 
@@ -44,7 +50,7 @@ from types import SimpleNamespace
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-state = PartialState(cpu=True)
+state = PartialState(cpu=True, init_method=Path("met").absolute().as_uri())
 score = Score(device=SimpleNamespace(torch=state.device))
 with state.split_between_processes({"prompt": prompts, "picture": pictures}) as mine:
     found = [(state.process_index, score(*pair)) for pair in zip(mine["prompt"], mine["picture"])]
@@ -53,15 +59,18 @@ if state.is_main_process:
     Path("told.json").write_text(json.dumps(found))
 state.destroy_process_group()
 """
-TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def test_a_split_between_two_processes_gives_the_same_scores(tmp_path: Path) -> None:
+def test_a_split_between_two_processes_gives_the_same_scores(
+    tmp_path: Path, all_programs: tuple[Programs, Programs]
+) -> None:
     pytest.importorskip("accelerate")
+    _, programs = all_programs
+    programs.load("accelerate")
     code = code_of("split-between-processes")
-    there = told_by(code.partition("run = ")[0] + SPLIT, tmp_path, *TWO)
+    there = told_by(programs, code.partition("run = ")[0] + SPLIT, tmp_path, n_processes=2)
     assert [process for process, _ in there] == [0, 0, 0, 1, 1]  # before anything has run
-    here = told_by(f'{code}Path("told.json").write_text(json.dumps(scores))\n', tmp_path)
+    here = told_by(programs, f'{code}Path("told.json").write_text(json.dumps(scores))\n', tmp_path)
     assert here == pytest.approx([score for _, score in there], abs=2e-3)
 
 
@@ -100,8 +109,10 @@ def leaves(found: object) -> list:
 
 
 @needs_lm_eval
-def test_lm_eval_tells_the_figures_of_its_own_model_on_one_device(tmp_path: Path) -> None:
-    told = told_by(code_of("lm-eval") + TASKS, tmp_path)
+def test_lm_eval_tells_the_figures_of_its_own_model_on_one_device(
+    tmp_path: Path, all_programs: tuple[Programs, Programs]
+) -> None:
+    told = told_by(all_programs[1], code_of("lm-eval") + TASKS, tmp_path)
     here, there = leaves(told["here"]), leaves(told["there"])
     assert len(here) == len(there) > 500
     for ours, theirs in zip(here, there, strict=True):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaded_programs import loaded
@@ -76,7 +77,7 @@ ROW = st.builds(lambda what, row: {"what": what, **row}, st.text(max_size=120),
 ROWS = st.lists(ROW, min_size=1, max_size=8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_tables_of_any_rows_leave_the_rest_of_the_page_alone(made, tmp_path_factory, data):
     gpu_tables, _, gpu = made
