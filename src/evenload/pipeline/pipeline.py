@@ -282,7 +282,8 @@ class Pipeline:
         sent = live if settings != "inline" else ()
         if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
             raise self.spec.origins.error(faults)
-        return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
+        imports = imports_of(self.spec.stages, self.folder)
+        return RunFleet(use, settings, policy=policy, follows=follows, imports=imports)
 
     def run(
         self,
@@ -331,8 +332,7 @@ class Pipeline:
 
         items, devices = _items_and_devices(items, devices)
         self = self.on(items)
-        policy = policy or self.spec.schedule.policy
-        fleet = self.fleet(devices, policy=policy, backend=backend)
+        fleet = self.fleet(devices, policy=policy or self.spec.schedule.policy, backend=backend)
         skipped = frozenset(skip)
         expands = {stage.expand for stage in self.spec.stages if stage.expand is not None}
         check_ids(sorted(skipped), {item.id for item, _ in self.items}, expands)
@@ -374,7 +374,7 @@ class Pipeline:
                         uploads=uploads,
                     )
                     plan = functools.partial(self._planned, fleet, folder, watch)
-                    session.go(fleet, plan, policy, sample_s)
+                    session.go(fleet, plan, sample_s)
                     interrupts.hold()
                     session.finish()
                 counter.is_whole &= file.error is None  # the report shows what can be read again
@@ -437,6 +437,7 @@ class Pipeline:
             history=history,
             host_bytes=fleet.host_bytes(),
             done=done,
+            policy=fleet.policy,
         )
         plan = plan_job(self.spec, asked, watch=watch)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")

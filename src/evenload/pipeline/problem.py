@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evenload.balance.policy import Policy
 from evenload.errors import ConfigError
 from evenload.pipeline.stage_graph import StageGraph, chain
 
@@ -87,6 +88,7 @@ class Problem:
     in_flight      items at once on devices that share layers; None: one for each device
     done           tasks done already of each stage
     needs          of each stage, the stages it takes from, by number; () for a chain
+    policy         by which the run deals tasks to devices, or its name
     """
 
     stages: tuple[PlanStage, ...]
@@ -97,6 +99,7 @@ class Problem:
     in_flight: int | None = None
     done: tuple[int, ...] = field(default=())
     needs: tuple[tuple[int, ...], ...] = ()
+    policy: Policy | str = "measured"
 
     def __post_init__(self) -> None:
         """Raise ConfigError on what cannot be planned: no stage or device, equal names, wrong numbers."""

@@ -5,6 +5,7 @@ import pytest
 from certificate_truth import is_true
 from examples_count import examples
 from hypothesis import given, settings
+from pipeline.dispatch.played_fleet import POLICIES
 
 from evenload.errors import ConfigError
 from evenload.pipeline.planning.plan_certificate import plan_certificate
@@ -28,13 +29,14 @@ devices = st.lists(
 )
 
 
-@given(stages, devices, st.integers(1, 40))
-@settings(max_examples=examples(25), deadline=None)
-def test_its_time_is_the_plans_and_its_bound_no_more(stages, devices, n_items):
+@given(stages, devices, st.integers(1, 40), st.sampled_from(("measured", *POLICIES)))
+@settings(max_examples=examples(50), deadline=None)
+def test_its_time_is_the_plans_and_its_bound_no_more(stages, devices, n_items, policy):
     problem = Problem(
         tuple(PlanStage(**{**fields_of(one), "name": f"s{k}"}) for k, one in enumerate(stages)),
         tuple(PlanDevice(f"d{k}", speed, gib * GIB) for k, (speed, gib) in enumerate(devices)),
         n_items,
+        policy=policy,
     )
     try:
         plan = make_plan(problem, effort=0)

@@ -80,6 +80,7 @@ def build_job_problem(
     host_bytes: int | None = None,
     trace: bool = False,
     done: Sequence[int] = (),
+    policy: str | None = None,
 ) -> JobProblem:
     """Put together what the planner needs to know of a job.
 
@@ -87,6 +88,7 @@ def build_job_problem(
     host_bytes  free memory of the host, for blocks that are streamed
     trace       run known architectures on fake tensors, for exact activations; imports torch
     done        tasks of each stage that are done already; () for none
+    policy      wins over that of the job
     Raises FormatError or ConfigError on damaged models, SpecError if a stage's ``devices`` are not there.
     """
     tflops = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
@@ -106,6 +108,7 @@ def build_job_problem(
         needs=spec.graph.needs,
         in_flight=None if spec.schedule.in_flight == "auto" else spec.schedule.in_flight,
         done=tuple(done),
+        policy=policy or spec.schedule.policy,
     )
     has_times = all(fact.item_s is not None or not problem.n_left(at) for at, fact in enumerate(facts))
     return JobProblem(problem, facts, tuple(dict.fromkeys(notes)), has_times)

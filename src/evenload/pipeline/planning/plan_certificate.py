@@ -17,7 +17,8 @@ from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan, TimelineSlice, Unit
 from evenload.pipeline.planning.least_time import task_prices, task_rates
 from evenload.pipeline.planning.placement_options import PlacementOption, option_named
-from evenload.pipeline.planning.simulate_plan import CandidateUnit, SimulatedPlan, simulate_phases
+from evenload.pipeline.planning.play_plan import simulate_policy
+from evenload.pipeline.planning.simulate_plan import CandidateUnit, SimulatedPlan
 from evenload.pipeline.problem import Problem
 
 MOST_TASKS = 150_000
@@ -65,7 +66,7 @@ def _simulated(problem: Problem, plan: Plan) -> SimulatedPlan:
         tuple(CandidateUnit(_option(unit, problem), unit.limit) for unit in phase.units)
         for phase in plan.phases
     ]
-    found = simulate_phases(problem, phases)
+    found = simulate_policy(problem, phases)
     if math.isinf(found.makespan_s):
         raise ConfigError("this plan cannot be certified: it leaves tasks undone", hint="plan again")
     return found

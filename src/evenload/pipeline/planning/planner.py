@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evenload._memory_sizes import gib_text
+from evenload.balance.policy import Guided, Pull, policy_from_name
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Unit
 from evenload.pipeline.planning.candidates import Candidate, generate_candidates
@@ -20,6 +21,7 @@ from evenload.pipeline.planning.placement_options import (
     needed_bytes,
     option_named,
 )
+from evenload.pipeline.planning.play_plan import is_played, simulate_policy
 from evenload.pipeline.planning.simulate_plan import (
     CandidatePhase,
     CandidateUnit,
@@ -39,6 +41,7 @@ GOOD_ENOUGH = 1.003
 
 
 FEWEST_TASKS, MOST_TASKS = 1500, 25_000  # of a coarse problem
+MOST_PLAYED = 1000  # tasks of one that is played, a third of a second of CPU
 ROUNDS = 40  # tasks of each stage for each device that are fine enough
 
 
@@ -46,7 +49,8 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     """Return a problem that costs less to simulate, and how many items were taken as one."""
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     n_fine = ROUNDS * len(problem.devices) * len(problem.stages)
-    n_together = max(1, math.ceil(n_tasks / min(max(n_fine, FEWEST_TASKS), MOST_TASKS)))
+    most = MOST_PLAYED if is_played(problem) else min(max(n_fine, FEWEST_TASKS), MOST_TASKS)
+    n_together = max(1, math.ceil(n_tasks / most))
     devices = problem.devices
     if len(devices) > MANY_DEVICES:
         devices = tuple(replace(device, speed=_rounded(device.speed)) for device in devices)
@@ -56,7 +60,13 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     scale = problem.n_items / n_items
     stages = tuple(replace(stage, item_s=stage.item_s * scale) for stage in problem.stages)
     done = tuple(n_done * n_items // problem.n_items for n_done in problem.done)
-    return replace(problem, stages=stages, devices=devices, n_items=n_items, done=done), n_together
+    policy = policy_from_name(problem.policy)
+    if isinstance(policy, Pull):
+        policy = Pull(math.ceil(policy.chunk / n_together))
+    elif isinstance(policy, Guided):
+        policy = Guided(math.ceil(policy.min_chunk / n_together))
+    coarse = replace(problem, stages=stages, devices=devices, n_items=n_items, done=done, policy=policy)
+    return coarse, n_together
 
 
 def _rounded(speed: float) -> float:
@@ -165,12 +175,13 @@ def search_plan(
     search, bound_s = _Search(mode, watch), least_time(problem)
     best = search.run(coarse, effort, bound_s if coarse is problem else least_time(coarse))
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
-    if is_exact and best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
-        best, coarse = search.exactly(problem, best, n_together), problem
+    if is_exact and is_played(problem):
+        best = search.again(coarse, best, 1)
+    elif is_exact and best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
+        best, coarse = search.again(problem, best, n_together), problem
     if best:
-        chosen = best[0].candidate
-        run = simulate_phases(coarse, chosen.phases, slices="joined")
-        best[0] = Tried(chosen, run)
+        chosen, simulates = best[0].candidate, simulate_policy if is_exact else simulate_phases
+        best[0] = Tried(chosen, simulates(coarse, chosen.phases, slices="joined"))
     search.tell(is_over=True)
     return best, coarse, bound_s, search.is_over
 
@@ -184,8 +195,13 @@ class _Search:
         self.best_s, self.bound_s = math.inf, 0.0
         self.is_over = False
 
-    def simulate(self, problem: Problem, candidate: Candidate) -> SimulatedPlan:
-        run = simulate_phases(problem, candidate.phases, slices="none")
+    def simulate(
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        simulates: Callable[..., SimulatedPlan] = simulate_phases,
+    ) -> SimulatedPlan:
+        run = simulates(problem, candidate.phases, slices="none")
         self.n_events += run.n_events
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)
@@ -241,13 +257,16 @@ class _Search:
                 return [below[0], *best]
         return best
 
-    def exactly(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
-        """Simulate the best candidates of a coarse problem with all items; scale the others' times."""
+    def again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
+        """Simulate the best candidates with all items, and by the policy; scale the others' times.
+
+        n_together  items of ``problem`` that were simulated as one
+        """
         self.n_events, self.best_s, found = 0, math.inf, []
         for one in best[:N_EXACT]:
             exact = refine(one.candidate, problem, n_together)
             if exact is not None:
-                found.append((one, Tried(exact, self.simulate(problem, exact))))
+                found.append((one, Tried(exact, self.simulate(problem, exact, simulate_policy))))
             if found and (self.is_over or self.n_events > MOST_EXACT_EVENTS):
                 break
         found = [pair for pair in found if math.isfinite(pair[1].simulated.makespan_s)]

@@ -209,9 +209,7 @@ class _PlanSimulation:
         self.events: list[tuple[float, int, WorkerSet | str, int, list[TaskRange]]] = []
         self.n_events = 0
         self.n_unfinished = sum(self.tasks.n_left)
-        self.timeline = (
-            None if slices == "none" else PlanTimeline(problem, self.workers, joins=slices == "joined")
-        )
+        self.timeline = None if slices == "none" else PlanTimeline(problem, joins=slices == "joined")
 
     def run(self) -> SimulatedPlan:
         for device in self.problem.devices:
@@ -439,8 +437,8 @@ class _PlanSimulation:
             return begin
         some.loaded |= {stage}
         some.loaded_s = begin + some.kind.load_s[stage]
-        if self.timeline is not None and some.loaded_s > begin:
-            self.timeline.add(some.members, stage, "load", begin, some.loaded_s, 0)
+        if some.loaded_s > begin:
+            self._record(some, stage, "load", begin, some.loaded_s, 0)
         return some.loaded_s
 
     def _start(self, some: WorkerSet, stage: int, n_each: int, now: float) -> None:
@@ -448,14 +446,21 @@ class _PlanSimulation:
         start = self._load(some, stage, now)
         stop = start + some.kind.item_s[stage]
         tasks = self.tasks.take(stage, n_each * len(some.members))
-        if self.timeline is not None:
-            self.timeline.add(some.members, stage, "work", start, stop, n_each)
+        self._record(some, stage, "work", start, stop, n_each)
         for number in some.members:
             self.workers[number].taken[stage] += n_each
         if stage in some.taken:
             some.taken[stage] += n_each
         some.ends += [stop] * n_each
         self._schedule(stop, some, stage, tasks)
+
+    def _record(
+        self, some: WorkerSet, stage: int, kind: str, start_s: float, stop_s: float, n_each: int
+    ) -> None:
+        if self.timeline is None:
+            return
+        for number in some.members:
+            self.timeline.add(self.workers[number].devices, stage, kind, start_s, stop_s, n_each)
 
     def _finish(self, some: WorkerSet, stage: int, tasks: list[TaskRange], now: float) -> None:
         self.busy.pop(some.members[0], None)
@@ -477,22 +482,20 @@ class PlanTimeline:
     "a+b", for each item.
     """
 
-    def __init__(self, problem: Problem, workers: Sequence[SimulatedWorker], *, joins: bool):
+    def __init__(self, problem: Problem, *, joins: bool):
         self.slices: list[TimelineSlice] = []
         self._names = [stage.name for stage in problem.stages]
-        self._workers, self._joins = workers, joins
+        self._joins = joins
         self._last: dict[str, int] = {}
 
     def add(
-        self, members: Sequence[int], stage: int, kind: str, start_s: float, stop_s: float, n_each: int
+        self, devices: Sequence[str], stage: int, kind: str, start_s: float, stop_s: float, n_each: int
     ) -> None:
-        """Add a slice for each device of each of these workers; with several items at once, one for each."""
-        for number in members:
-            devices = self._workers[number].devices
-            for device in devices if self._joins else ("+".join(devices),):
-                for _ in range(1 if self._joins else max(1, n_each)):
-                    n_items = n_each if self._joins else min(1, n_each)
-                    self._add(TimelineSlice(device, self._names[stage], kind, start_s, stop_s, n_items))
+        """Add a slice for each device of a worker; with several items at once, one for each."""
+        for device in devices if self._joins else ("+".join(devices),):
+            for _ in range(1 if self._joins else max(1, n_each)):
+                n_items = n_each if self._joins else min(1, n_each)
+                self._add(TimelineSlice(device, self._names[stage], kind, start_s, stop_s, n_items))
 
     def _add(self, new: TimelineSlice) -> None:
         at = self._last.get(new.device)

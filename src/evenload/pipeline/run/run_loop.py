@@ -48,7 +48,6 @@ class RunLoop:
         tasks: Sequence[StageTask],
         fleet: RunFleet,
         planned: PlannedJob,
-        policy: str,
         check: Callable[[], None],
     ):
         self.has_failed = self.is_late = False
@@ -56,7 +55,7 @@ class RunLoop:
         self._context, self._recorder, self._fleet = context, recorder, fleet
         spec, flow, log = context.spec, context.flow, context.log
         self._inputs = StageInputs(context)
-        self._dispatcher = dispatcher = _dispatcher(context, planned, fleet, self._inputs, policy)
+        self._dispatcher = dispatcher = _dispatcher(context, planned, fleet, self._inputs)
         dispatcher.add(tasks, {task.strand: self._inputs.size_of(task) for task in tasks})
         free_bytes = fleet.host_bytes()
         park_bytes = parking_budget(free_bytes, planned.plan.streamed_bytes, len(dispatcher.groups))
@@ -156,7 +155,7 @@ class RunLoop:
 
 
 def _dispatcher(
-    context: RunContext, planned: PlannedJob, fleet: RunFleet, inputs: StageInputs, policy: str
+    context: RunContext, planned: PlannedJob, fleet: RunFleet, inputs: StageInputs
 ) -> GroupScheduler:
     spec, stages = context.spec, dict(enumerate(context.spec.stages))
     is_alone = len(fleet.pool) < 2  # the run need not rename each file then, which takes 0.1 ms
@@ -165,7 +164,7 @@ def _dispatcher(
         planned.plan.phases,
         [stage.name for stage in spec.stages],
         queue=spec.schedule.queue,
-        policy=policy,
+        policy=fleet.policy,
         speeds={one.id: one.speed for one in planned.job_problem.problem.devices},
         copyable=() if is_alone or fleet.machines is not None else _copyable(spec),
         fits={stage.name: stage.fit for stage in spec.stages},

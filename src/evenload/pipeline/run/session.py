@@ -87,7 +87,6 @@ class JobSession:
         self,
         fleet: RunFleet,
         make_plan: Callable[[ItemFlow, Sequence[StageReuse]], PlannedJob],
-        policy: str,
         sample_s: float = 1.0,
     ) -> None:
         """Run what is not done yet, as ``make_plan`` says of items and earlier results if anything is left.
@@ -96,7 +95,7 @@ class JobSession:
         devices is recorded every ``sample_s`` seconds.
         """
         log = self._log
-        self._announce(fleet.pool, policy, fleet.name)
+        self._announce(fleet)
         self._begin_uploads()
         try:
             tasks = self._recorder.restore(self._flow.begin())
@@ -110,28 +109,30 @@ class JobSession:
                 # A signal ends the run between two rounds; or at once, where a stage runs in this thread.
                 in_order = self._interrupts.deferred() if fleet.is_threaded else contextlib.nullcontext()
                 with in_order, self._watched(fleet.pool, sample_s):
-                    self._run(tasks, fleet, planned, policy)
+                    self._run(tasks, fleet, planned)
         except KeyboardInterrupt:
             self.status = "interrupted"
         except Exception as error:  # the results so far are written, then it is raised
             self.status, self.error = "failed", error
             log.note("error", "pipeline", str(error))
 
-    def _announce(self, pool: DevicePool, policy: str, backend: str) -> None:
+    def _announce(self, fleet: RunFleet) -> None:
         spec, log = self._context.spec, self._log
         facts: dict[str, Any] = {
             "seed": spec.job.seed,
-            "policy": policy,
-            "backend": backend,
+            "policy": fleet.policy,
+            "backend": fleet.name,
             "evenload": __version__,
             "pid": os.getpid(),
             "stages": [stage.name for stage in spec.stages],
             "sort": spec.report.sort,
             "item_work": declared_work(spec.stages),
         }
-        if costs := spec.cost_facts(pool.ids):
+        if costs := spec.cost_facts(fleet.pool.ids):
             facts["costs"] = costs
-        log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
+        log.emit(
+            RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), fleet.pool.facts(), facts)
+        )
         for text in (*spec.notes, *self._context.reuse.notes):
             log.note("warning", "job", text)
 
@@ -164,15 +165,9 @@ class JobSession:
                 text = f"telemetry did not close: {type(error).__name__}: {error}"
                 self._log.note("warning", "telemetry", text)
 
-    def _run(
-        self,
-        tasks: list[StageTask],
-        fleet: RunFleet,
-        planned: PlannedJob,
-        policy: str,
-    ) -> None:
+    def _run(self, tasks: list[StageTask], fleet: RunFleet, planned: PlannedJob) -> None:
         began_s, plan, check = self._log.now(), planned.plan, self._interrupts.check
-        loop = RunLoop(self._context, self._recorder, tasks, fleet, planned, policy, check)
+        loop = RunLoop(self._context, self._recorder, tasks, fleet, planned, check)
         try:
             loop.go()
         finally:

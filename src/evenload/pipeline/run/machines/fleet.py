@@ -28,6 +28,7 @@ class RunFleet:
 
     use      which devices, as ``--devices`` says it
     backend  its name or its settings; ``name`` is how it is called
+    policy   by which tasks are dealt to the devices
     follows  take in what ``use`` means of machines that join while the run is under way
     imports  what its stages will import that takes long; done once for all workers, where they are forked
     pool     the devices, from ``__enter__`` on
@@ -41,10 +42,11 @@ class RunFleet:
         use: Any,
         backend: str | BackendSettings,
         *,
+        policy: str = "measured",
         follows: bool = False,
         imports: tuple[str, ...] = (),
     ):
-        self.use, self.name, self.follows = use, str(backend), follows
+        self.use, self.name, self.policy, self.follows = use, str(backend), policy, follows
         self._settings = backend
         self._options = WorkerOptions(imports=(STAGE_HOST, *imports))
         self._backend: Backend | None = None
