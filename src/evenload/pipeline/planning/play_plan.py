@@ -84,7 +84,10 @@ class _PlayedRun:
             free={one.id: one.free_bytes for one in problem.devices if one.free_bytes is not None},
             item_s={at: stage.item_s for at, stage in enumerate(problem.stages)},
             load_s={at: stage.load_s for at, stage in enumerate(problem.stages)},
-            barred={one.id: {self.names.index(n) for n in one.barred} for one in problem.devices},
+            barred={
+                one.id: {at for at, name in enumerate(self.names) if name in one.barred}
+                for one in problem.devices
+            },
             graph=problem.graph,
         )
         self.tasks = ReadyTasks(problem)
@@ -129,7 +132,9 @@ class _PlayedRun:
         if key not in self.options:
             devices = self.dispatcher.groups[group].devices
             found = option_named(self.names[stage], devices, fit.name, self.problem)
-            assert found is not None, "the dispatcher has a way that the planner does not know"
+            if found is None:  # it helps in a way that no plan would choose for it
+                what, speed = self.problem.stages[stage], min(self.devices[one].speed for one in devices)
+                found = PlacementOption(what.name, devices, fit, what.item_s / speed, what.load_s)
             self.options[key] = found
         return self.options[key]
 
