@@ -278,10 +278,7 @@ def prices_of(
 
 
 def _bought_s(
-    stage: str,
-    tracks: Mapping[str, TrackOfFactors],
-    speeds: Mapping[str, float],
-    prices: Mapping[str, float],
+    stage: str, tracks: Mapping[str, TrackOfFactors], speeds: Mapping[str, float], prices: Mapping[str, float]
 ) -> float:
     """Priced seconds of a stage's work where it is cheapest (see ``balance.bound.bound_together``)."""
     work = sum(tracks[name].useful_s.get(stage, 0.0) * speed for name, speed in speeds.items())

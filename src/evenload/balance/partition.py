@@ -158,10 +158,7 @@ def _wanted(free_s: float, per_item_s: float, n_items: float) -> float:
 
 
 def _room(
-    n_items: float,
-    launch_s: Sequence[float],
-    per_item_s: Sequence[float],
-    most: Sequence[int | None] | None,
+    n_items: float, launch_s: Sequence[float], per_item_s: Sequence[float], most: Sequence[int | None] | None
 ) -> dict[int, Any]:
     """Items that each device can have, without those that are left out."""
     limits = [None] * len(launch_s) if most is None else list(most)

@@ -139,7 +139,7 @@ class Server:
         async def answers() -> list[str | Exception]:
             return await asyncio.gather(*map(answer, prompts))
 
-        return self._loop.run(answers())
+        return self._loop.result_of(answers())
 
     def close(self) -> None:
         self._loop.close()

@@ -194,15 +194,7 @@ class MultiDeviceImageEdit(Closing):
             if not pictures:
                 return []
             folder = Path(out).resolve() if out is not None else Path(scratch) / "run"
-            edited = self._edit(
-                folder,
-                pictures,
-                texts,
-                seed,
-                call,
-                on_error == "return",
-                out is not None,
-            )
+            edited = self._edit(folder, pictures, texts, seed, call, on_error == "return", out is not None)
         failures = [one for one in edited if isinstance(one, Exception)]
         if failures and on_error == "raise":
             raise failures[0]

@@ -30,7 +30,7 @@ class EventLoop:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    def result_of(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Wait for what ``coroutine`` returns; from another thread."""
         with waiting():
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

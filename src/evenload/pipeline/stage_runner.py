@@ -9,12 +9,7 @@ from typing import Any
 from evenload._waiting import waiting
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.failure import is_memory_error
-from evenload.pipeline.artifacts import (
-    digest_of,
-    output_path,
-    part_id,
-    write_output,
-)
+from evenload.pipeline.artifacts import digest_of, output_path, part_id, write_output
 from evenload.pipeline.event_loop import EventLoop
 from evenload.pipeline.file_types import encode_artifact, is_file_type
 from evenload.pipeline.json_values import PLAIN, batch_key_text, is_plain, json_value
@@ -106,7 +101,7 @@ class StageRunner:
         A failed call is repeated as often as the setup allows, unless memory ran out.
         """
         if self.is_async:
-            return self.loop.run(self.call_async(inputs, item, place))
+            return self.loop.result_of(self.call_async(inputs, item, place))
         seen: set[str] = set()
         for attempt in range(self.setup.retries + 1):
             try:
@@ -165,7 +160,7 @@ class StageRunner:
             return None if close is None else close()
         try:
             if close is not None:
-                self._loop.run(_result_of(close))
+                self._loop.result_of(_result_of(close))
         finally:
             self._loop.close()
 

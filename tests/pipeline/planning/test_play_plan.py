@@ -72,3 +72,12 @@ def test_whatever_the_policy_every_task_is_done_and_none_sooner_than_possible(po
         found = simulate_policy(problem, candidate.phases)
         assert least_time(problem) - 1e-6 <= found.makespan_s < float("inf")
         assert sum(one.n_items for one in found.slices) == problem.n_items * len(stages)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_rest_of_a_run_is_planned_though_a_stage_is_over_that_a_device_may_not_run(policy: str) -> None:
+    """The oracle is counted by hand: the six scores that are left take two seconds on three equal devices."""
+    devices = tuple(PlanDevice(f"d{at}", barred=frozenset({"edit"} if at else ())) for at in range(3))
+    stages = (PlanStage("edit", 1.0), PlanStage("score", 1.0))
+    plan = make_plan(Problem(stages, devices, 8, done=(8, 2), policy=policy))
+    assert plan.makespan_s == pytest.approx(3.0 if policy == "pull:3" else 2.0)

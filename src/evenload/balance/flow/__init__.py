@@ -17,10 +17,5 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    {
-        "certificate": "Certificate",
-        "graph": "ReplicaGraph",
-        "router": "route Router",
-        "routing": "Routing",
-    },
+    {"certificate": "Certificate", "graph": "ReplicaGraph", "router": "route Router", "routing": "Routing"},
 )

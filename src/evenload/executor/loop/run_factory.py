@@ -103,7 +103,7 @@ class RunFactory:
         from evenload.executor.run.calls import AfterInitializer, Call, CallSource, FutureSink
 
         calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
-        fn: Any = Call.run
+        fn: Any = Call.make
         if self._initializer is not None:
             fn = partial(AfterInitializer, self._initializer)
         task = self._tasks.prepare(named("submitted calls", fn), is_tidied=True, sends=is_threaded)

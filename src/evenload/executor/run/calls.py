@@ -33,7 +33,7 @@ class Call(NamedTuple):
     arguments: tuple[tuple, dict[str, Any]]
     caller: CallerContext | None = None
 
-    def run(self) -> Any:
+    def make(self) -> Any:
         """In the worker: make the call."""
         if self.caller is not None:
             self.caller.enter()
@@ -243,7 +243,7 @@ class AfterInitializer:
         initializer()
 
     def __call__(self, call: Call) -> Any:
-        return call.run()
+        return call.make()
 
 
 @functools.lru_cache(maxsize=128)

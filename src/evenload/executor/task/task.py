@@ -61,12 +61,7 @@ class Runner:
     """A task built for one device."""
 
     def __init__(
-        self,
-        task: PreparedTask,
-        device: Callable[[], Any],
-        *,
-        inline: bool = False,
-        state: Any = None,
+        self, task: PreparedTask, device: Callable[[], Any], *, inline: bool = False, state: Any = None
     ):
         """Build the instance if the task is a class. Raises what its constructor raises.
 

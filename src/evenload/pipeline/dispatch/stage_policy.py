@@ -88,10 +88,7 @@ class Copies:
     """
 
     def __init__(
-        self,
-        policy: StagePolicy,
-        stages: Collection[int],
-        may_run: Callable[[DeviceGroup, StageTask], bool],
+        self, policy: StagePolicy, stages: Collection[int], may_run: Callable[[DeviceGroup, StageTask], bool]
     ):
         self.stages = frozenset(stages)
         self._policy, self._may_run = policy, may_run

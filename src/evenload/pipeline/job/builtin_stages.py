@@ -40,10 +40,7 @@ _DIFFUSERS = (*_TRANSFORMERS, "diffusers.pipelines.pipeline_utils")
 _IMAGE, _EDIT = {"image": "path"}, {"image": "path", "instruction": "instruction"}
 BUILTIN_STAGES = {
     "image_edit": BuiltinStage(
-        f"{_STAGES}.image_edit:ImageEdit",
-        outputs=("edited",),
-        columns=_EDIT,
-        imports=_DIFFUSERS,
+        f"{_STAGES}.image_edit:ImageEdit", outputs=("edited",), columns=_EDIT, imports=_DIFFUSERS
     ),
     "image_edit_encode": BuiltinStage(
         f"{_STAGES}.image_edit:Encode",

@@ -64,12 +64,7 @@ def _read(path: str | Path) -> tuple[str, Path]:
 
 
 def parse_spec(
-    text: str,
-    folder: Path,
-    source: str = "job",
-    changes: Iterable[str] = (),
-    *,
-    with_inputs: bool = True,
+    text: str, folder: Path, source: str = "job", changes: Iterable[str] = (), *, with_inputs: bool = True
 ) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
     document, lines, faults = parse_yaml(text, source)
@@ -258,9 +253,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is o
 }
 
 
-def convert_older_keys(
-    document: Mapping[str, Any],
-) -> tuple[dict[str, Any], list[str], list[Fault]]:
+def convert_older_keys(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[Fault]]:
     """Return the document without older keys, a note for each that was converted, and the faults among them.
 
     Sections of one value are written out already. Where a file has the newer key as well, the newer one wins.

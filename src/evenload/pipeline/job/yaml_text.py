@@ -117,11 +117,7 @@ def _integer(loader: Any, node: Any) -> int:
 
 
 def _walk(
-    node: Any,
-    place: Place,
-    lines: dict[Place, int],
-    faults: list[Fault],
-    above: frozenset[int] = frozenset(),
+    node: Any, place: Place, lines: dict[Place, int], faults: list[Fault], above: frozenset[int] = frozenset()
 ) -> str | None:
     """Note lines and double keys below ``place``; returns a reason to refuse the whole file, or None.
 

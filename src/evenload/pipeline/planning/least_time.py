@@ -80,7 +80,7 @@ def task_rates(problem: Problem) -> list[list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
+class _LeastWork:
     """The least that a stage costs. ``speeds``: of each device on it, 0 where it cannot hold the stage."""
 
     n_left: int
@@ -91,7 +91,7 @@ class _Cost:
     is_split: bool
 
 
-def _cost(number: int, problem: Problem) -> _Cost:
+def _cost(number: int, problem: Problem) -> _LeastWork:
     stage = problem.stages[number]
     is_split = "layer_split" in stage.fits and len(problem.devices) > 1
     is_split = is_split and stage.weights is not None and stage.weights.n_blocks > 1
@@ -99,7 +99,7 @@ def _cost(number: int, problem: Problem) -> _Cost:
     is_held = any(stage.name in device.holds for device in problem.devices)
     returns = (seconds for one in problem.devices for name, seconds in one.returns if name == stage.name)
     n_left = problem.n_left(number)
-    return _Cost(
+    return _LeastWork(
         n_left=n_left,
         item_s=stage.item_s,
         load_s=0.0 if is_held else min([stage.load_s, *returns]),
@@ -124,7 +124,7 @@ _Kind = tuple[tuple[float, ...], float]  # devices that are alike: speed on each
 class _Bound:
     """Tests of whether all work can be done by a time ``t``; each says False only if it surely cannot."""
 
-    def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
+    def __init__(self, problem: Problem, costs: Sequence[_LeastWork], left: Sequence[int]):
         self.costs, self.left = costs, left
         speeds = zip(*(cost.speeds for cost in costs), strict=True)
         ready = [device.ready_s for device in problem.devices]

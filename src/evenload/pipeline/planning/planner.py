@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from evenload._memory_sizes import gib_text
 from evenload.balance.policy import Guided, Pull, policy_from_name
 from evenload.errors import ConfigError, quoted
-from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Unit
+from evenload.pipeline.plan import CandidateResult, DeviceMemory, Plan
 from evenload.pipeline.planning.candidates import Candidate, generate_candidates
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.placement_options import (
@@ -21,7 +21,7 @@ from evenload.pipeline.planning.placement_options import (
     needed_bytes,
     option_named,
 )
-from evenload.pipeline.planning.play_plan import is_played, simulate_policy
+from evenload.pipeline.planning.play_plan import is_played, phases_of_plan, simulate_policy
 from evenload.pipeline.planning.simulate_plan import (
     CandidatePhase,
     CandidateUnit,
@@ -173,7 +173,7 @@ def search_plan(
     """
     coarse, n_together = coarsen(problem)
     search, bound_s = _Search(mode, watch), least_time(problem)
-    best = search.run(coarse, effort, bound_s if coarse is problem else least_time(coarse))
+    best = search.best_of(coarse, effort, bound_s if coarse is problem else least_time(coarse))
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     if is_exact and is_played(problem):
         best = search.again(coarse, best, 1)
@@ -214,7 +214,7 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def run(self, problem: Problem, effort: float, bound_s: float) -> list[Tried]:
+    def best_of(self, problem: Problem, effort: float, bound_s: float) -> list[Tried]:
         """Return the best candidate of each label, quickest first; the quickest ones improved.
 
         bound_s  the least time of the problem
@@ -252,7 +252,7 @@ class _Search:
         if not best or fewer is None or self.is_over or self.n_events > MOST_EVENTS:
             return best
         if (bound_s := least_time(fewer)) < best[0].simulated.makespan_s:
-            below = self.run(fewer, 0, bound_s)
+            below = self.best_of(fewer, 0, bound_s)
             if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
                 return [below[0], *best]
         return best
@@ -361,7 +361,7 @@ def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], bound_s: flo
     note = f"{problem.n_items} items were simulated as {coarse.n_items} larger ones"
     return Plan(
         mode=chosen.candidate.mode,
-        phases=_phases(problem, chosen, n_together),
+        phases=phases_of_plan(problem, chosen.candidate.phases, chosen.simulated.unit2items, n_together),
         makespan_s=max(chosen.simulated.makespan_s, bound_s),
         bound_s=bound_s,
         why=_why(best, bound_s, mode),
@@ -370,26 +370,6 @@ def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], bound_s: flo
         slices=tuple(chosen.simulated.slices),
         notes=(note,) if n_together > 1 else (),
     )
-
-
-def _phases(problem: Problem, chosen: Tried, n_together: int) -> tuple[Phase, ...]:
-    """Return the phases of the chosen candidate, those without units left out."""
-    phases = []
-    for number, phase in enumerate(chosen.candidate.phases):
-        units = tuple(
-            Unit(
-                unit.option.devices,
-                unit.option.stage,
-                unit.option.fit,
-                chosen.simulated.unit2items.get((number, position), 0) * n_together,
-                None if unit.limit is None else unit.limit * n_together,
-            )
-            for position, unit in enumerate(phase)
-        )
-        names = {unit.option.stage for unit in phase}
-        if units:
-            phases.append(Phase(units, tuple(s.name for s in problem.stages if s.name in names)))
-    return tuple(phases)
 
 
 def _why(best: Sequence[Tried], bound_s: float, mode: str) -> str:

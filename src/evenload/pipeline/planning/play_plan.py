@@ -7,8 +7,9 @@ costs, which knows only what ``measured`` does: candidates are sought with that,
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 
 from evenload.balance.policy import Measured, policy_from_name
 from evenload.pipeline.dispatch.device_group import Action, LoadStage, RunTasks, StartWorker
@@ -37,7 +38,36 @@ def simulate_policy(
     """Simulate ``phases`` as the problem's policy deals; ``slices`` as in ``simulate_phases``."""
     if not is_played(problem):
         return simulate_phases(problem, phases, slices=slices)
-    return _PlayedRun(problem, phases, slices).run()
+    return _PlayedRun(problem, phases, slices).simulated()
+
+
+def phases_of_plan(
+    problem: Problem,
+    phases: Sequence[CandidatePhase],
+    unit2items: Mapping[tuple[int, int], int] = MappingProxyType({}),
+    n_together: int = 1,
+) -> tuple[Phase, ...]:
+    """Return the phases as a run follows them, those without units left out.
+
+    unit2items  items of each unit, by number of its phase and position in it
+    n_together  items that were simulated as one
+    """
+    found = []
+    for number, phase in enumerate(phases):
+        units = tuple(
+            Unit(
+                unit.option.devices,
+                unit.option.stage,
+                unit.option.fit,
+                unit2items.get((number, position), 0) * n_together,
+                None if unit.limit is None else unit.limit * n_together,
+            )
+            for position, unit in enumerate(phase)
+        )
+        names = {unit.stage for unit in units}
+        if units:
+            found.append(Phase(units, tuple(s.name for s in problem.stages if s.name in names)))
+    return tuple(found)
 
 
 class _PlayedRun:
@@ -46,20 +76,20 @@ class _PlayedRun:
     def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], slices: str):
         self.problem, self.phases = problem, phases
         self.names = [stage.name for stage in problem.stages]
-        units = [tuple(Unit(u.option.devices, u.option.stage, u.option.fit, 0, u.limit) for u in phase)
-                 for phase in phases]  # fmt: skip
         self.dispatcher = GroupScheduler(
-            [Phase(some, tuple(n for n in self.names if any(u.stage == n for u in some)))
-             for some in units if some],
+            phases_of_plan(problem, phases),
             self.names,
             policy=problem.policy,
             speeds={one.id: one.speed for one in problem.devices},
             free={one.id: one.free_bytes for one in problem.devices if one.free_bytes is not None},
             item_s={at: stage.item_s for at, stage in enumerate(problem.stages)},
             load_s={at: stage.load_s for at, stage in enumerate(problem.stages)},
-            barred={one.id: {self.names.index(n) for n in one.barred} for one in problem.devices},
+            barred={
+                one.id: {at for at, name in enumerate(self.names) if name in one.barred}
+                for one in problem.devices
+            },
             graph=problem.graph,
-        )  # fmt: skip
+        )
         self.tasks = ReadyTasks(problem)
         self.n_unfinished = sum(self.tasks.n_left)
         self.devices = {one.id: one for one in problem.devices}
@@ -72,7 +102,7 @@ class _PlayedRun:
         self.now = 0.0
         self.timeline = None if slices == "none" else PlanTimeline(problem, joins=slices == "joined")
 
-    def run(self) -> SimulatedPlan:
+    def simulated(self) -> SimulatedPlan:
         self.dispatcher.add(self._ready())
         while self.n_unfinished:
             while actions := self.dispatcher.decide(self.now):
@@ -102,7 +132,9 @@ class _PlayedRun:
         if key not in self.options:
             devices = self.dispatcher.groups[group].devices
             found = option_named(self.names[stage], devices, fit.name, self.problem)
-            assert found is not None, "the dispatcher has a way that the planner does not know"
+            if found is None:  # it helps in a way that no plan would choose for it
+                what, speed = self.problem.stages[stage], min(self.devices[one].speed for one in devices)
+                found = PlacementOption(what.name, devices, fit, what.item_s / speed, what.load_s)
             self.options[key] = found
         return self.options[key]
 
@@ -177,14 +209,10 @@ class _PlayedRun:
 
     def _items_of_units(self) -> dict[tuple[int, int], int]:
         """Tell the items of a worker to its units, in their order."""
-        return dict(self._shared_out(Counter(self.n_done)))
-
-    def _shared_out(
-        self, left: Counter[tuple[tuple[str, ...], str]]
-    ) -> Iterator[tuple[tuple[int, int], int]]:
+        found, left = {}, self.n_done.copy()
         for number, phase in enumerate(self.phases):
             for position, unit in enumerate(phase):
                 key = unit.option.devices, unit.option.stage
-                n = left[key] if unit.limit is None else min(left[key], unit.limit)
-                left[key] -= n
-                yield (number, position), n
+                found[number, position] = left[key] if unit.limit is None else min(left[key], unit.limit)
+                left[key] -= found[number, position]
+        return found

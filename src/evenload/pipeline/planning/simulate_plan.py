@@ -183,7 +183,7 @@ def simulate_phases(
     slices  what is recorded: each item and load of a worker | joined, on each device, where one follows the
             other | none
     """
-    return _PlanSimulation(problem, phases, slices).run()
+    return _PlanSimulation(problem, phases, slices).simulated()
 
 
 class _PlanSimulation:
@@ -211,7 +211,7 @@ class _PlanSimulation:
         self.n_unfinished = sum(self.tasks.n_left)
         self.timeline = None if slices == "none" else PlanTimeline(problem, joins=slices == "joined")
 
-    def run(self) -> SimulatedPlan:
+    def simulated(self) -> SimulatedPlan:
         for device in self.problem.devices:
             if device.ready_s > 0:
                 self._schedule(device.ready_s, device.id, 0, [])

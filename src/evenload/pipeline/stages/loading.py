@@ -266,11 +266,7 @@ def _check_devices(context: StageContext, modules: dict[str, Any]) -> None:
 
 
 def load_model(
-    context: StageContext,
-    *,
-    auto_class: str,
-    download: bool = False,
-    threads: int | None = 1,
+    context: StageContext, *, auto_class: str, download: bool = False, threads: int | None = 1
 ) -> tuple[Any, Path]:
     """Load a transformers model onto this worker's devices, in evaluation mode; returns it and its folder.
 

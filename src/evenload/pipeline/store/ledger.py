@@ -204,10 +204,7 @@ class GroupCommit:
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        wake: Callable[[], None],
-        share: Callable[[LedgerEntry], None] | None = None,
+        self, ledger: Ledger, wake: Callable[[], None], share: Callable[[LedgerEntry], None] | None = None
     ):
         self._ledger, self._wake, self._share = ledger, wake, share
         self._todo: queue.SimpleQueue[StageResult] = queue.SimpleQueue()

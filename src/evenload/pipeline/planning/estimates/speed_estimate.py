@@ -38,9 +38,7 @@ class SpeedEstimate:
 
 
 def estimate_speeds(
-    problem: Problem,
-    timings: Mapping[tuple[str, str], MeanTime],
-    sources: Mapping[str, str] | None = None,
+    problem: Problem, timings: Mapping[tuple[str, str], MeanTime], sources: Mapping[str, str] | None = None
 ) -> SpeedEstimate:
     """Fit speeds and seconds to ``timings``, by device and stage, and to what was planned.
 

@@ -62,11 +62,7 @@ class FetchedFiles:
     """
 
     def __init__(
-        self,
-        run_folder: Path,
-        place_of: Place,
-        wake: Callable[[], None],
-        most_bytes: int = MOST_FILE_BYTES,
+        self, run_folder: Path, place_of: Place, wake: Callable[[], None], most_bytes: int = MOST_FILE_BYTES
     ):
         self._run_folder, self._place_of, self._wake = run_folder, place_of, wake
         self._most_bytes = most_bytes
