@@ -155,6 +155,11 @@ def test_a_run_without_events_tells_the_same_as_its_events(
             tally.add(event)
     tally.add(RunFinished(end_s, "done"))
     told = tally.summary().factors
+    done = {device.device: device.n_items for device in tally.summary().devices}
+    assert sum(done.values()) == n_items, "an item that was copied is one item"
+    assert {name: share.items for name, share in one.run.summary.devices.items() if share.items} == {
+        name: n_done for name, n_done in done.items() if n_done
+    }
     assert own is not None
     assert told is not None
     for mine, theirs in zip(own.parts, told.parts, strict=True):
