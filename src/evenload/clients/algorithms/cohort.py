@@ -30,7 +30,7 @@ class Cohort:
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            number("the cohort's size", self.size, is_zero_allowed=False)
+            number("a cohort's size", self.size, is_zero_allowed=False)
         if not number("drop_out", self.drop_out) < 1:
             raise ConfigError(f"drop_out={self.drop_out} is not in [0, 1)")
         if self.poisson and not (isinstance(self.size, float) and self.size <= 1):
