@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,7 +209,7 @@ def cases() -> list[tuple[str, str, str]]:
 
 def test_what_cannot_be_right_is_a_fault_of_usage(good_folder, capsys):
     """Oracle: the documented exit code of faults of usage; the value or its option in the message."""
-    all_cases = cases()
+    all_cases, known = cases(), {" ".join(names): command for names, command in commands(cli)}
     for name, option, value in random.Random(5).sample(all_cases, min(examples(1000), len(all_cases))):
         words = LINES[name].split()
         if option in words:
@@ -221,6 +222,8 @@ def test_what_cannot_be_right_is_a_fault_of_usage(good_folder, capsys):
         assert ended.value.code == 2, (line, said)
         assert option in said or value in said or option.removeprefix("--") in said, (line, said)
         assert "Traceback" not in said, line
+        options = "|".join(str(one.name) for one in known[name].params)
+        assert not re.search(rf"(?<![\w.-])({options})=", said), (line, said)
 
 
 def test_an_option_that_would_be_ignored_is_refused(good_folder, capsys):

@@ -81,7 +81,7 @@ def test_every_fault_of_a_job_is_named_with_its_path(capsys, job):
         "model: is 3",
         "recipe.lr: unknown key 'lr'",
         "FedAvgg",
-        "cohort of -1",
+        "cohort's size is -1",
     ):
         assert part in err
 

@@ -1,4 +1,3 @@
-import contextlib
 import json
 import os
 import resource
@@ -153,6 +152,38 @@ def test_what_a_command_returns_is_the_exit_code(run, monkeypatch, returned):
     assert run("devices")[0] == returned
 
 
+def test_hints_name_options_as_they_are_typed(run, tmp_path, monkeypatch):
+    """Oracle: the hint, typed as it stands, is taken."""
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text("def same(text):\n    return text\n")
+    Path("items").write_text("1\n2\n")
+    line = ("map", "task.py:same", "items", "-q", "-o", "rows", "--backend", "inline", "--devices", "cpu*1")
+    assert run(*line, "--resume", "--seed", "1")[0] == 0
+    code, _, said = run(*line, "--resume", "--seed", "2")
+    assert (code, "on_change" in said) == (2, False)
+    assert "hint: --on-change keep takes " in said
+    assert run(*line, "--resume", "--seed", "2", "--on-change", "keep")[0] == 0
+    code, _, said = run(*line, "--once", "--retries", "1")
+    assert (code, "repeatable" in said) == (2, False)
+    assert "--once" in said
+
+
+def test_what_is_no_option_of_the_command_stays_as_it_is(run, monkeypatch):
+    hint = "use policy='pull:4', batch=8, dry_run=True or quiet=...; job.seed=7, --set job.seed=7, x=1, seed="
+
+    def refuse(**_):
+        raise EvenloadError('backend="ray" is refused', hint=hint)
+
+    options = [click.Option([f"--{name}"]) for name in ("policy", "batch", "seed", "backend")]
+    flags = [click.Option(["-q", "--quiet"], is_flag=True), click.Option(["--dry-run"], is_flag=True)]
+    command = click.Command("devices", params=[*options, *flags], callback=refuse)
+    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: command)
+    said = run("devices")[2].splitlines()
+    assert said[0] == "error: --backend ray is refused"
+    rest = "job.seed=7, --set job.seed=7, x=1, seed="
+    assert said[1] == f"  hint: use --policy pull:4, --batch 8, --dry-run or --quiet; {rest}"
+
+
 def test_python_m_evenload_is_the_same():
     done = subprocess.run(
         [sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True, timeout=550
@@ -224,30 +255,12 @@ def test_a_reader_that_leaves_early_does_not_turn_a_no_into_a_yes(answers):
                     os.close(ours)
 
 
-@pytest.mark.parametrize("line", ["top --json", "devices --watch --json", "map task.py:same - --no-progress"])
-def test_what_goes_on_for_ever_ends_when_its_reader_leaves(line, tmp_path, popen, until):
-    (tmp_path / "task.py").write_text("def same(text):\n    return text\n")
-    command = [sys.executable, "-m", "evenload", *line.split()]
-    pipe = subprocess.PIPE
-    process = popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True)
-    for at in range(8):
-        if "map" in line:
-            process.stdin.write(f"{at}\n")
-            process.stdin.flush()
+@pytest.mark.parametrize("line", ["top --json", "devices --watch --json"])
+def test_what_goes_on_for_ever_ends_when_its_reader_leaves(line, popen):
+    process = popen([sys.executable, "-m", "evenload", *line.split()], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline()
     process.stdout.close()
-
-    def is_over():
-        if "map" in line and process.poll() is None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write("again\n")
-                process.stdin.flush()
-        return process.poll() is not None
-
-    until(is_over, "it goes on")
-    assert process.returncode == 0
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
+    assert process.wait(timeout=500) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

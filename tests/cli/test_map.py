@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
+from evenload import cli
 from evenload.cli import main
+from evenload.cli.options import page_json
 from evenload.cli.terminal.item_files import row_of, stream_items
 from evenload.errors import ConfigError, FormatError, TaskError
 
@@ -153,6 +157,44 @@ def test_results_that_are_nearly_json_and_some_that_are_not(
     assert [row.get("result") for row in got] == [[1, 2], {"x": 5}, None, 1.0]
     assert "a object is no JSON" in got[2]["error"]["message"]
     assert "item 2" in err
+
+
+def strict(text: str) -> Any:
+    """Parse JSON as any parser does; Python's own takes NaN and Infinity, too."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON: {text[:200]}")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_numbers_that_are_not_finite_are_null(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: a parser that takes JSON and nothing else, and JSON's own word for what is not there."""
+    made = (
+        "import math\nimport numpy\nODD = [math.nan, {'x': [math.inf, 1]}, numpy.array([1.5, -math.inf])]\n"
+    )
+    (folder / "endless.py").write_text(f"{made}def odd(x):\n    return ODD[x]\n")
+    (folder / "items.json").write_text("[0, 1, 2]")
+    line = ("endless:odd", "items.json", "--backend", "inline")
+    found = [None, {"x": [None, 1]}, [1.5, None]]
+    assert [strict(one)["result"] for one in evenload(capsys, *line)[1].splitlines()] == found
+    assert [row["result"] for row in strict(evenload(capsys, *line, "--json")[1])["rows"]] == found
+    evenload(capsys, *line, "-o", "out.jsonl")
+    assert [strict(one)["result"] for one in (folder / "out.jsonl").read_text().splitlines()] == found
+
+
+@given(st.recursive(st.floats(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)))
+def test_pages_of_commands_are_json(page: Any) -> None:
+    """Oracle: the same."""
+    strict(page_json(page))
+
+
+def test_all_commands_print_json_in_that_way() -> None:
+    """Oracle: the source: who wrote JSON in another way would have to look after such numbers alone."""
+    others = {"item_files.py", "proof_app.py", "init.py"}  # rows, and files that hold texts and schemas
+    sources = [one for one in Path(cli.__file__).parent.rglob("*.py") if one.name not in others]
+    assert len(sources) > 30
+    assert not [one.name for one in sources if "json.dumps(" in one.read_text(encoding="utf-8")]
 
 
 def test_stopping_at_the_first_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,3 +93,11 @@ def test_bad_input_is_refused_with_a_hint(args, said):
         raise made.exception
     assert str(caught.value).isprintable() or "\n" in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_certificate_of_seconds_that_nobody_gave_is_refused(tmp_path):
+    """Oracle: data sheets say how fast cards are beside one another, and no seconds."""
+    line = ("--devices", CARDS, "--batch", 256, "--certificate", tmp_path / "proof.json")
+    assert call(*line).exception.hint.startswith("add --step-s")
+    assert not (tmp_path / "proof.json").exists()
+    assert call(*line, "--step-s", "0.21,0.55").exception is None

@@ -104,7 +104,7 @@ def test_where_all_fail_the_mean_does_not_hide_why(on_error):
             lambda: train(model, [pair()], Recipe(prox=0.1), anchor={"bias": torch.zeros(3)}),
             "anchor of client 0 lacks 'weight'",
         ),
-        (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "on_error='ignore'"),
+        (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "unknown on_error 'ignore'"),
         (lambda: train(model, [pair()], RECIPE, reduce="sum"), "reduce='sum'"),
         (lambda: train(model, (pair() for _ in "12"), RECIPE), "datasets is a generator"),
         (lambda: train([model(), model()], [pair()], RECIPE), "the model is a list"),

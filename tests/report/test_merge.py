@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 
 import pytest
 
@@ -37,6 +38,23 @@ def test_torch_slices_land_on_the_runs_clock(tmp_path):
     assert len({row["id"] for row in rows if row["name"] == "flow"}) == 2
     names = [row["args"]["name"] for row in rows if row["name"] == "process_name"]
     assert "torch.json.gz: process 77" in names
+
+
+def test_a_guest_with_numbers_that_are_none_leaves_a_trace_that_every_viewer_reads(tmp_path):
+    """Oracle: a parser that takes JSON and nothing else, as those of viewers do."""
+    row = {
+        "ph": "X",
+        "name": "aten::mm",
+        "ts": 1.0,
+        "dur": 2.0,
+        "pid": 1,
+        "tid": 1,
+        "args": {"loss": math.nan},
+    }
+    (tmp_path / "torch.json").write_text(json.dumps({"traceEvents": [row]}))
+    write_trace(RUN, tmp_path / "t.json", [tmp_path / "torch.json"])
+    told = json.loads((tmp_path / "t.json").read_text(), parse_constant=pytest.fail)
+    assert [one["args"] for one in told["traceEvents"] if one["name"] == "aten::mm"] == [{"loss": None}]
 
 
 def test_nvtx_ranges_begin_with_the_run(tmp_path):

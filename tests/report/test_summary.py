@@ -236,3 +236,11 @@ def test_spans_that_do_not_overlap_take_no_less_than_the_bound(rows):
         laid.append(Span("x", one.device, one.device, one.index, one.n_items, start, clock[one.device]))
     summary = summarise(laid)
     assert summary.ratio is None or summary.ratio >= 1 - 1e-9
+
+
+def test_an_item_counts_for_the_device_whose_result_came_first():
+    """Oracle: three items were given; b had the last of them before a had gone through all."""
+    spans = [Span("map", "b", "b", 2, 1, 1.0, 2.0, duplicate=True), Span("map", "a", "a", 0, 3, 0.0, 3.0)]
+    told = summarise([RunStarted(0.0, "r", 0.0, 3, {"a": {}, "b": {}}), *spans, RunFinished(3.0, "done")])
+    assert {one.device: one.n_items for one in told.devices} == {"a": 2, "b": 1}
+    assert sum(stage.n_done for stage in told.stages) == 3

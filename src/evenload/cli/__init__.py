@@ -5,6 +5,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,9 @@ WITHOUT_WORKERS = ("certify", "completion", "doctor", "plan-training", "simulate
 EXIT_CODES = """\b
 Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration;
 3 no usable device or a missing extra; 130 interrupted."""
+
+
+_ARGUMENT = re.compile(r"""(?<![\w.-])([a-z_]+)=(?:(['"])([^'"]*)\2|([\w.*]+))""")
 
 
 class ReaderLeft(Exception):
@@ -196,7 +200,7 @@ def _exit_code(argv: list[str] | None) -> int:
         code = cli.main(args=argv, prog_name="evenload", standalone_mode=False)
         sys.stdout.flush()
     except EvenloadError as error:
-        _complain(error.message, error.hint)
+        _complain(_as_typed(error.message, argv), _as_typed(error.hint or "", argv))
         code = error.exit_code
     except click.ClickException as error:
         shown = io.StringIO()
@@ -222,6 +226,27 @@ def _exit_code(argv: list[str] | None) -> int:
         _complain(shortened(said), "check the path, and that you may use it")
         code = 2
     return code if isinstance(code, int) else 0
+
+
+def _as_typed(text: str, argv: list[str] | None) -> str:
+    """A message for who typed a command: ``--policy pull`` where it names the argument ``policy='pull'``."""
+    command: click.Command | None = cli
+    for word in (sys.argv[1:] if argv is None else argv) if "=" in text else ():
+        if isinstance(command, click.Group) and word in command.list_commands(click.Context(command)):
+            command = command.get_command(click.Context(command), word)
+    if command is None or isinstance(command, click.Group):
+        return text
+    names = {one.name: one.opts[-1] for one in command.params if isinstance(one, click.Option)}
+    flags = {one.name for one in command.params if isinstance(one, click.Option) and one.is_flag}
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], found[3] or found[4]
+        if name not in names or (name in flags and value not in ("True", "...")):
+            return found[0]
+        return names[name] if name in flags else f"{names[name]} {value}"
+
+    text = text.replace("repeatable=False", "--once") if "once" in names else text
+    return _ARGUMENT.sub(typed, text)
 
 
 def _drop_output_that_cannot_be_written() -> None:

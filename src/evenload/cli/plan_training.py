@@ -81,6 +81,10 @@ def plan_training(request: PlanTrainingRequest) -> int:
     say. Times at two sizes also say what a step costs whatever its size: --step-s 0.06@16,0.14@16
     --step-s 0.21@64,0.55@64.
     """
+    if request.certificate is not None and not request.step_s:
+        raise ConfigError(
+            "--certificate proves seconds, and data sheets say none", hint=f"add --step-s: {_TIME_HINT}"
+        )
     found = _planned(request)
     if request.certificate is not None:
         from evenload._private_files import write_named

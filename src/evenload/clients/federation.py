@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenload._arguments import suggests_arguments
+from evenload._arguments import suggests_arguments, whole
 from evenload._private_files import plain_file, whole_file
 from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
@@ -98,10 +98,10 @@ def federate(
     Raises ConfigError for arguments that cannot be used, FormatError for a checkpoint of something else.
     A client that fails, diverges or is empty is left out of its round, which says why.
     """
-    algorithm = algorithm or FedAvg()
+    algorithm = FedAvg() if algorithm is None else algorithm
     rule = cohort if isinstance(cohort, Cohort) else Cohort(size=cohort)
     _check(algorithm, rule, rounds, evaluate_every, len(datasets))
-    if exact and (strategy in ("auto", "measured") or Strategy.parse(strategy).grade != "bitwise"):
+    if exact and (str(strategy) in ("auto", "measured") or Strategy.parse(strategy).grade != "bitwise"):
         raise ConfigError(
             f"exact=True with strategy={quoted(str(strategy))}: clients that share a step have other bits",
             hint='use "serial", "processes/eager" or "devices/eager"',
@@ -125,9 +125,15 @@ def federate(
 
 def _check(algorithm: Any, rule: Cohort, rounds: int, evaluate_every: int, n_clients: int) -> None:
     """Raise ConfigError for arguments that cannot be used."""
-    if rounds < 1 or evaluate_every < 1 or not n_clients:
+    whole("rounds", rounds, least=1, most=None)
+    whole("evaluate_every", evaluate_every, least=1, most=None)
+    if not n_clients:
+        raise ConfigError("there are no clients", hint="give a dataset for each")
+    acts = (getattr(algorithm, name, None) for name in ("init", "orders", "step"))
+    if isinstance(algorithm, type) or not all(map(callable, acts)):
         raise ConfigError(
-            f"rounds={rounds}, evaluate_every={evaluate_every}, {n_clients} clients: use 1 or more"
+            f"algorithm={quoted(algorithm)} is no algorithm",
+            hint="give a value of evenload.clients.algorithms, such as FedAvg()",
         )
     if isinstance(rule.size, int) and rule.size > n_clients:
         warnings.warn(

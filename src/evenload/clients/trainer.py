@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from evenload._arguments import folder, sequence, whole
 from evenload._closing import Closing
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
 from evenload.clients.generators import seeded
@@ -65,8 +66,9 @@ class Trainer(Closing):
         threads: int = 1,
         cache: str | Path | None = None,
     ):
-        if rounds < 1 or threads < 1:
-            raise ConfigError(f"rounds={rounds}, threads={threads}: use 1 or more")
+        rounds, threads = whole("rounds", rounds, least=1, most=None), whole("threads", threads, least=1)
+        seed = whole("seed", seed, least=-(2**63), most=2**63 - 1)
+        cache = Path(folder("cache", cache)) if cache is not None else None
         template = template_of(model, seed)
         refuse_unreadable(template)
         self._model = with_keyed_dropout(template)
@@ -77,8 +79,9 @@ class Trainer(Closing):
         self._seed = seed
         self._reader = DatasetReader(self._model)
         self._dispatcher = ClientDispatcher(self._model, devices, threads)
-        asked = None if strategy in ("auto", "measured") else Strategy.parse(strategy)
-        measures = strategy == "measured"
+        is_named = isinstance(strategy, str) and strategy in ("auto", "measured")
+        asked = None if is_named else Strategy.parse(strategy)
+        measures = is_named and strategy == "measured"
         self._selector = StrategySelector(self._model, self._dispatcher, asked, rounds, cache, measures)
 
     @property
@@ -164,7 +167,8 @@ class Trainer(Closing):
                 f"datasets is a {type(datasets).__name__}", hint="give a list with one dataset per client"
             )
         n = len(datasets)
-        ids = list(range(n)) if options.ids is None else [int(i) for i in options.ids]
+        given = range(n) if options.ids is None else sequence("ids", options.ids)
+        ids = [whole("an id", one, least=-(2**63), most=2**63 - 1) for one in given]
         if len(ids) != n or len(set(ids)) != n:
             raise ConfigError(
                 f"{n} clients, but {len(set(ids))} different ids", hint="give every client its own id"

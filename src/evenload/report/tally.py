@@ -258,7 +258,7 @@ class Tally:
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
-        device.n_items += span.n_items
+        device.n_items += n_needed
         if span.device not in self._used:
             self._used.update((span.device, *span.device.split("+")))
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s

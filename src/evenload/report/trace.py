@@ -34,6 +34,7 @@ from evenload.events import (
     StageStarted,
     WorkerExited,
     WorkerStarted,
+    json_text,
 )
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -128,7 +129,7 @@ MAX_ARROWS = 50_000
 MAX_COUNTER_POINTS = 20_000
 # Names Chrome knows as colours; Perfetto chooses its own from the slice's name.
 _COLOURS = {"failed": "terrible", "lost": "black", "superseded": "grey"}
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
+_LAYOUT = {"separators": (",", ":"), "ensure_ascii": True}
 
 
 class TraceWriter:
@@ -336,7 +337,7 @@ class TraceWriter:
         self._write({"ph": "C", "name": name, "ts": _us(t), "pid": pid, "args": values})
 
     def _write(self, row: dict[str, Any]) -> None:
-        self._out.write(("" if self._is_first else ",\n") + _ENCODER.encode(row))
+        self._out.write(("" if self._is_first else ",\n") + json_text(row, **_LAYOUT))
         self._is_first = False
 
 

@@ -6,6 +6,7 @@ The scheduler alone can be right and the run still wait for ever: if no device a
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,6 +155,11 @@ def test_a_run_without_events_tells_the_same_as_its_events(
             tally.add(event)
     tally.add(RunFinished(end_s, "done"))
     told = tally.summary().factors
+    done = {device.device: device.n_items for device in tally.summary().devices}
+    assert sum(done.values()) == n_items, "an item that was copied is one item"
+    assert {name: share.items for name, share in one.run.summary.devices.items() if share.items} == {
+        name: n_done for name, n_done in done.items() if n_done
+    }
     assert own is not None
     assert told is not None
     for mine, theirs in zip(own.parts, told.parts, strict=True):
@@ -187,11 +193,68 @@ def test_a_lost_machine_is_nobodys_fault_unless_one_item_loses_many(
             assert isinstance(value, WorkerLost) if is_deadly else value == 2 * one.items[at]
 
 
+class OneDies(VirtualBackend):
+    """Devices whose items take a second each; of cpu:1 each worker ends with its item, from ``dies_s`` on."""
+
+    def __init__(self, pool: DevicePool, dies_s: float, lives_again_s: float = math.inf):
+        super().__init__(pool, Clock(), 0)
+        self._dead = (self.clock.now + dies_s, self.clock.now + lives_again_s)
+        self._device: dict[int, str] = {}
+        self.n_in_vain, self.n_done = 0, Counter[str]()
+
+    def start(self, worker: int, device: Device, pool: DevicePool, environment: Any) -> None:
+        self._device[worker] = device.id
+        super().start(worker, device, pool, environment)
+
+    def _some_s(self) -> float:
+        return 0.1
+
+    def _run(self, one: Any, order: Any, items: tuple[Any, ...]) -> Iterator[float | None]:
+        device = self._device[one.number]
+        if device == "cpu:1" and self._dead[0] <= self.clock.now < self._dead[1]:
+            one.chunk, one.held, one.position = order.chunk, items[:1], 0
+            self.n_in_vain += 1
+            yield from self._die_here(one)
+        yield float(len(items))
+        self.n_done[device] += len(items)
+        yield from super()._run(one, order, items)
+
+
+@pytest.mark.parametrize("policy", ["measured", "pull", "pull:3"])  # others' chunks are as long as the world
+def test_a_device_whose_workers_end_where_others_work_rests_longer_and_longer(policy: str) -> None:
+    """Oracle: a world in which it is known which device is dead, and that it takes nothing else along."""
+    pool = DevicePool(DEVICES)
+    backend = OneDies(pool, dies_s=10.0)
+    (one,) = run_all(backend, pool, [(200, policy, MapOptions())], changes=False)
+    assert one.fates == [(at, 2 * at) for at in range(200)]
+    assert backend.n_in_vain <= 9
+
+
+def test_a_device_that_lives_again_is_used_again() -> None:
+    """Oracle: the same; and of three alike, each does a third of what is left."""
+    pool = DevicePool(DEVICES)
+    backend = OneDies(pool, dies_s=10.0, lives_again_s=20.0)
+    (one,) = run_all(backend, pool, [(300, "measured", MapOptions())], changes=False)
+    assert one.fates == [(at, 2 * at) for at in range(300)]
+    assert backend.n_done["cpu:1"] > 70
+
+
+def test_a_device_alone_that_ends_each_worker_for_a_while_does_not_rest() -> None:
+    """Oracle: the same; nobody else works, so that resting helps nobody."""
+    pool = DevicePool([DEVICES[1]])
+    backend = OneDies(pool, dies_s=0.0, lives_again_s=5.0)
+    (one,) = run_all(backend, pool, [(60, "pull", MapOptions())], changes=False)
+    assert backend.n_in_vain > 15  # of 5 seconds, in which a worker takes 0.2 to come and go
+    assert one.fates[-1] == (59, 118)
+
+
 def run_all(
     backend: VirtualBackend,
     pool: DevicePool,
     runs: list[tuple[int, str, MapOptions]],
     log: EventLog | None = None,
+    *,
+    changes: bool = True,
 ) -> "list[Begun]":
     """Run all side by side to their ends; the items of each are 100 above those of the one before."""
     begun: list[Begun] = []
@@ -205,7 +268,8 @@ def run_all(
             begun.append(Begun(items, *made))
             own.begin(made[0])
         while not all(one.delivery.is_over for one in begun):
-            change(own, backend, pool)
+            if changes:
+                change(own, backend, pool)
             own.step()
             for one in begun:
                 one.receive()

@@ -330,6 +330,25 @@ def test_a_constant_that_all_workers_share_is_damaged_by_none(executor: Executor
     assert int(constant.sum()) == 19_999_900_000
 
 
+def test_a_constant_without_room_in_the_common_memory_is_damaged_by_no_write_of_its_worker() -> None:
+    """Oracle: the sum of the constant. Half of the shared memory is the most that constants may take."""
+    numpy = pytest.importorskip("numpy")
+    constant = numpy.arange(400_000)  # 3.2 MB of 4 MB
+
+    class Task:
+        def __init__(self, constant: Any):
+            self.constant = constant
+
+        def __call__(self, x: int) -> int:
+            for fd in range(3, 64):  # each arena begins with a header of 2 MiB
+                with contextlib.suppress(OSError):
+                    os.pwrite(fd, b"x" * 100_000, 2 * 2**20)
+            return int(self.constant.sum())
+
+    with Executor("cpu*1", backend="process", echo=False, shared_memory_limit=4_000_000) as own:
+        assert [*own.map(Task, range(2), shared={"constant": constant})] == [int(constant.sum())] * 2
+
+
 def test_a_worker_that_spoils_its_pipe_is_named_as_the_reason(executor: Executor) -> None:
     def task(x: int) -> int:
         if x == 3:

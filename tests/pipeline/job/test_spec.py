@@ -105,9 +105,11 @@ def test_sizes_read_back(n_bytes: int) -> None:
 
 
 def test_sizes_are_shown_in_gib() -> None:
-    assert [gib_text(41.4 * 2**30), gib_text(22.34 * 2**30), gib_text(2**20), gib_text(512)] == [
+    sizes = (41.4 * 2**30, 22.34 * 2**30, 2**29, 2**20, 512)
+    assert [gib_text(n_bytes) for n_bytes in sizes] == [
         "41.4 GiB",
         "22.3 GiB",
+        "512 MiB",
         "1.0 MiB",
         "0 KiB",
     ]

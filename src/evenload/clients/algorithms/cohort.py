@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenload._arguments import number
 from evenload.clients.values.keys import SAMPLE, keys, orders
 from evenload.errors import ConfigError
 
@@ -28,9 +29,9 @@ class Cohort:
     poisson: bool = False
 
     def __post_init__(self) -> None:
-        if self.size is not None and not self.size > 0:
-            raise ConfigError(f"a cohort of {self.size} trains nobody")
-        if not 0 <= self.drop_out < 1:
+        if self.size is not None:
+            number("a cohort's size", self.size, is_zero_allowed=False)
+        if not number("drop_out", self.drop_out) < 1:
             raise ConfigError(f"drop_out={self.drop_out} is not in [0, 1)")
         if self.poisson and not (isinstance(self.size, float) and self.size <= 1):
             raise ConfigError(

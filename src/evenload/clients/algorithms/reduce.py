@@ -128,7 +128,7 @@ def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
     """The reducer of that name, or the one given. Raises ConfigError for an unknown name."""
     if reduce is None or (hasattr(reduce, "take") and hasattr(reduce, "value")):
         return reduce  # pyrefly: ignore
-    if reduce == "mean":
+    if isinstance(reduce, str) and reduce == "mean":
         return Mean()
     raise ConfigError(
         f"reduce={quoted(reduce)}", hint="use 'mean', or an object with take(results) and value()"

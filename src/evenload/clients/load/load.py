@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload._arguments import iterated, keywords
 from evenload.clients.load.datasets import ReadRows, is_lazy, read_for, refuse_loader
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
@@ -185,7 +186,7 @@ def states_for(
     """
     if given is None:
         return [default] * n
-    states = [given] * n if isinstance(given, Mapping) else list(given)
+    states = [given] * n if isinstance(given, Mapping) else list(iterated(what, given))
     if len(states) != n:
         raise ConfigError(f"{what}: {len(states)} states for {n} clients", hint="give one, or one per client")
     checked: set[int] = set()
@@ -198,6 +199,7 @@ def states_for(
 
 
 def _check_state(what: str, state: State, like: State, needed: Sequence[str]) -> None:
+    keywords(what, state)
     missing = [name for name in needed if name not in state]
     unknown = [name for name in state if name not in like]
     if missing or unknown:

@@ -65,7 +65,7 @@ class Strategy:
         """The strategy that ``text`` names. Raises UnknownName or ConfigError."""
         if isinstance(text, Strategy):
             return text
-        match = _PATTERN.fullmatch(_SHORT.get(text, text))
+        match = _PATTERN.fullmatch(_SHORT.get(text, text)) if isinstance(text, str) else None
         if match is None:
             raise ConfigError(
                 f"strategy {quoted(text)} is not of the form outer*workers/inner:chunk", hint="see Strategy"

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from evenload._arguments import choice, whole
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.data import Rows
 from evenload.clients.values.recipe import Recipe
-from evenload.errors import ConfigError, quoted
 
 State = Mapping[str, Tensor]
 
@@ -36,8 +36,8 @@ class TrainOptions:
         return cls(**{one.name: given[one.name] for one in fields(cls)})
 
     def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={quoted(self.on_error)} is unknown", hint="use 'raise' or 'return'")
+        whole("round", self.round, most=None)
+        choice("on_error", self.on_error, ("raise", "return"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

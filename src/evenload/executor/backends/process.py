@@ -159,6 +159,7 @@ class ProcessBackend(FrameBackend):
             self._unsent.append(child)
         if frame.kind == protocol.LOAD and frame.buffers and child.has_arenas:
             frame.buffers = self._memory.share(frame.task, frame.buffers)
+            frame.is_lent = False  # a constant outlives the task's writes through its descriptors
         child.send(frame)
 
     def drop(self, worker: int, chunk: int) -> None:

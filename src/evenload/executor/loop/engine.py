@@ -267,6 +267,7 @@ class RunEngine:
     def answered(self, worker: Worker, chunk: Sent, message: Answered) -> None:
         run = chunk.run
         now = time.monotonic()
+        self._membership.worked(self._slot(worker))
         message.answer.bound_times(chunk.dealt_s, now)
         self._membership.pool.task_finished(worker.slot, message.answer.busy_s)
         for other in self.runs:
@@ -305,7 +306,7 @@ class RunEngine:
                 is_blameless = at > 0 or is_removed or is_taken_back
                 position = QUEUED if is_blameless else chunk.position_at_end(message.position)
                 chunk.run.died(chunk, worker.slot, message, position, now)
-        self._slot(worker).worker_gone(worker, message, now)
+        self._membership.worker_gone(worker, message, now)
 
     def _slot(self, worker: Worker) -> DeviceSlot:
         return self._membership.slots[worker.slot]

@@ -20,6 +20,7 @@ class DeviceSlot:
     refusals      why a task cannot be built here, by the task's number
     rest          why and since when the device was last left without work
     why_draining  why it gets nothing more; "" if it does
+    n_seen        chunks that all devices had answered when the last was answered here
     """
 
     id: str
@@ -29,6 +30,7 @@ class DeviceSlot:
     refusals: dict[int, str] = field(default_factory=dict)
     rest: tuple[str, float] | None = None
     why_draining: str = ""
+    n_seen: int = 0
 
     @classmethod
     def of(cls, device: Device, pool: DevicePool) -> "DeviceSlot":
@@ -48,15 +50,21 @@ class DeviceSlot:
         self.back_off.forgive()
         self.refusals.clear()
 
-    def worker_gone(self, worker: Worker, message: Gone, now: float) -> None:
-        """Note how its worker ended: what was wrong decides whether and when there is another."""
+    def worker_gone(self, worker: Worker, message: Gone, now: float, *, others_work: bool) -> float:
+        """Note how its worker ended: what was wrong decides whether and when there is another.
+
+        Returns the seconds that the device rests, as others work where its workers end.
+        """
         if worker.has_worked:
-            return self.back_off.forgive()
+            if not worker.chunks or worker.is_removed or worker.why_killed:
+                self.back_off.forgive()
+                return 0.0
+            return self.back_off.ended_at_work(now, others_work=others_work)
         task, said = worker.loading, saying(message.last_words)
         building = None if task is None else task.id
         if self.back_off.died(message.reason, now, said=said, building=building) and task is not None:
             self.refusals[task.id] = f"its worker {message.reason} while it was building {task.name}{said}"
-        return None
+        return 0.0
 
 
 class Membership:
@@ -68,7 +76,7 @@ class Membership:
     def __init__(self, pool: DevicePool, supervisor: Supervisor, record: Record):
         self.pool = pool
         self.slots = {device.id: DeviceSlot.of(device, pool) for device in pool}
-        self._supervisor, self._record = supervisor, record
+        self._supervisor, self._record, self._n_results = supervisor, record, 0
 
     def add(self, devices: Sequence[Device], runs: Sequence[Run]) -> None:
         """Let devices take part from now on, in ``runs`` too."""
@@ -103,6 +111,23 @@ class Membership:
         for slot in self.slots.values():  # last, as a run ends when its last device leaves
             if slot.is_draining:
                 run.leave(slot.id, slot.why_draining, now)
+
+    def worked(self, slot: DeviceSlot) -> None:
+        """A worker of ``slot`` had a result."""
+        slot.back_off.n_in_vain = 0
+        self._n_results += 1
+        slot.n_seen = self._n_results
+
+    def worker_gone(self, worker: Worker, message: Gone, now: float) -> None:
+        """A worker has ended: what was wrong decides whether and when its device gets another."""
+        slot = self.slots[worker.slot]
+        rest_s = slot.worker_gone(worker, message, now, others_work=self._n_results > slot.n_seen)
+        if rest_s:
+            self._record.note(
+                "info",
+                f"{slot.id} rests {rest_s:.1f} s: {slot.back_off.n_in_vain} workers ended there without a"
+                " result, and others work",
+            )
 
     def start_workers(self) -> None:
         """One on every device that has none."""

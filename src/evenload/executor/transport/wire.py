@@ -65,6 +65,8 @@ class Frame:
     body: Buffer = b""
     buffers: list[Any] | None = None
     """What ``pack`` returned, or pieces of the common arena; on arrival, any objects that hold the bytes."""
+    is_lent: bool = True
+    """False: buffers stay out of the arena, which a task can write to through the descriptors it has."""
 
     @property
     def n_bytes(self) -> int:
@@ -123,7 +125,7 @@ class Outbox:
             if isinstance(buffer, ArenaPiece):
                 entries.append(PIECE.pack(*buffer))
             else:
-                self._lend(memoryview(buffer).cast("B"), entries, inline)
+                self._lend(memoryview(buffer).cast("B"), entries, inline, frame.is_lent)
         body = b"" if is_first else body
         table = b"".join(entries)
         head = self._head(frame, is_first, len(body), table, zlib.crc32(body))
@@ -142,10 +144,12 @@ class Outbox:
         self.n_frames += 1
         return head + SUM.pack(zlib.crc32(head, self.n_frames & 0xFFFFFFFF))
 
-    def _lend(self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None) -> bool:
-        """Put ``buffer`` into the arena (returns True), or else behind the frame's body."""
+    def _lend(
+        self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None, may: bool = True
+    ) -> bool:
+        """Put ``buffer`` into the arena (returns True) if it ``may``, or else behind the frame's body."""
         piece = None
-        if self._lender is not None and buffer.nbytes >= OUT_OF_BAND_BYTES:
+        if may and self._lender is not None and buffer.nbytes >= OUT_OF_BAND_BYTES:
             piece = self._lender.put(buffer)
             if piece is None:
                 self.refused += buffer.nbytes
