@@ -176,36 +176,20 @@ class SlowEngine:
         return list(prompts)
 
 
-def loop_over_engine(folder: str, prompts: Sequence[str], connection: Any) -> None:
-    """What a process of the plain loop does: all of its share, one call."""
+def loop_over_engine(folder: str, prompts: Sequence[str]) -> list[str]:
+    """What a process of the plain loop does: all of its share."""
     engine = SlowEngine(folder)
-    warm = sleeper(folder)
-    warm(0.0)
-    connection.send("ready")
-    connection.recv()
-    connection.send([engine.generate([prompt])[0] for prompt in prompts])
+    return [engine.generate([prompt])[0] for prompt in prompts]
 
 
-def plain_loop(folder: str, prompts: list[str], n: int) -> tuple[list[str], float]:
+def plain_loop(prompts: list[str], n: int) -> tuple[list[str], float]:
     """A process for each engine, each with an equal share of the prompts."""
-    context = multiprocessing.get_context("spawn")
     shares = [prompts[at * len(prompts) // n : (at + 1) * len(prompts) // n] for at in range(n)]
-    pipes, processes = [], []
-    for share in shares:
-        mine, theirs = context.Pipe()
-        process = context.Process(target=loop_over_engine, args=(folder, share, theirs))
-        process.start()
-        assert mine.recv() == "ready"
-        pipes.append(mine)
-        processes.append(process)
-    began = time.perf_counter()
-    for pipe in pipes:
-        pipe.send("go")
-    texts = [text for pipe in pipes for text in pipe.recv()]
-    taken = time.perf_counter() - began
-    for process in processes:
-        process.join()
-    return texts, taken
+    with multiprocessing.get_context("spawn").Pool(n) as pool:
+        folder = all_up(lambda fn, given: pool.map(fn, given, chunksize=1), n)
+        began = time.perf_counter()
+        done = pool.map(functools.partial(loop_over_engine, folder), shares, chunksize=1)
+        return [text for share in done for text in share], time.perf_counter() - began
 
 
 def measure_generation(kind: str) -> dict[str, float | None]:
@@ -222,7 +206,7 @@ def measure_generation(kind: str) -> dict[str, float | None]:
                 llm.generate(["x"] * 4 * n)
                 taken = min(timed(llm.generate, given) for _ in range(3 if n == 2 else 1))
             else:
-                texts, taken = plain_loop(folder, given, n)
+                texts, taken = plain_loop(given, n)
                 assert texts == given
         found |= {"task, us": taken / N_TASKS * 1e6, "8 MB, MB/s": None} if n == 2 else {}
     return {**found, "300 on 1:2:4:8": bound_s(real) / taken}
