@@ -176,19 +176,21 @@ class SlowEngine:
         return list(prompts)
 
 
-def loop_over_engine(folder: str, prompts: Sequence[str]) -> list[str]:
-    """What a process of the plain loop does: all of its share."""
+def loop_over_engine(folder: str, share: tuple[int, Sequence[str]]) -> list[str]:
+    """What a process of the plain loop does: all of its share, on the device of the same number."""
+    os.environ["EVENLOAD_DEVICE"] = f"cpu:{share[0]}"
     engine = SlowEngine(folder)
-    return [engine.generate([prompt])[0] for prompt in prompts]
+    return [engine.generate([prompt])[0] for prompt in share[1]]
 
 
-def plain_loop(prompts: list[str], n: int) -> tuple[list[str], float]:
+def plain_loop(folder: str, prompts: list[str], n: int) -> tuple[list[str], float]:
     """A process for each engine, each with an equal share of the prompts."""
     shares = [prompts[at * len(prompts) // n : (at + 1) * len(prompts) // n] for at in range(n)]
     with multiprocessing.get_context("spawn").Pool(n) as pool:
-        folder = all_up(lambda fn, given: pool.map(fn, given, chunksize=1), n)
+        all_up(lambda fn, given: pool.map(fn, given, chunksize=1), n)
         began = time.perf_counter()
-        done = pool.map(functools.partial(loop_over_engine, folder), shares, chunksize=1)
+        work = functools.partial(loop_over_engine, folder)
+        done = pool.map(work, list(enumerate(shares)), chunksize=1)
         return [text for share in done for text in share], time.perf_counter() - began
 
 
@@ -206,7 +208,7 @@ def measure_generation(kind: str) -> dict[str, float | None]:
                 llm.generate(["x"] * 4 * n)
                 taken = min(timed(llm.generate, given) for _ in range(3 if n == 2 else 1))
             else:
-                texts, taken = plain_loop(given, n)
+                texts, taken = plain_loop(folder, given, n)
                 assert texts == given
         found |= {"task, us": taken / N_TASKS * 1e6, "8 MB, MB/s": None} if n == 2 else {}
     return {**found, "300 on 1:2:4:8": bound_s(real) / taken}
