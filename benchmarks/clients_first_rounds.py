@@ -12,14 +12,14 @@ first optimiser, a second of CPU time that evenload does without. So that column
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
+from typing import Any
 
 import torch
 from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
+from cpu_clock import ended_children_cpu_s
+from executor_overhead import in_fresh_interpreter
 from record import print_table, record
 
 CASES = ("64-32-10:5", "64-32-10:100", "784-128-10:20", "LeNet-5:5", "transformer:5")
@@ -29,8 +29,7 @@ LONG = 50  # rounds from which on a process is measured twice only
 
 def cpu_s() -> float:
     """CPU seconds of this process and of children that have ended."""
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system
+    return time.process_time() + ended_children_cpu_s()
 
 
 def train_plainly(model: str, n: int, rounds: int) -> str:
@@ -69,10 +68,8 @@ def one(way: str, case: str, rounds: int, is_loaded: bool) -> dict:
     return {"cpu_s": cpu_s() - began, "ran": ran}
 
 
-def ask(way: str, case: str, rounds: int, is_loaded: bool) -> dict:
-    command = [sys.executable, __file__, "--one", way, case, str(rounds), str(int(is_loaded))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def ask(*one: Any) -> dict:
+    return in_fresh_interpreter(*one, script=__file__)
 
 
 def row_of(case: str, rounds: int, repeats: int) -> dict:
@@ -103,11 +100,10 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="MODEL:CLIENTS")
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 5, 20, 100])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        way, case, rounds, is_loaded = asked.one
-        print(json.dumps(one(way, case, int(rounds), is_loaded == "1")))
+        print(json.dumps(one(*json.loads(asked.one))))
         return
     rows = []
     for case in asked.cases:

@@ -7,15 +7,13 @@ results came, the bad item ended with an error (with its value, if it could succ
 other work afterwards, closing took less than two seconds, and two seconds later no process and no shared
 memory was left. Otherwise it says what went wrong.
 
-Most of a case is waiting, so several run side by side. Each has a group id of its own, by which the files in
-shared memory are told apart; whoever may not give it one runs them one after another. So do results of 3 GB.
+Cases run one after another, as what one leaves in shared memory would be taken for another's.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -23,7 +21,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,9 +49,6 @@ SIGNALS = {"Ctrl-C": signal.SIGINT, "program killed": signal.SIGKILL}
 SUCCEEDS = ("killed once", "3 GB result")
 TAG = "EXECUTOR_FAULTS_CASE"
 CLOSE_S, LEAVE_S = 2.0, 2.0
-AT_ONCE = 4
-FIRST_GROUP = 50_000  # of the ids that cases get
-ALONE = ("3 GB result",)
 
 
 def main() -> None:
@@ -73,39 +67,22 @@ def main() -> None:
     if missing:
         raise SystemExit(f"to compare with them: pip install {' '.join(missing)}; or name others by --peers")
     faults = options.faults.split(";") if options.faults else list(FAULTS)
-    found = verdicts([(fault, name) for fault in faults for name in names])
-    rows = [{"fault": FAULTS[fault], **{name: found[fault, name] for name in names}} for fault in faults]
+    rows = []
+    for fault in faults:
+        rows.append(
+            {"fault": FAULTS[fault]} | {name: verdict(fault, name, observe(fault, name)) for name in names}
+        )
+        print(rows[-1], file=sys.stderr, flush=True)
     record("executor_faults", rows, is_of_speed=False, n_items=N_ITEMS, limit_s=LIMIT_S)
-
-
-def verdicts(cases: list[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """What became of each case."""
-    groups: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    n_at_once = AT_ONCE if os.geteuid() == 0 else 1
-    for at in range(n_at_once):
-        groups.put(FIRST_GROUP + at if n_at_once > 1 else None)
-
-    def judge(case: tuple[str, str]) -> str:
-        group = groups.get()
-        said = verdict(*case, observe(*case, group))
-        groups.put(group)
-        print(f"{case[0]:28} {case[1]:22} {said}", file=sys.stderr, flush=True)
-        return said
-
-    alone = [case for case in cases if case[0] in ALONE]
-    beside = [case for case in cases if case[0] not in ALONE]
-    with ThreadPoolExecutor(n_at_once) as threads:
-        found = dict(zip(beside, threads.map(judge, beside), strict=True))
-    return found | {case: judge(case) for case in alone}
 
 
 # --- one case, seen from outside --------------------------------------------------------------------
 
 
-def observe(fault: str, name: str, group: int | None = None) -> dict[str, Any]:
-    """Run the case, as ``group`` if one is given, and look at what it leaves."""
+def observe(fault: str, name: str) -> dict[str, Any]:
+    """Run the case, and look at what it leaves."""
     tag = f"{os.getpid()}-{name}-{fault}"
-    memory_before = shared_memory(group)
+    memory_before = shared_memory()
     path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryDirectory() as folder:
         program = subprocess.Popen(
@@ -114,7 +91,6 @@ def observe(fault: str, name: str, group: int | None = None) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            group=group,
         )
         seen = strike(program, SIGNALS[fault]) if fault in SIGNALS else last_line(program, 150.0)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -129,7 +105,7 @@ def observe(fault: str, name: str, group: int | None = None) -> dict[str, Any]:
                 process.kill()
         program.kill()
         program.communicate()
-    left_behind = shared_memory(group) - memory_before
+    left_behind = shared_memory() - memory_before
     for _ in range(3):  # what passes through the hands of other programs at this moment is gone at the next
         if not left_behind:
             break
@@ -180,15 +156,10 @@ def tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
-def shared_memory(group: int | None = None) -> set[str]:
-    """The files in shared memory, of all or of one group."""
-    found = set()
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir("/dev/shm"):
-            with contextlib.suppress(FileNotFoundError):
-                if group is None or entry.stat(follow_symlinks=False).st_gid == group:
-                    found.add(entry.name)
-    return found
+def shared_memory() -> set[str]:
+    """The files in shared memory."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def unused(names: set[str]) -> set[str]:

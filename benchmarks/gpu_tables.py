@@ -3,27 +3,33 @@
     python benchmarks/gpu_tables.py RESULTS.json     checks it, keeps its parts in benchmarks/results/gpu
     python benchmarks/gpu_tables.py                  fills from what is kept
 
-Each part's table stands between ``<!-- table: gpu_NAME -->`` and ``<!-- end of table -->``, and ends with a
-line that names GPU, driver and day. A part that a result does not have stays as it is, so that several short
-runs fill the page together. What only pretended is refused.
+A result may come from anybody's machine, so all of it is checked and bounded before it is kept, a file for
+each part. Each part's table stands between ``<!-- table: gpu_NAME -->`` and ``<!-- end of table -->``, and
+ends with a line that names GPU, driver and day. A part that a result does not have stays as it is, so that
+several short runs fill the page together. What only pretended is refused.
 """
 
 import argparse
+import csv
+import datetime
+import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_parts.gpu_results import FORMAT, MOST_ROWS, MOST_TEXT, VERSION, fields_of, is_row, text_of, value_of
 from markdown_table import markdown
-from result_files import ROOT
+from result_files import COMMITTED, ROOT
 
 if (SOURCE := str(ROOT / "src")) not in sys.path:
     sys.path.insert(0, SOURCE)  # evenload need not be installed
 
-import gpu_kept
-
-from evenload.errors import EvenloadError
+from evenload._bounded_json import parse_json
+from evenload._private_files import read_named
+from evenload.errors import EvenloadError, FormatError, quoted
 
 PAGE = ROOT / "docs" / "gpu.md"
 MARKED = re.compile(r"<!-- table: gpu_(?P<name>\w+) -->\n.*?<!-- end of table -->", re.DOTALL)
@@ -36,14 +42,19 @@ UNITS = {  # by a column's ending, the first that fits; bytes have their unit be
     "_us": ", µs", "_ms": ", ms", "_s": ", s",
 }  # fmt: skip
 _UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/%=^×µ–…'?!-]")
-Row = Mapping[str, Any]
+KEPT = COMMITTED / "gpu"
+MOST_BYTES = 16_000_000
+ORIGIN = ("gpu", "driver", "date", "commit", "versions")
+HINT = "give the results.json that benchmarks/gpu.py wrote, as it wrote it"
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+Row, Page = Mapping[str, Any], dict[str, Any]
 
 
 def filled(text: str, folder: Path) -> str:
     """``text`` with the table of every part made anew of what is kept in ``folder``."""
 
     def fill(match: re.Match[str]) -> str:
-        part = gpu_kept.read_kept(match["name"], folder)
+        part = read_kept(match["name"], folder)
         inside = NOT_YET if part is None else shown(part)
         return f"<!-- table: gpu_{match['name']} -->\n{inside}\n<!-- end of table -->"
 
@@ -133,7 +144,100 @@ def origin(part: Row) -> str:
     return f"*{'; '.join([', '.join(pieces), *wrong])}: {command}*"
 
 
-def main(arguments: Sequence[str] | None = None, page: Path = PAGE, folder: Path = gpu_kept.KEPT) -> int:
+def read_result(path: Path, known: Mapping[str, Any] | set[str]) -> list[Page]:
+    """The parts of a result that measured something, each with where it was measured.
+
+    known  names of parts that there are
+    Raises FormatError for a file that is none, that only pretended, or that names no GPU; OSError if it
+    cannot be read.
+    """
+    page = parse_json(read_named(path, MOST_BYTES), path.name, MOST_BYTES, parse_constant=lambda _: None)
+    if not isinstance(page, dict) or (page.get("format"), page.get("version")) != (FORMAT, VERSION):
+        raise FormatError(f"{quoted(path.name)} is no result of the GPU run", hint=HINT)
+    parts = page.get("parts")
+    if not isinstance(parts, dict) or not all(isinstance(one, dict) for one in parts.values()):
+        raise FormatError(f"{quoted(path.name)} has no parts", hint=HINT)
+    if page.get("pretended") is not False or any(one.get("pretended") for one in parts.values()):
+        raise FormatError(
+            f"{quoted(path.name)} was only pretended: its figures are of no GPU",
+            hint="run benchmarks/gpu.py without --pretend on a machine with a GPU",
+        )
+    if unknown := sorted(set(parts) - set(known)):
+        raise FormatError(
+            f"{quoted(path.name)} has a part {quoted(unknown[0])}, which there is not", hint=HINT
+        )
+    origin = origin_of(page, path.name)
+    return [{"part": name, **origin, **checked(name, one)} for name, one in parts.items() if one.get("rows")]
+
+
+def origin_of(page: Page, source: str) -> Page:
+    """GPU, driver, day, commit and packages of a run. Raises FormatError without GPU or day."""
+    found = page.get("gpu")
+    lines = found[:MOST_TEXT].splitlines() if isinstance(found, str) else []
+    rows = list(csv.DictReader(lines, skipinitialspace=True))
+    gpu = text_of(rows[0].get("name")) if rows else ""
+    driver = text_of(rows[0].get("driver_version")) if rows else ""
+    if not gpu or not driver:
+        raise FormatError(f"{quoted(source)} names no GPU with its driver: {quoted(found)}", hint=HINT)
+    try:
+        date = datetime.datetime.fromisoformat(page["date"]).date().isoformat()
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{quoted(source)} has no day: {quoted(page.get('date'))}", hint=HINT) from error
+    versions, machine = page.get("versions"), page.get("machine")
+    commit = page.get("commit")
+    return {
+        "gpu": gpu,
+        "driver": driver,
+        "date": date,
+        "commit": commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None,
+        "minutes": value_of(page.get("minutes")),
+        "versions": value_of({k: text_of(v) for k, v in versions.items()})
+        if isinstance(versions, dict)
+        else {},
+        "cores": value_of(machine.get("cores")) if isinstance(machine, dict) else None,
+    }
+
+
+def checked(name: str, part: Page) -> Page:
+    """A part's state, rows, notes and failures, bounded. Raises FormatError if they are none."""
+    rows = part.get("rows")
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS or not all(map(is_row, rows)):
+        raise FormatError(f"the rows of the part {quoted(name)} are none", hint=HINT)
+    try:
+        return fields_of(part)
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"the part {quoted(name)} is not whole", hint=HINT) from error
+
+
+def keep(parts: list[Page], folder: Path) -> list[str]:
+    """Write each part's file anew, whole or not at all; returns their names.
+
+    Raises FormatError, and writes nothing, if one would be larger than what is read again.
+    """
+    texts = {one["part"]: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for one in parts}
+    for name, text in texts.items():
+        if len(text.encode()) > MOST_BYTES:
+            raise FormatError(f"the part {quoted(name)} is too large to be kept", hint=HINT)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        draft = folder / f"{name}.json.draft"
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, folder / f"{name}.json")
+    return [part["part"] for part in parts]
+
+
+def read_kept(name: str, folder: Path) -> Page | None:
+    """A part that was kept, None if there is none. Raises FormatError if the file is damaged."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    page = parse_json(read_named(path, MOST_BYTES), path.name, MOST_BYTES)
+    if not isinstance(page, dict) or page.get("part") != name or not {*ORIGIN} <= {*page}:
+        raise FormatError(f"{quoted(path.name)} is no kept part", hint=HINT)
+    return {**page, **checked(name, page)}
+
+
+def main(arguments: Sequence[str] | None = None, page: Path = PAGE, folder: Path = KEPT) -> int:
     """Exit code: 0 if all went well, 2 if the result is refused; then nothing is written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("result", nargs="?", type=Path, metavar="RESULTS.json")
@@ -142,7 +246,7 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE, folder: Path
     try:
         if result:
             known = {match["name"] for match in MARKED.finditer(before)}
-            names = gpu_kept.keep(gpu_kept.read_result(result, known), folder)
+            names = keep(read_result(result, known), folder)
             print(f"kept: {', '.join(names) or 'nothing, as no part measured anything'}")
         after = filled(before, folder)
     except (EvenloadError, OSError) as error:

@@ -176,36 +176,22 @@ class SlowEngine:
         return list(prompts)
 
 
-def loop_over_engine(folder: str, prompts: Sequence[str], connection: Any) -> None:
-    """What a process of the plain loop does: all of its share, one call."""
+def loop_over_engine(folder: str, share: tuple[int, Sequence[str]]) -> list[str]:
+    """What a process of the plain loop does: all of its share, on the device of the same number."""
+    os.environ["EVENLOAD_DEVICE"] = f"cpu:{share[0]}"
     engine = SlowEngine(folder)
-    warm = sleeper(folder)
-    warm(0.0)
-    connection.send("ready")
-    connection.recv()
-    connection.send([engine.generate([prompt])[0] for prompt in prompts])
+    return [engine.generate([prompt])[0] for prompt in share[1]]
 
 
 def plain_loop(folder: str, prompts: list[str], n: int) -> tuple[list[str], float]:
     """A process for each engine, each with an equal share of the prompts."""
-    context = multiprocessing.get_context("spawn")
     shares = [prompts[at * len(prompts) // n : (at + 1) * len(prompts) // n] for at in range(n)]
-    pipes, processes = [], []
-    for share in shares:
-        mine, theirs = context.Pipe()
-        process = context.Process(target=loop_over_engine, args=(folder, share, theirs))
-        process.start()
-        assert mine.recv() == "ready"
-        pipes.append(mine)
-        processes.append(process)
-    began = time.perf_counter()
-    for pipe in pipes:
-        pipe.send("go")
-    texts = [text for pipe in pipes for text in pipe.recv()]
-    taken = time.perf_counter() - began
-    for process in processes:
-        process.join()
-    return texts, taken
+    with multiprocessing.get_context("spawn").Pool(n) as pool:
+        all_up(lambda fn, given: pool.map(fn, given, chunksize=1), n)
+        began = time.perf_counter()
+        work = functools.partial(loop_over_engine, folder)
+        done = pool.map(work, list(enumerate(shares)), chunksize=1)
+        return [text for share in done for text in share], time.perf_counter() - began
 
 
 def measure_generation(kind: str) -> dict[str, float | None]:

@@ -45,6 +45,7 @@ HASHLIB = {
         lambda pair: hashlib.sha3_256(pair).digest(),
     ),
 }
+Times = dict[str, tuple[float, float]]
 LEVELS: dict[str, int | str] = {"AVX-512": 512, "SHA-NI": "sha", "AVX2": 256, "SSE": 128}
 
 
@@ -82,9 +83,7 @@ def tree_root(scheme: str, rows: np.ndarray, engine: Any) -> bytes:
     return (StandardTree if scheme == "openzeppelin" else MerkleTree)(rows, engine=engine).root
 
 
-def measure(
-    contestants: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
-) -> dict[str, tuple[float, float]]:
+def measure(contestants: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> Times:
     """Least (CPU, wall) milliseconds of each; they take turns, after one round that nobody counts."""
     best = least_in_turns(contestants, rounds, cpu_clock=clock)
     return {name: (one.cpu_s * 1e3, one.wall_s * 1e3) for name, one in best.items()}
@@ -110,7 +109,7 @@ def trees(n: int) -> None:
 
 def sha256(n: int) -> None:
     """Each level on one thread and on two, which share the code; wall time beside CPU time of all threads."""
-    rows, contestants, engines = rows_of(n), {}, []
+    leaves, contestants, engines = rows_of(n), {}, []
     for name, level in LEVELS.items():
         if not is_possible("rfc6962", level):
             continue
@@ -119,22 +118,18 @@ def sha256(n: int) -> None:
         two._kernels = one._kernels
         for engine in (one, two):
             label = f"{name}, {engine.threads}"
-            contestants[label] = lambda e=engine: tree_root("rfc6962", rows, e)
+            contestants[label] = lambda e=engine: tree_root("rfc6962", leaves, e)
             engines.append(engine)
-    assert len({work() for work in contestants.values()} | {plain_root(rows.tobytes())}) == 1
+    assert len({work() for work in contestants.values()} | {plain_root(leaves.tobytes())}) == 1
     best = measure(contestants, 40, time.process_time)
-    record("merkle_sha256", sha256_rows(n, best))
-    for engine in engines:
-        engine.close()
-
-
-def sha256_rows(n: int, best: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for label, (cpu_ms, wall_ms) in best.items():
         name, threads = label.split(", ")
         row = {"by": name, "threads": int(threads), "leaves": n}
-        found.append(row | {"cpu_ms": round(cpu_ms, 2), "wall_ms": round(wall_ms, 2)})
-    return found
+        rows.append(row | {"cpu_ms": round(cpu_ms, 2), "wall_ms": round(wall_ms, 2)})
+    record("merkle_sha256", rows)
+    for engine in engines:
+        engine.close()
 
 
 def poseidon(n: int) -> list[dict[str, Any]]:
@@ -174,7 +169,7 @@ def wgsl(n: int) -> list[dict[str, Any]]:
     return table
 
 
-def table_rows(scheme: str, n: int, best: dict[str, Any], peer: str) -> list[dict[str, Any]]:
+def table_rows(scheme: str, n: int, best: Times, peer: str) -> list[dict[str, Any]]:
     return [
         {
             "scheme": scheme,

@@ -27,11 +27,6 @@ DECODE, PREFILL = 32 * 128 * 8, 32 * 4096 * 8  # ids in a layer
 HIGHS_LAYERS = 6
 
 
-def cpu_time(call, batches, repeats):
-    """Median CPU seconds of ``call(batch)``."""
-    return median_cpu_s(call, repeats, [(batch,) for batch in batches])[0]
-
-
 def one_by_one(phy2log, n_experts, n_gpus, batches, repeats):
     """Median CPU seconds of a call for one layer: 58 routers in turn, so that none is warm in the caches."""
     routers = [Router(ReplicaGraph.from_slots(layer, n_experts, n_gpus)) for layer in phy2log]
@@ -43,7 +38,7 @@ def one_by_one(phy2log, n_experts, n_gpus, batches, repeats):
         for router, row in zip(routers, batch, strict=True):
             router.solve(row)
 
-    return cpu_time(all_layers, rows, repeats) / len(routers)
+    return median_cpu_s(all_layers, repeats, [(row,) for row in rows])[0] / len(routers)
 
 
 def equal_split(graph, layer, demand):
@@ -89,8 +84,9 @@ def interior_point(graph, layer, demand, steps=5):
 def measure(name, phy2log, batches, n_experts, n_gpus, repeats):
     graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus)
     router = Router(graph)
-    together = cpu_time(router.solve, batches, repeats)
-    warm = cpu_time(Router(graph, warm=True).solve, batches, repeats)
+    given = [(batch,) for batch in batches]
+    together, _ = median_cpu_s(router.solve, repeats, given)
+    warm, _ = median_cpu_s(Router(graph, warm=True).solve, repeats, given)
     alone = one_by_one(phy2log, n_experts, n_gpus, batches, repeats)
     peaks, leasts, equals, points, highs_s = [], [], [], [], []
     for batch in batches[:2]:

@@ -112,18 +112,10 @@ def memory_rows(runs: Runs, folder: Path, spec: Any) -> list[dict]:
         held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in weights}.values())
         predicted = fact.activation_bytes if fact.activation_from == "traced" else probed
         total, expected = held + active, (fact.weight_bytes or 0) + predicted
-        rows.append(
-            {
-                "what": "memory",
-                "stage": stage.name,
-                "kind": stage.kind,
-                "from": fact.activation_from if fact.activation_from == "traced" else "probe",
-                "predicted": expected / 2**10,
-                "measured": total / 2**10,
-                "unit": "KiB",
-                "off": expected / total - 1,
-            }
-        )
+        source = fact.activation_from if fact.activation_from == "traced" else "probe"
+        row = {"what": "memory", "stage": stage.name, "kind": stage.kind, "from": source}
+        row |= {"predicted": expected / 2**10, "measured": total / 2**10, "unit": "KiB"}
+        rows.append(row | {"off": expected / total - 1})
     return rows
 
 
@@ -157,16 +149,9 @@ def time_rows(runs: Runs, folder: Path, spec: Any, n_items: int) -> list[dict]:
 
 
 def _time_row(stage: str, n_items: int, predicted: float, measured: float) -> dict:
-    return {
-        "what": "time",
-        "stage": stage,
-        "kind": f"{n_items} items",
-        "from": "probe",
-        "predicted": predicted,
-        "measured": measured,
-        "unit": "CPU s",
-        "off": predicted / measured - 1,
-    }
+    row = {"what": "time", "stage": stage, "kind": f"{n_items} items", "from": "probe"}
+    row |= {"predicted": predicted, "measured": measured, "unit": "CPU s"}
+    return row | {"off": predicted / measured - 1}
 
 
 def _seconds(runs: Runs, stage: StageSpec, inputs: dict[str, Any], item: Item) -> float:

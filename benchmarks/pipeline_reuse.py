@@ -10,7 +10,6 @@ one that takes all from the cache (``cache``). One kind of stage gives a small t
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from cpu_clock import ended_children_cpu_s
 from record import record
 
 STAGES = """
@@ -92,11 +92,10 @@ def measure(folder: Path, kind: str, n_items: int, n_stages: int, n_repeat: int)
 def evenload_run(folder: Path, out: str) -> tuple[float, float]:
     """Seconds of all processors, and of the wall, of one command."""
     command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", out, "--cache", "cache"]
-    before, began = os.times(), time.monotonic()
+    before, began = ended_children_cpu_s(), time.monotonic()
     subprocess.run([*command, "--no-progress", "-q"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    wall_s, after = time.monotonic() - began, os.times()
-    cpu_s = sum(after[2:4]) - sum(before[2:4])
-    return cpu_s, wall_s
+    wall_s = time.monotonic() - began
+    return ended_children_cpu_s() - before, wall_s
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ BENCHMARKS = (
     Benchmark("exact_training.py", 90, ("exact_training",)),
     Benchmark("exec_scripts.py CLONES --kill", 4, ("exec_scripts",),
               needs="a folder of the scripts' repositories, or for them, in place of CLONES"),
-    Benchmark("executor_faults.py", 3, ("executor_faults",)),
+    Benchmark("executor_faults.py", 15, ("executor_faults",)),
     Benchmark("executor_memory.py --items 300000", 1.5, ("executor_memory",)),
     Benchmark("executor_overhead.py --rounds 2", 2, ("executor_overhead",)),
     Benchmark("executor_ray.py --draws 1", 2.2, ("executor_ray",)),

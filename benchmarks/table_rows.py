@@ -166,35 +166,17 @@ def front(pages: Sequence[Page]) -> list[Row]:
     step_x = [one(training, fleet="1:1:2:4", method=way)["x_bound"] for way in ways]
     plain = [row for row in clients if (row["clients"], row["peer"]) == (20, "plain torch")]
     least, *_, most = sorted(row["times evenload"] for row in plain)
-    return [
-        {
-            "what": "300 uneven items on devices 1 : 2 : 4 : 8, share of the best possible",
-            "ours": f"{dealt[0]:.2f}",
-            "others": f"{dealt[1]:.2f} a pull queue, {dealt[2]:.2f} a split by data sheet",
-            "how": "simulated",
-        },
-        {
-            "what": "100 items through two models on six unequal devices, time over the bound",
-            "ours": f"{stage_x[0]:.2f}",
-            "others": f"{stage_x[1]:.2f} Ray Data, {stage_x[2]:.2f} replicas with equal shares",
-            "how": "real processes that sleep",
-        },
-        {
-            "what": "a training step on ranks 1 : 1 : 2 : 4, time over the bound",
-            "ours": f"{step_x[0]:.2f}",
-            "others": f"{step_x[1]:.2f} DDP",
-            "how": "real ranks that sleep",
-        },
-        {
-            "what": "a batch over 288 copies of experts on 16 GPUs, routed at the optimum",
-            "ours": f"{route['one layer us']:.1f} µs",
-            "others": f"{route['HiGHS us/layer']:,.0f} µs HiGHS",
-            "how": "on this CPU",
-        },
-        {
-            "what": f"20 models trained together, times as fast as one by one: {len(plain)} kinds",
-            "ours": f"{least:.1f} to {most:.0f}",
-            "others": "1 plain torch",
-            "how": "on this CPU",
-        },
-    ]
+    lines = [
+        ("300 uneven items on devices 1 : 2 : 4 : 8, share of the best possible", f"{dealt[0]:.2f}",
+         f"{dealt[1]:.2f} a pull queue, {dealt[2]:.2f} a split by data sheet", "simulated"),
+        ("100 items through two models on six unequal devices, time over the bound", f"{stage_x[0]:.2f}",
+         f"{stage_x[1]:.2f} Ray Data, {stage_x[2]:.2f} replicas with equal shares",
+         "real processes that sleep"),
+        ("a training step on ranks 1 : 1 : 2 : 4, time over the bound", f"{step_x[0]:.2f}",
+         f"{step_x[1]:.2f} DDP", "real ranks that sleep"),
+        ("a batch over 288 copies of experts on 16 GPUs, routed at the optimum",
+         f"{route['one layer us']:.1f} µs", f"{route['HiGHS us/layer']:,.0f} µs HiGHS", "on this CPU"),
+        (f"20 models trained together, times as fast as one by one: {len(plain)} kinds",
+         f"{least:.1f} to {most:.0f}", "1 plain torch", "on this CPU"),
+    ]  # fmt: skip
+    return [dict(zip(("what", "ours", "others", "how"), line, strict=True)) for line in lines]

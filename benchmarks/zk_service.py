@@ -15,8 +15,6 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from record import record
+from zk_prove import TOOL, made, must
 
 
 class Connection(http.client.HTTPConnection):
@@ -107,17 +106,10 @@ def main() -> None:
     options.add_argument("--devices", default="cpu*2")
     options.add_argument("--most-waiting", type=int, default=64)
     given = options.parse_args()
-    tool = [sys.executable, "-m", "evenload"]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        made = [*tool, "zk", "circuit", "poseidon", "--size", "4", "-o", temporary]
-        subprocess.run(made, check=True, capture_output=True)
-        setup = [*tool, "zk", "devsetup", f"{temporary}/circuit.r1cs", "-o", f"{temporary}/k.zkey", "-q"]
-        subprocess.run(setup, check=True, capture_output=True)
-        vkey = [*tool, "zk", "vkey", f"{temporary}/k.zkey", "-o", f"{temporary}/vkey.json"]
-        subprocess.run(vkey, check=True, capture_output=True)
-        at = f"{temporary}/s"
-        command = [*tool, "zk", "serve", f"unix:{at}", f"{temporary}/k.zkey", "--devices", given.devices]
+    with made("poseidon", 4) as (folder, _, _):
+        must([*TOOL, "vkey", f"{folder}/k.zkey", "-o", f"{folder}/vkey.json"])
+        at = f"{folder}/s"
+        command = [*TOOL, "serve", f"unix:{at}", f"{folder}/k.zkey", "--devices", given.devices]
         server = subprocess.Popen(
             [*command, "--most-waiting", str(given.most_waiting)], stdout=subprocess.PIPE, text=True
         )

@@ -1,25 +1,19 @@
-"""Pictures of the pages, by a headless Chromium: reports and live pages, light, dark and narrow.
-
-python scripts/screenshots.py OUT [RUN ...]        # sample runs, and RUN: run folders to show as well
-python scripts/screenshots.py --docs RUN [RUN ...] # the pictures of the README and the docs, of real runs
-
-live_picture.py makes the animation of the README. The pictures in docs/pictures are of the restore
-example, and of the factors of both examples:
+"""Pictures of reports and of the live page for the README and the docs, by a headless Chromium.
 
     python examples/restore/pictures.py && evenload run examples/restore/job.yaml --devices cpu*2
     python examples/edit-and-score/build.py && evenload run examples/edit-and-score/job.yaml
     cd examples
-    python ../scripts/screenshots.py --docs restore/runs/restore edit-and-score/runs/edit-and-score
+    python ../scripts/screenshots.py restore/runs/restore edit-and-score/runs/edit-and-score
+
+The first run is shown as a report in both themes and as the live page; of every run there is where its time
+went. live_picture.py makes the animation of the README.
 """
 
 import argparse
-import importlib.util
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,75 +24,9 @@ from playwright.sync_api import sync_playwright
 from evenload.audit.audit import AuditParts, audit_of
 from evenload.audit.page import write_audit
 from evenload.audit.traces import read_traces
-from evenload.events import EventFile
-from evenload.report.html import write_comparison, write_report
+from evenload.report.html import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {1280: "wide", 390: "narrow"}
-
-
-def sample_run_class():
-    spec = importlib.util.spec_from_file_location("samples", ROOT / "tests" / "report" / "conftest.py")
-    samples = importlib.util.module_from_spec(spec)
-    sys.modules["samples"] = samples
-    spec.loader.exec_module(samples)
-    return samples.SampleRun
-
-
-def pictures(folder: Path, n: int):
-    """Noisy and clean pictures of soft shapes, and the outputs that name them."""
-    from PIL import Image, ImageDraw, ImageFilter
-
-    chance = random.Random(7)
-    for index in range(n):
-        clean = Image.new("RGB", (320, 240), tuple(chance.randrange(40, 200) for _ in range(3)))
-        pen = ImageDraw.Draw(clean)
-        for _ in range(14):
-            x, y, r = chance.randrange(320), chance.randrange(240), chance.randrange(14, 70)
-            pen.ellipse((x - r, y - r, x + r, y + r), fill=tuple(chance.randrange(256) for _ in range(3)))
-        clean = clean.filter(ImageFilter.GaussianBlur(1.2))
-        noise = Image.effect_noise((320, 240), 60).convert("RGB")
-        for name, picture in (("inputs", Image.blend(clean, noise, 0.35)), ("outputs/restore", clean)):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            picture.save(folder / name / f"{index:03d}.png")
-
-    def outputs(index: int, stage: str) -> dict:
-        if stage == "restore":
-            paths = {"before": f"inputs/{index:03d}.png", "restored": f"outputs/restore/{index:03d}.png"}
-            return {**paths, "psnr_gain_db": round(random.Random(index).uniform(2.0, 7.0), 3)}
-        return {"score": round(random.Random(-index - 1).uniform(0.2, 0.95), 4)}
-
-    return outputs
-
-
-def make_runs(folder: Path) -> list[Path]:
-    make = sample_run_class()
-    twelve = {f"cuda:{i}": 6.0 + i % 3 for i in range(8)} | {f"cpu:{i}": 1.0 for i in range(4)}
-    runs = {}
-    for name, options in {
-        "done": {},
-        "failed": {"fails": (3, 11, 17), "loses": (6,), "moves": 4},
-        "large": {
-            "n_items": 60_000,
-            "speeds": twelve,
-            "stages": {"encode": 0.02, "score": 0.01},
-            "jitter": 0.6,
-            "gap_s": 1e-4,
-            "samples": False,
-        },
-        "plain": {"stages": {"map": 0.8}, "n_items": 200, "chunk": 4, "samples": False, "is_cut": True},
-    }.items():
-        runs[name] = folder / name
-        runs[name].mkdir()
-        if name in ("done", "failed"):
-            options["outputs"] = pictures(runs[name], 24)
-            (runs[name] / "config.yaml").write_text(
-                "name: restore sample pictures\nstages:\n  - name: restore\n"
-            )
-        with EventFile(runs[name] / "events.jsonl") as sink:
-            for event in make(**options):
-                sink(event)
-    return list(runs.values())
 
 
 @contextmanager
@@ -111,24 +39,6 @@ def served(folder: Path) -> Iterator[str]:
     finally:
         page.stdin.close()
         page.wait(20)
-
-
-def play(folder: Path, seconds: float) -> subprocess.Popen:
-    """Write a sample run into ``folder`` as it happens, for a live page to show."""
-    program = (
-        "import sys, time, dataclasses\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "from screenshots import sample_run_class, EventFile, Path\n"
-        "make, began = sample_run_class(), time.time()\n"
-        "with EventFile(Path(sys.argv[2]) / 'events.jsonl') as sink:\n"
-        "    for event in make(n_items=400, fails=(3, 41), loses=(6,), moves=9):\n"
-        "        t = getattr(event, 'stop_s', None) or getattr(event, 't', 0.0)\n"
-        "        late = began + t - float(sys.argv[3]) - time.time()\n"
-        "        time.sleep(max(0.0, late))\n"
-        "        sink(event)\n"
-    )
-    folder.mkdir(exist_ok=True)
-    return subprocess.Popen([sys.executable, "-c", program, str(ROOT / "scripts"), str(folder), str(seconds)])
 
 
 class Camera:
@@ -156,36 +66,6 @@ class Camera:
         page.screenshot(path=out, full_page=height is None)
         page.close()
         print(f"  {out}")
-
-    def everything(self, url: str, name: str, out: Path) -> None:
-        for width, kind in SIZES.items():
-            for dark in (False, True) if kind == "wide" else (False,):
-                self.shoot(url, out / f"{name}-{kind}{'-dark' if dark else ''}.png", width, dark=dark)
-
-
-def shoot_all(camera: Camera, out: Path, runs: list[Path]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        made = make_runs(folder)
-        for run in [*made, *runs]:
-            page = out / f"{run.name}.html"
-            write_report(run, page)
-            print(f"{page}  {page.stat().st_size:,} bytes")
-            camera.everything(page.resolve().as_uri(), run.name, out)
-        write_comparison(made[:2], out / "compare.html")
-        camera.everything((out / "compare.html").resolve().as_uri(), "compare", out)
-        for run in made[:2]:
-            with served(run) as url:
-                camera.everything(url, f"page-{run.name}", out)
-        player = play(folder / "live", 20.0)
-        try:
-            with served(folder / "live") as url:
-                time.sleep(3)
-                camera.everything(url, "page-live", out)
-        finally:
-            player.kill()
-            player.wait()
 
 
 def shoot_docs(camera: Camera, run: Path, others: list[Path]) -> None:
@@ -217,13 +97,10 @@ def shoot_audit(camera: Camera) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--docs", action="store_true", help="the pictures of the README and the docs")
-    parser.add_argument("first", type=Path, metavar="OUT|RUN", help="a folder for them, with --docs a run's")
-    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folders of more runs")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs")
     given = parser.parse_args()
     with sync_playwright() as playwright:
-        camera = Camera(playwright)
-        (shoot_docs if given.docs else shoot_all)(camera, given.first, given.runs)
+        shoot_docs(Camera(playwright), given.runs[0], given.runs[1:])
 
 
 if __name__ == "__main__":

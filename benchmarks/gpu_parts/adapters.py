@@ -1,17 +1,16 @@
 """Part ``adapters``: many LoRAs of one frozen transformer of a billion random weights, fused beside in turn.
 
-A step is timed by the clock, until the GPU is done; that of a CUDA graph by events. The distance is the
-largest difference of a weight of an adapter from training in turn, beside the way that weights go. The last
-rows are the public call with all that belongs to it, on a small base, as it asks the model on the CPU first.
+A step is timed by the clock, until the GPU is done. The distance is the largest difference of a weight of an
+adapter from training in turn, beside the way that weights go. The last rows are the public call with all that
+belongs to it, on a small base, as it asks the model on the CPU first.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
 
 from client_cases import plain
-from cuda_timing import graph_of, median_s, one_us
+from cuda_timing import median_s
 from part import NotHere, Part, main
 
 NUMBERS = (4, 16, 32, 1)  # adapters
@@ -82,24 +81,10 @@ class Adapters:
         return ended
 
 
-class MaskedObjective:
-    """The objective with a mask, for a graph: without one, transformers reads positions on the host."""
-
-    def __init__(self, tokens: int, device: str) -> None:
-        import torch
-
-        self._mask = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
-
-    def __call__(self, model: Any, batch: dict[str, Any]) -> Any:
-        from clients_adapters import objective
-
-        return objective(lambda **given: model(attention_mask=self._mask, **given), batch)
-
-
 class FusedAdapters:
-    """The stacked state of all adapters, and evenload's fused step on it, by one objective."""
+    """The stacked state of all adapters, and evenload's fused step on it."""
 
-    def __init__(self, adapters: Adapters, objective: Callable[..., Any]) -> None:
+    def __init__(self, adapters: Adapters) -> None:
         import torch
 
         from evenload.clients.step.fuse import StackedClients, StackedStep, StepArguments
@@ -107,7 +92,7 @@ class FusedAdapters:
         model, n, place = adapters.model, adapters.n, adapters.part.device
         self._starts = {name: torch.stack([s[name] for s in adapters.starts]) for name in adapters.own}
         frozen = {name: t.detach() for name, t in own_tensors(model).items() if name not in adapters.own}
-        recipe, form, is_inside = step_of(tuple(adapters.own), tuple(frozen), objective)
+        recipe, form, is_inside = step_of(tuple(adapters.own), tuple(frozen))
         self._step = StackedStep(model, recipe, form, is_inside)
         alive = torch.ones(n, dtype=torch.bool, device=place)
         params = {name: t.clone() for name, t in self._starts.items()}
@@ -120,18 +105,11 @@ class FusedAdapters:
             {"minus_lr": torch.full((n,), -LR, dtype=dtype, device=place)},
         )  # fmt: skip
 
-    def restart(self) -> None:
+    def train(self) -> None:
         for name, t in self._starts.items():
             self._clients.params[name].copy_(t)
-
-    def train(self) -> None:
-        self.restart()
         for _ in range(STEPS):
             self._step(self._clients, self._inputs)
-
-    def traced(self) -> None:
-        """One step without branches on numbers, as a graph holds it."""
-        self._step.traced(self._clients, self._inputs)
 
     def ended(self) -> list[dict[str, Any]]:
         params = self._clients.params
@@ -150,15 +128,13 @@ def own_tensors(model: Any) -> dict[str, Any]:
     return {named[id(t)]: t for t in model.state_dict(keep_vars=True).values()}
 
 
-def step_of(
-    trained: tuple[str, ...], frozen: tuple[str, ...], objective: Callable[..., Any]
-) -> tuple[Any, Any, bool]:
+def step_of(trained: tuple[str, ...], frozen: tuple[str, ...]) -> tuple[Any, Any, bool]:
     """Recipe and form of the fused step, and whether gradients are taken inside of vmap.
 
     Traits are those of a tiny model of the same kind: asking a large one would train it on the CPU.
     """
     import torch
-    from clients_adapters import objective as plain_objective
+    from clients_adapters import objective
 
     from evenload.clients import SGD, Recipe
     from evenload.clients.load.datasets import as_rows
@@ -168,7 +144,7 @@ def step_of(
     from evenload.clients.values.batches import plan_batches
     from evenload.clients.values.task import ClientTask
 
-    recipe = Recipe(optimizer=SGD(LR), objective=plain_objective, batch_size=ROWS, steps=STEPS)
+    recipe = Recipe(optimizer=SGD(LR), objective=objective, batch_size=ROWS, steps=STEPS)
     tiny = with_adapters(base_of(TINY, "cpu", torch.float32), form_of_adapters())
     rows = as_rows({"ids": torch.zeros(ROWS, 8, dtype=torch.int64)}, torch.float32)
     (batches,) = plan_batches([ROWS], [0], [recipe], 0)
@@ -177,7 +153,7 @@ def step_of(
         raise ValueError(f"such a model is not fused: {traits.refusal}, {traits.changing}")
     optimizer = SGD.form([recipe.optimizer])
     form = StepForm(trained, frozen, (), optimizer, shares_frozen=True, replaces=traits.replaces)
-    return dataclasses.replace(recipe, objective=objective), form, not traits.has_plain_gradients
+    return recipe, form, not traits.has_plain_gradients
 
 
 def apart(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> float:
@@ -204,8 +180,6 @@ def peak_bytes(part: Part, work: Callable[[], Any]) -> int:
 
 def compared(part: Part, model: Any, n: int) -> None:
     """n adapters in turn and fused: milliseconds of a step of one, memory beyond the base, distance."""
-    from clients_adapters import objective
-
     adapters = Adapters(part, model, n)
     truth = adapters.in_turn()
     in_turn_bytes = peak_bytes(part, adapters.in_turn)
@@ -222,24 +196,13 @@ def compared(part: Part, model: Any, n: int) -> None:
         f"{name}, in turn", adapter_step_ms=in_turn_ms, tflops=flop / in_turn_ms * 1e-9, way=way,
         beyond_base_bytes=in_turn_bytes, base_bytes=base_bytes,
     )  # fmt: skip
-    fused = FusedAdapters(adapters, objective)
+    fused = FusedAdapters(adapters)
     fused_bytes = peak_bytes(part, fused.train)
     found = apart(truth, fused.ended())
     ms = 1e3 * median_s(part, fused.train, REPEATS) / steps
     part.row(
         f"{name}, fused", adapter_step_ms=ms, x_in_turn=in_turn_ms / ms, tflops=flop / ms * 1e-9,
         distance=found, way=way, beyond_base_bytes=fused_bytes,
-    )  # fmt: skip
-    fused = FusedAdapters(adapters, MaskedObjective(adapters.ids.shape[-1], part.device))
-    replay = graph_of(part, fused.traced)
-    fused.restart()
-    for _ in range(STEPS):
-        replay()
-    found = apart(truth, fused.ended())
-    ms = min(one_us(part, replay, keeps_busy=True) for _ in range(REPEATS)) * 1e-3 / n
-    part.row(
-        f"{name}, fused in a CUDA graph", adapter_step_ms=ms, x_in_turn=in_turn_ms / ms,
-        tflops=flop / ms * 1e-9, distance=found, way=way,
     )  # fmt: skip
 
 

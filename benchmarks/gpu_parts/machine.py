@@ -1,13 +1,10 @@
 """Part ``machine``: what evenload finds and reads of this machine, beside what NVML and torch say of it."""
 
-import contextlib
 import importlib
-import shutil
 import threading
-from pathlib import Path
 from typing import Any
 
-from part import NotHere, Part, main
+from part import Part, main
 
 LOAD_S = 1.5  # of products, while the load is read
 
@@ -80,29 +77,9 @@ def nvml_says() -> dict[str, Any]:
             "nvml_memory_used_bytes": int(memory.used),
             "nvml_sm_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
             "nvml_watts": nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            "mig": nvml_mig(nvml, gpu),
         }
     except Exception as error:  # the package is missing, or a driver refuses one of these
         return {"nvml": f"{type(error).__name__}: {error}"[:200]}
-
-
-def nvml_mig(nvml: Any, gpu: Any) -> str:
-    try:
-        return "on" if nvml.nvmlDeviceGetMigMode(gpu)[0] else "off"
-    except nvml.NVMLError as error:
-        return f"not told: {error}"
-
-
-def shared_by(part: Part) -> None:
-    """Whether the GPU is shared through MPS, as this process finds it."""
-    names = set()
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):  # it has ended
-            names.add(path.read_text().strip())
-    part.row(
-        "MPS", has_command=shutil.which("nvidia-cuda-mps-control") is not None,
-        is_running=any(name.startswith("nvidia-cuda-mps") for name in names),
-    )  # fmt: skip
 
 
 def roofs(part: Part) -> None:
@@ -116,32 +93,10 @@ def roofs(part: Part) -> None:
     part.row(f"roofline of {name}", **known.measure(part.device), data_sheet=peak_rates(name))
 
 
-def memory_limit(part: Part) -> None:
-    """Whether a worker that is given a share of the memory is kept to it."""
-    import torch
-
-    if part.pretend:
-        raise NotHere("a CPU has no such limit")
-    share = 0.05
-    torch.cuda.set_per_process_memory_fraction(share)
-    total = torch.cuda.get_device_properties(0).total_memory
-    try:
-        torch.empty(int(total * share * 1.5), dtype=torch.uint8, device=part.device)
-        kept = False
-    except torch.cuda.OutOfMemoryError:
-        kept = True
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-        torch.cuda.empty_cache()
-    part.row("memory limit", share=share, kept=kept)
-
-
 def measure(part: Part) -> None:
     part.tried("devices", lambda: discovered(part))
     part.tried("load", lambda: read_under_load(part))
-    part.tried("MPS", lambda: shared_by(part))
     part.tried("roofline", lambda: roofs(part))
-    part.tried("memory limit", lambda: memory_limit(part))
 
 
 if __name__ == "__main__":

@@ -146,10 +146,10 @@ def mapped(part: Part, n_gpus: int, n_experts: int, n_slots: int) -> None:
     """A rank's ids to slots: exactly routed, by weights of a recent window, and by a random copy."""
     import torch
 
-    from evenload.moe import Planner, WeightedCopies
+    from evenload.moe import Planner
 
     n, n_tokens = (1, 16) if part.pretend else (100, TOKENS)
-    phy2log, batches = workload(part, n_gpus, n_experts, n_slots, 1, 1)
+    phy2log, _ = workload(part, n_gpus, n_experts, n_slots, 1, 1)
     ids = ids_of(part, n, n_experts, n_tokens, TOP_K)
     planner, host = (
         Planner(phy2log[0], n_slots, n_experts, n_gpus, backend=kind) for kind in ("triton", "cpu")
@@ -158,45 +158,38 @@ def mapped(part: Part, n_gpus: int, n_experts: int, n_slots: int) -> None:
         one.restore_mapping(torch.from_numpy(phy2log[0]))
     name = f"EP{n_gpus}, {n_slots} slots, {n_tokens} tokens x {TOP_K}"
     part.row(f"{name}, routed and mapped", **planned(part, planner, host, ids))
-    copies = WeightedCopies(phy2log, n_experts, n_gpus, device=part.device)
-    copies.refresh(batches[0])
-    given, out = ids[0].clone(), {}
     for sweeps in (2, 0):
-
-        def call(sweeps: int = sweeps) -> None:
-            out["slots"] = copies.map(given, sweeps=sweeps)
-
-        replay = graph_of(part, call)
-        found = times_us(part, replay, lambda at: given.copy_(ids[at]), n)
-        given.copy_(ids[-1])
-        replay()
-        right = torch.equal(torch.from_numpy(phy2log[0]).to(part.device)[out["slots"]], ids[-1])
-        part.row(f"{name}, weighted copies, {sweeps} sweeps", **found, right_experts=right)
+        weighted(part, n_gpus, n_experts, n_slots, sweeps)
 
 
-def compiled_weights(part: Part, n_gpus: int, n_experts: int, n_slots: int) -> None:
-    """Weighted copies as engines have them that compile their models: fused by torch, in a graph."""
+def weighted(
+    part: Part, n_gpus: int, n_experts: int, n_slots: int, sweeps: int, *, compiles: bool = False
+) -> None:
+    """A rank's ids by weights of a recent window; ``compiles``: fused by torch, as in engines that do so."""
     import torch
 
     from evenload.moe import WeightedCopies
 
-    if not part.pretend and part.left_s < 60:
+    if compiles and not part.pretend and part.left_s < 60:
         raise NotHere("less than a minute is left to compile in")
     n, n_tokens = (1, 16) if part.pretend else (100, TOKENS)
     phy2log, batches = workload(part, n_gpus, n_experts, n_slots, 1, 1)
     ids = ids_of(part, n, n_experts, n_tokens, TOP_K)
     copies = WeightedCopies(phy2log, n_experts, n_gpus, device=part.device)
     copies.refresh(batches[0])
-    given = ids[0].clone()
-    plain = copies.map(given)
-    fused = copies.map if part.pretend else torch.compile(copies.map, dynamic=False)
-    same = torch.equal(fused(given), plain)
-    found = times_us(part, graph_of(part, lambda: fused(given)), lambda at: given.copy_(ids[at]), n)
-    part.row(
-        f"EP{n_gpus}, {n_slots} slots, {n_tokens} tokens x {TOP_K}, weighted copies, compiled",
-        **found,
-        same=same,
-    )
+    fused = torch.compile(copies.map, dynamic=False) if compiles and not part.pretend else copies.map
+    given, out = ids[0].clone(), {}
+
+    def call() -> None:
+        out["slots"] = fused(given, sweeps=sweeps)
+
+    replay = graph_of(part, call)
+    found = times_us(part, replay, lambda at: given.copy_(ids[at]), n)
+    given.copy_(ids[-1])
+    replay()
+    right = torch.equal(torch.from_numpy(phy2log[0]).to(part.device)[out["slots"]], ids[-1])
+    name = f"EP{n_gpus}, {n_slots} slots, {n_tokens} tokens x {TOP_K}, weighted copies, {sweeps} sweeps"
+    part.row(f"{name}{', compiled' if compiles else ''}", **found, right_experts=right)
 
 
 def random_copy_us(part: Part, planner: Any, ids: Any) -> float:
@@ -304,7 +297,7 @@ def measure(part: Part) -> None:
         by_counts(fleet, 1)
     for fleet in fleets[:3:2]:
         by_counts(fleet, n_layers)
-    part.tried("weighted copies, compiled", lambda: compiled_weights(part, *fleets[0]))
+    part.tried("weighted copies, compiled", lambda: weighted(part, *fleets[0], 2, compiles=True))
 
 
 if __name__ == "__main__":

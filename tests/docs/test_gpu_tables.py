@@ -18,8 +18,8 @@ CSV = "name, driver_version, memory.total [MiB]\nNVIDIA H200, 580.95.05, 143771 
 
 @pytest.fixture(scope="module")
 def made():
-    """The modules of benchmarks/: gpu_tables, gpu_kept, gpu."""
-    with loaded("benchmarks", "gpu_tables", "gpu_kept", "gpu") as modules:
+    """The modules of benchmarks/: gpu_tables, gpu."""
+    with loaded("benchmarks", "gpu_tables", "gpu") as modules:
         yield modules
 
 
@@ -52,13 +52,13 @@ def page(tmp_path):
 
 
 def test_every_part_has_a_table_and_it_shows_what_is_kept(made):
-    gpu_tables, gpu_kept, gpu = made
+    gpu_tables, gpu = made
     text = PAGE.read_text(encoding="utf-8")
     marked = [match["name"] for match in gpu_tables.MARKED.finditer(text)]
     assert len(marked) == len(set(marked)) == text.count("<!-- table: ")
     assert {part.name for part in gpu.PARTS} <= set(marked)
-    assert gpu_tables.filled(text, gpu_kept.KEPT) == text, "run: python benchmarks/gpu_tables.py"
-    kept = {path.stem for path in gpu_kept.KEPT.glob("*")} if gpu_kept.KEPT.is_dir() else set()
+    assert gpu_tables.filled(text, gpu_tables.KEPT) == text, "run: python benchmarks/gpu_tables.py"
+    kept = {path.stem for path in gpu_tables.KEPT.glob("*")} if gpu_tables.KEPT.is_dir() else set()
     assert kept <= set(marked)
     assert text.count(gpu_tables.NOT_YET) == len(set(marked) - kept)
 
@@ -80,7 +80,7 @@ ROWS = st.lists(ROW, min_size=1, max_size=8)
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_tables_of_any_rows_leave_the_rest_of_the_page_alone(made, tmp_path_factory, data):
-    gpu_tables, _, gpu = made
+    gpu_tables, gpu = made
     folder = tmp_path_factory.mktemp("gpu")
     page = folder / "gpu.md"
     before = PAGE.read_text(encoding="utf-8")
@@ -187,7 +187,7 @@ def test_what_is_no_result_is_refused_whole(made, tmp_path, page, capsys, name):
 
 
 def test_what_could_not_be_read_again_is_not_kept(made, tmp_path, page, capsys, monkeypatch):
-    monkeypatch.setattr(made[1], "MOST_BYTES", 9000)
+    monkeypatch.setattr(made[0], "MOST_BYTES", 9000)
     before = page.read_text(encoding="utf-8")
     given = result(wgsl=[{"what": "a"}], moe=[{"what": "a", "x": [[1] * 50] * 50}])
     path = tmp_path / "results.json"
@@ -199,7 +199,7 @@ def test_what_could_not_be_read_again_is_not_kept(made, tmp_path, page, capsys, 
 
 
 def test_a_file_that_is_no_json_or_too_large_is_refused(made, tmp_path, page, capsys, monkeypatch):
-    gpu_tables, gpu_kept, _ = made
+    gpu_tables, _ = made
     path, before = tmp_path / "results.json", page.read_text(encoding="utf-8")
     dice = random.Random(23)
     whole = json.dumps(GOOD)
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_json_or_too_large_is_refused(made, tmp_path, page, ca
         assert gpu_tables.main([str(path)], page, tmp_path / "kept") == 2, text
     assert gpu_tables.main([str(tmp_path / "none.json")], page, tmp_path / "kept") == 2
     path.write_text(whole)
-    monkeypatch.setattr(gpu_kept, "MOST_BYTES", len(whole) - 1)
+    monkeypatch.setattr(gpu_tables, "MOST_BYTES", len(whole) - 1)
     capsys.readouterr()
     assert gpu_tables.main([str(path)], page, tmp_path / "kept") == 2
     assert "results.json" in capsys.readouterr().err

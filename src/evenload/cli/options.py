@@ -113,6 +113,15 @@ def shared(decorator: Command) -> Any:
     return field(metadata={CLICK: lambda _: decorator})
 
 
+def write_certificate(path: Path | None, make: Callable[[], dict[str, Any]]) -> None:
+    """Write the certificate that ``--certificate`` asks for, as ``evenload certify`` checks it."""
+    if path is not None:
+        from evenload._private_files import write_named
+        from evenload.balance.claim import text_of
+
+        write_named(path, text_of(make()), "--certificate")
+
+
 def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]:
     """Give a command the options that the fields of ``kind`` say, a frozen dataclass, and pass them as one.
 

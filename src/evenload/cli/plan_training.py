@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._plain_text import seconds_text
-from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared
+from evenload.cli.options import FILE, json_option, option, page_json, passed_as, shared, write_certificate
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError, quoted
 
@@ -86,11 +86,7 @@ def plan_training(request: PlanTrainingRequest) -> int:
             "--certificate proves seconds, and data sheets say none", hint=f"add --step-s: {_TIME_HINT}"
         )
     found = _planned(request)
-    if request.certificate is not None:
-        from evenload._private_files import write_named
-        from evenload.balance.claim import text_of
-
-        write_named(request.certificate, text_of(found.shares.certificate()), "--certificate")
+    write_certificate(request.certificate, found.shares.certificate)
     if request.as_json:
         click.echo(page_json(found.to_json()))
     else:

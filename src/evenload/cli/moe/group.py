@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evenload.cli.bench.selections import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
-from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, check_plan, trace_options
 from evenload.cli.moe.watch import watch
-from evenload.cli.options import FILE, PATH, json_option, page_json
+from evenload.cli.options import FILE, PATH, json_option, page_json, write_certificate
 from evenload.cli.terminal.table import format_table
-from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,13 +56,8 @@ def route(plan: Path, trace: RoutingTrace, window: int, certificate: Path | None
     if trace.n_experts is None:
         trace = replace(trace, n_experts=n_experts)
     name, windows, _ = trace.windows(window)
-    if windows.shape[1:] != (len(phy2log), n_experts):
-        raise ConfigError(
-            f"the plan has {len(phy2log)} layers of {n_experts} experts,"
-            f" the trace {windows.shape[1]} of {windows.shape[2]}",
-            hint="plan for this trace, with the same --layers",
-        )
-    _certify(certificate, name, phy2log, windows, fleet)
+    check_plan(phy2log, n_experts, windows.shape[1:])
+    write_certificate(certificate, lambda: _certificate(name, phy2log, windows, fleet))
     routed = imbalances(phy2log, windows, fleet)
     equal = imbalances(phy2log, windows, fleet, routed=False)
     limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
@@ -85,14 +79,10 @@ def route(plan: Path, trace: RoutingTrace, window: int, certificate: Path | None
     return 0
 
 
-def _certify(
-    path: Path | None, name: str, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", fleet: "Fleet"
-) -> None:
-    """Write one certificate of all batches and layers, if asked for, as ``evenload certify`` checks it."""
-    if path is None:
-        return
-    from evenload._private_files import write_named
-    from evenload.balance.claim import text_of
+def _certificate(
+    name: str, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", fleet: "Fleet"
+) -> dict[str, Any]:
+    """One certificate of all batches and layers."""
     from evenload.balance.flow import ReplicaGraph, Router
     from evenload.balance.flow.certificate import claim_routings
 
@@ -100,7 +90,7 @@ def _certify(
     graph = ReplicaGraph.from_slots(phy2log, n_experts, fleet.n_gpus, dead=fleet.dead)
     router = Router(graph, speeds=fleet.living_speeds())
     proofs = [router.solve(one).certificate(layer) for one in windows for layer in range(n_layers)]
-    write_named(path, text_of(claim_routings(proofs, name)), "--certificate")
+    return claim_routings(proofs, name)
 
 
 for command in (place, replay, route, watch):

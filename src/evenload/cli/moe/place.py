@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, PATH, NumberRange, json_option, option, page_json, passed_as, shared
+from evenload.cli.options import (
+    FILE,
+    PATH,
+    NumberRange,
+    json_option,
+    option,
+    page_json,
+    passed_as,
+    shared,
+    write_certificate,
+)
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -120,7 +130,7 @@ def place(request: PlaceRequest) -> int:
         write_plan(request.output, phy2log, windows.shape[2], request.fleet)
         facts["plan"] = str(request.output)
     if request.certificate:
-        _certify(request, phy2log, windows, name)
+        write_certificate(request.certificate, lambda: _certificate(request, phy2log, windows, name))
         facts["certificate"] = str(request.certificate)
     if request.as_json:
         click.echo(page_json(facts | {"phy2log": phy2log.tolist()}))
@@ -129,19 +139,14 @@ def place(request: PlaceRequest) -> int:
     return 0
 
 
-def _certify(
+def _certificate(
     request: PlaceRequest, phy2log: "NDArray[np.int64]", windows: "NDArray[np.int64]", name: str
-) -> None:
-    """Write the certificate of the placement under the windows, as ``evenload certify`` checks it."""
-    from evenload._private_files import write_named
-    from evenload.balance.claim import text_of
+) -> dict[str, Any]:
+    """The certificate of the placement under the windows."""
     from evenload.moe.placement.bound import fleet_certificate
 
-    assert request.certificate is not None
-    page = fleet_certificate(
-        phy2log, windows, request.fleet, is_routed=request.objective == "routed", name=name
-    )
-    write_named(request.certificate, text_of(page), "--certificate")
+    is_routed = request.objective == "routed"
+    return fleet_certificate(phy2log, windows, request.fleet, is_routed=is_routed, name=name)
 
 
 @dataclass(frozen=True, slots=True)

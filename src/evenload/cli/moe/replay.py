@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.moe.trace_and_fleet import SearchRequest, trace_options
-from evenload.cli.options import FILE, NumberRange, json_option, option, page_json, passed_as, shared
+from evenload.cli.options import (
+    FILE,
+    NumberRange,
+    json_option,
+    option,
+    page_json,
+    passed_as,
+    shared,
+    write_certificate,
+)
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -129,8 +138,6 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
 
     Candidates are planned with few fetches, after every ``--every`` batches, each of them by default.
     """
-    from evenload._private_files import write_named
-    from evenload.balance.claim import text_of
     from evenload.moe import MoveCosts, MoveRule, place
     from evenload.moe.replay.moves import replay_moves
 
@@ -142,8 +149,7 @@ def _moves(request: ReplayRequest, fetch_tokens: float) -> "dict[str, Any]":
     name, batches, _ = _batches(request)
     rule = MoveRule(MoveCosts(request.fleet, fetch_tokens=fetch_tokens))
     found = replay_moves(batches, plan, rule, history=_history(request, batches), every=request.every or 1)
-    if request.certificate:
-        write_named(request.certificate, text_of(found.certificate(name)), "--certificate")
+    write_certificate(request.certificate, lambda: found.certificate(name))
     return found.to_json()
 
 

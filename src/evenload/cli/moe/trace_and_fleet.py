@@ -58,6 +58,15 @@ def _say_once(note: str) -> None:
     click.echo(f"evenload: {note}", err=True)
 
 
+def check_plan(phy2log: "NDArray[np.int64]", n_experts: int, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError if a plan has other layers or experts than a trace of ``shape``."""
+    if (len(phy2log), n_experts) != shape:
+        raise ConfigError(
+            f"the plan has {len(phy2log)} layers of {n_experts} experts, the trace {shape[0]} of {shape[1]}",
+            hint="give the plan of this model, with the same --layers",
+        )
+
+
 trace_options = passed_as(RoutingTrace, "trace")
 
 

@@ -14,7 +14,7 @@ import click
 
 from evenload._private_files import open_plain
 from evenload._terminal import end_with_reader
-from evenload.cli.moe.trace_and_fleet import RoutingTrace, trace_options
+from evenload.cli.moe.trace_and_fleet import RoutingTrace, check_plan, trace_options
 from evenload.cli.options import PATH, NumberRange, json_option, page_json
 from evenload.errors import ConfigError, FormatError
 
@@ -186,12 +186,7 @@ def _in_use(
     n_layers, n_experts = shape
     if plan is not None:
         phy2log, planned_experts, fleet = read_plan(plan)
-        if (len(phy2log), planned_experts) != (n_layers, n_experts):
-            raise ConfigError(
-                f"the plan has {len(phy2log)} layers of {planned_experts} experts,"
-                f" the trace {n_layers} of {n_experts}",
-                hint="give the plan of this model, with the same --layers",
-            )
+        check_plan(phy2log, planned_experts, shape)
         return phy2log, fleet
     if gpus is None:
         raise ConfigError("counts of experts, and no GPUs", hint="give --gpus and --slots, or --plan")

@@ -22,15 +22,14 @@ from evenload.cli.options import (
     planning_limit_option,
     set_option,
     shared,
+    write_certificate,
 )
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
-    from evenload.pipeline.plan import Plan
     from evenload.pipeline.planning.modelled_fleet import FleetDevice
     from evenload.pipeline.planning.planner import SearchState
-    from evenload.pipeline.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +80,7 @@ def plan(request: PlanRequest) -> int:
     require("pydantic", extra="jobs", why="reading job files")
     from evenload.pipeline.planning.estimates.run_history import read_history
     from evenload.pipeline.planning.job_plan import build_job_problem, plan_job
+    from evenload.pipeline.planning.plan_certificate import plan_certificate
 
     spec, n_items = read_job(request)
     fleet, host_bytes = fleet_of(request, spec)
@@ -98,8 +98,9 @@ def plan(request: PlanRequest) -> int:
         found = plan_job(spec, job_problem, watch=progress)
     finally:
         progress.close()
-    if request.certificate is not None:
-        certify_plan(request.certificate, job_problem.problem, found, spec.job.name)
+    write_certificate(
+        request.certificate, lambda: plan_certificate(job_problem.problem, found, spec.job.name)
+    )
     if request.as_json:
         click.echo(page_json(found.to_json(), indent=2))
         return 0
@@ -108,15 +109,6 @@ def plan(request: PlanRequest) -> int:
     names = [device.name for device in fleet]
     click.echo("\n".join(page(found, spec.job.name, n_items, names, is_verbose=request.verbose)))
     return 0
-
-
-def certify_plan(path: Path, problem: "Problem", found: "Plan", name: str) -> None:
-    """Write the certificate of a plan, as ``evenload certify`` checks it."""
-    from evenload._private_files import write_named
-    from evenload.balance.claim import text_of
-    from evenload.pipeline.planning.plan_certificate import plan_certificate
-
-    write_named(path, text_of(plan_certificate(problem, found, name)), "--certificate")
 
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":
