@@ -342,15 +342,13 @@ def _keys() -> Iterator[Any]:
         import tty
 
         fd = sys.stdin.fileno()
-        before = termios.tcgetattr(fd)
+        is_terminal = os.isatty(fd)
     except (ImportError, OSError, ValueError, AttributeError):
+        is_terminal = False
+    if not is_terminal:
         yield lambda seconds: time.sleep(seconds) or ""
         return
-    except Exception as error:  # termios.error, where standard input is no terminal
-        if type(error).__name__ != "error":
-            raise
-        yield lambda seconds: time.sleep(seconds) or ""
-        return
+    before = termios.tcgetattr(fd)
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select([fd], [], [], seconds)
