@@ -54,7 +54,7 @@ function auditCulprits(audit) {
   const victims = (one) => Object.entries(one.victims).map(([name, ns]) => `${name} ${time(ns / 1e9)}`).join(", ");
   const columns = [
     { label: "Came late", name: true, value: (one) => [one.device, el("span", { class: "sub" }, `${one.reason}${one.span ? `: ${one.span}` : ""}`)] },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.cost_ns) / most}%` } })) },
+    { label: "", wide: true, value: (one) => meter(one.cost_ns / most) },
     { label: "Times", num: true, value: (one) => whole(one.n_late) },
     { label: "Cost others", num: true, value: (one) => time(one.cost_ns / 1e9) },
     { label: "Who waited", value: victims },
@@ -81,7 +81,7 @@ function auditOthers(audit) {
   const most = Math.max(...rows.map((one) => one.wall_s));
   const columns = [
     { label: "Dealing", name: true, value: (one) => [one.name, el("span", { class: "sub" }, one.says)] },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.wall_s) / most}%` } })) },
+    { label: "", wide: true, value: (one) => meter(one.wall_s / most) },
     { label: "Takes", num: true, value: (one) => time(one.wall_s) },
     { label: "Change", num: true, value: (one) => (one === rows[0] || one.name === "bound" ? "" : change(audit.wall_s, one.wall_s, -1)) },
   ];
