@@ -342,10 +342,9 @@ def _keys() -> Iterator[Any]:
         import tty
 
         fd = sys.stdin.fileno()
-        is_terminal = os.isatty(fd)
+        if not os.isatty(fd):
+            raise OSError("standard input is no terminal")
     except (ImportError, OSError, ValueError, AttributeError):
-        is_terminal = False
-    if not is_terminal:
         yield lambda seconds: time.sleep(seconds) or ""
         return
     before = termios.tcgetattr(fd)
