@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenload.audit.compare import compare, foretold_s, operator_s, shares
+from evenload.audit.compare import compare, operator_s, shares
 from evenload.audit.traces import AuditOptions, read_traces
 
 BY_OPERATOR = AuditOptions(by_operator=True)
@@ -55,14 +55,6 @@ def test_shares_of_a_pair_take_equally_long() -> None:
     first, second = shares(3.0, 1.0)
     assert first + second == 1
     assert first * 3.0 == second * 1.0
-
-
-def test_time_that_is_foretold() -> None:
-    """Of two devices that differ by operator: 1.5 times as long for one, half as long for the other."""
-    here, there = {"mm": 4.0, "add": 2.0}, {"mm": 6.0, "add": 1.0}
-    assert foretold_s({"mm": 10.0, "add": 4.0}, here, there) == (17.0, 1.0)
-    found, known = foretold_s({"mm": 10.0, "conv": 6.0}, here, there)
-    assert (found, known) == (15.0 + 6.0 * 7 / 6, 10 / 16)
 
 
 def test_operators_of_a_trace_without_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from planted_traces import EXCERPTS, FORMATS, KNOWS_UNUSED, TELLS_EXCHANGE, Schedule, expected_losses, spans
 
-from evenload.audit.audit import audit_recording
+from evenload.audit.audit import AuditParts, audit_of
 from evenload.audit.losses import CAUSES
 from evenload.audit.recording import EXCHANGE, LOADING, PARTLY, REPEAT, WORK, Recording
 from evenload.audit.traces import AuditOptions, audit_traces
@@ -62,7 +62,7 @@ def recorded(schedule: Schedule, *, excerpt: bool = False) -> Recording:
 @given(schedules(), st.booleans())
 def test_every_lost_nanosecond_has_its_cause(schedule: Schedule, excerpt: bool) -> None:
     """As the slow twin finds, tick by tick; and work and losses sum to the devices' time exactly."""
-    found = audit_recording(recorded(schedule, excerpt=excerpt))
+    found = audit_of(AuditParts(recorded(schedule, excerpt=excerpt)))
     expected = expected_losses(schedule, excerpt=excerpt)
     assert found.lost_ns == {cause: 40 * n for cause, n in expected.items()}
     assert found.work_ns + sum(found.lost_ns.values()) == found.wall_ns * len(schedule)
@@ -90,14 +90,22 @@ def test_spans_that_overlap_are_counted_once(
     device, start, length, kind, name = np.array(rows, np.int64).T
     if int(start.min()) == int((start + length).max()) and window is None:
         length = length + 1
-    found = audit_recording(
-        Recording(
-            "any",
-            ("a", "b", "c", "d"),
-            *(start, start + length, device.astype(np.int32), kind.astype(np.int8), name.astype(np.int32)),
-            names=("x", "y", "z"),
-            gap_ns=gap_ns,
-            window_ns=window,
+    found = audit_of(
+        AuditParts(
+            Recording(
+                "any",
+                ("a", "b", "c", "d"),
+                *(
+                    start,
+                    start + length,
+                    device.astype(np.int32),
+                    kind.astype(np.int8),
+                    name.astype(np.int32),
+                ),
+                names=("x", "y", "z"),
+                gap_ns=gap_ns,
+                window_ns=window,
+            )
         )
     )
     begin, end = int(start.min()), int((start + length).max())

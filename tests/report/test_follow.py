@@ -1,7 +1,12 @@
 """Reading a file that grows, is cut, replaced, damaged, or not there yet."""
 
 import json
+import tempfile
 import tracemalloc
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import given
 
 from evenload.events import EventFile, Note, RunStarted, Span, encode
 from evenload.report.source import Follower
@@ -85,3 +90,29 @@ def test_a_line_without_an_end_takes_no_memory(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     assert follower.sieve.n_damaged == 1
+
+
+JUNK = ["{half", "", "[1]", '{"event":"Hologram","t":1}', "\x00\ufffd", '{"event":"Note","t":"soon"}']
+
+
+@given(
+    st.lists(st.integers(0, 9) | st.sampled_from(JUNK), max_size=12),
+    st.lists(st.integers(1, 300), max_size=12),
+    st.booleans(),
+)
+def test_however_it_grows_the_same_events_are_read(rows, cuts, has_end):
+    """Oracle: the events that were written, among junk: each comes once and in order, whole and in pieces."""
+    lines = [encode(span(one)) if isinstance(one, int) else one for one in rows]
+    written = ("\n".join(lines) + "\n" * has_end).encode("utf-8", "surrogateescape")
+    wanted = [span(one) for one in rows if isinstance(one, int)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        follower, found = Follower(path), []
+        for cut in [*cuts, len(written)]:
+            with path.open("ab") as file:
+                file.write(written[:cut])
+            written = written[cut:]
+            found += all_of(follower)
+        assert list(Follower(path).whole()) == wanted
+    is_last_open = bool(rows) and isinstance(rows[-1], int) and not has_end
+    assert found == wanted[: len(wanted) - is_last_open]

@@ -276,15 +276,6 @@ class AuditParts:
         )
 
 
-def audit_recording(recording: Recording, *, n_devices: int = 0) -> Audit:
-    """Audit a recording.
-
-    n_devices  how many devices there were, if the trace does not show those that did nothing
-    Raises FormatError for a recording without spans, ConfigError for fewer devices than it has.
-    """
-    return audit_of(AuditParts(with_devices(recording, n_devices)))
-
-
 def with_devices(recording: Recording, n_devices: int) -> Recording:
     """The recording with as many devices; those that it does not know did nothing."""
     n_known = len(recording.devices)

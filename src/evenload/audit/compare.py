@@ -4,12 +4,10 @@ Kernels have other names on other devices, and after other compilers; so work is
 launched it, where the traces tell that.
 
 For two devices side by side, the shares of a batch that take both as long follow from the time that each took
-for the whole: ``shares``. Where one device was only seen with another model, its time can be foretold,
-operator by operator, from how much faster it was with those of the model that both have run: ``foretold_s``.
+for the whole: ``shares``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -40,11 +38,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """A value of JSON."""
-        rows = {"causes": self.causes, "operators": self.operators}
-        listed = {
-            key: [{"name": one.name, "before_s": one.before_s, "after_s": one.after_s} for one in value]
-            for key, value in rows.items()
-        }
+        listed = {name: [asdict(one) for one in getattr(self, name)] for name in ("causes", "operators")}
         return {"schema": 1, "before": self.before.to_json(), "after": self.after.to_json(), **listed}
 
 
@@ -72,18 +66,3 @@ def operator_s(recording: Recording) -> dict[str, float]:
 def shares(first_s: float, second_s: float) -> tuple[float, float]:
     """The shares of a batch with which two devices take equally long, by their seconds for all of it."""
     return second_s / (first_s + second_s), first_s / (first_s + second_s)
-
-
-def foretold_s(
-    seen: Mapping[str, float], here: Mapping[str, float], there: Mapping[str, float]
-) -> tuple[float, float]:
-    """Seconds that another device would need for work that was seen on one, and the share that is known.
-
-    seen         seconds of the work by operator, on the one device
-    here, there  seconds of other work by operator, on the one and on the other
-    What the other work lacks is taken to be as much faster as all of it together.
-    """
-    whole = sum(there.values()) / sum(here.values())
-    known = {name for name in seen if here.get(name) and there.get(name)}
-    found = sum(s * (there[name] / here[name] if name in known else whole) for name, s in seen.items())
-    return found, sum(seen[name] for name in known) / sum(seen.values())

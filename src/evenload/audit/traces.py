@@ -49,18 +49,7 @@ def read_traces(paths: Sequence[str | Path], options: AuditOptions = AuditOption
         if path.resolve() in seen:
             raise ConfigError(f"{quoted(str(path), 200)} is given twice", hint="name each trace once")
         seen.add(path.resolve())
-    read = [
-        replace(
-            read_trace(
-                path,
-                rows=options.rows,
-                collectives=options.collectives,
-                by_operator=options.by_operator,
-            ),
-            file=path.name,
-        )
-        for path in map(Path, paths)
-    ]
+    read = [replace(read_trace(path, options), file=path.name) for path in map(Path, paths)]
     recording = resolved(read, aligned=options.aligned)
     if options.gap_s is not None:
         recording = replace(recording, gap_ns=round(options.gap_s * 1e9))
@@ -82,14 +71,9 @@ TENSORRT = (b'"averageMs"', b'"startComputeMs"')
 EVENT_LINE = b'{"event"'
 
 
-def read_trace(
-    path: Path, *, rows: str = "auto", collectives: Sequence[str] = (), by_operator: bool = False
-) -> Recording:
-    """The recording of a file or a run folder.
+def read_trace(path: Path, options: AuditOptions = AuditOptions()) -> Recording:
+    """The recording of a file or a run folder, as ``options`` say of Chrome traces.
 
-    rows         auto, process or thread: what a device is in a Chrome trace
-    collectives  parts of the names of further collectives, in a Chrome trace
-    by_operator  call kernels after the operators that launched them, in a Chrome trace
     Raises ConfigError for a file that cannot be read, FormatError for one of no known format.
     """
     if path.is_dir():
@@ -108,7 +92,8 @@ def read_trace(
                 hint="record with nsys profile, and audit nsys export --type sqlite",
             )
         if first.startswith((b"[", b"{")):
-            return read_chrome(file, rows=rows, collectives=collectives, by_operator=by_operator)
+            told = {"collectives": options.collectives, "by_operator": options.by_operator}
+            return read_chrome(file, rows=options.rows, **told)
         if is_samples(first):
             return read_samples(file)
         if is_bare(first):

@@ -26,7 +26,6 @@ class Feed:
     every_s    least time between two frames
     sinks      get every event as well
     panel      what the page may tell the run, None for nothing
-    on_change  called, in the feed's thread, whenever there is a new frame
     """
 
     def __init__(
@@ -34,7 +33,6 @@ class Feed:
         path: Path,
         *,
         every_s: float = 0.5,
-        on_change: Callable[[], None] | None = None,
         sinks: Sequence[Callable[[Event], None]] = (),
         panel: Panel | None = None,
     ):
@@ -42,7 +40,6 @@ class Feed:
         self._sinks = sinks
         self.frames = Frames()
         self.every_s = every_s
-        self.on_change = on_change or (lambda: None)
         self.n_viewers = 0
         self.error: BaseException | None = None
         self._follower = Follower(path)
@@ -102,7 +99,6 @@ class Feed:
         except BaseException as error:
             self.error = error
             self.frames.put({"faults": [f"The page stopped reading: {type(error).__name__}: {error}"]})
-            self.on_change()
             raise
 
     def _step(self) -> bool:
@@ -132,8 +128,7 @@ class Feed:
             sections["control"] = self.panel.state if self.panel and not is_over else None
             self._n_published = board.n_events
         self._published_s = time.monotonic()
-        if self.frames.put(sections):
-            self.on_change()
+        self.frames.put(sections)
 
     def _is_behind(self) -> bool:
         return self._follower.is_behind
@@ -149,8 +144,7 @@ class Frames:
         self._sections: dict[str, tuple[int, bytes]] = {}
         self.version = 0
 
-    def put(self, sections: Mapping[str, Any]) -> bool:
-        """Whether anything changed."""
+    def put(self, sections: Mapping[str, Any]) -> None:
         encoded = {
             name: json.dumps(value, separators=(",", ":"), default=str).encode()
             for name, value in sections.items()
@@ -158,11 +152,8 @@ class Frames:
         with self._lock:
             old = self._sections
             new = {name: text for name, text in encoded.items() if name not in old or old[name][1] != text}
-            if not new:
-                return False
-            self.version += 1
+            self.version += bool(new)
             old.update({name: (self.version, text) for name, text in new.items()})
-            return True
 
     def since(self, version: int) -> tuple[int, bytes | None]:
         """The newest version, and one JSON object of the sections that came after ``version``, if any."""

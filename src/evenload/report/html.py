@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -226,9 +227,7 @@ def _hash(text: str) -> str:
 
 
 def _as_text(text: str) -> str:
-    for mark, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
-        text = text.replace(mark, escaped)
-    return "".join(mark if mark.isprintable() or mark == " " else "�" for mark in text)
+    return "".join(mark if mark.isprintable() or mark == " " else "�" for mark in escape(text))
 
 
 def _headline(summary: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """The items of a stage that are done, however often they were dealt: one byte per item."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from evenload.balance.run_claim import runs_of
 from evenload.events import Event, Restored, RunStarted, Span, StageFinished, StageStarted
 
 _DONE, _FAILED = 1, 2
+_NEW = re.compile(rb"\0+")
 # Above this many items the bytes are no longer kept and chunks are simply added up.
 _LARGEST = 1 << 25
 
@@ -44,21 +46,12 @@ class ItemSet:
 
     def missing(self, index: int, n_items: int) -> list[int]:
         """The items that ``add`` would count: ``[first, how many, first, how many, ...]``."""
-        found, at, stop = [], index, index + n_items
+        stop = index + n_items
         if stop > _LARGEST:
             return [index, n_items]
         self._grow(stop)
-        if self._state.count(0, index, stop) == n_items:
-            return [index, n_items]
-        while (first := self._state.find(0, at, stop)) >= 0:
-            ends = [
-                end
-                for end in (self._state.find(1, first, stop), self._state.find(2, first, stop))
-                if end >= 0
-            ]
-            at = min([*ends, stop])
-            found += [first, at - first]
-        return found
+        runs = [one.span() for one in _NEW.finditer(self._state, index, stop)]
+        return [number for first, end in runs for number in (first, end - first)]
 
     def finish(self, index: int) -> None:
         """The item is through; its span may have been counted before."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappush, heapreplace
 from typing import Any
@@ -177,32 +177,54 @@ class Tally:
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
         self._answers, self._n_unpaid, self._n_untold = 0.0, 0, 0  # what those of servers have cost
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            RunStarted: self._on_started,
-            StageStarted: self._on_stage,
-            StageFinished: self._on_stage_end,
-            Span: self._on_span,
-            Batched: self._on_batch,
-            Idle: self._on_idle,
-            WorkerStarted: self._on_worker,
-            WorkerExited: self._on_exit,
-            ItemFinished: self._on_item,
-            Restored: self._on_restored,
-            ItemFailed: self._on_failed,
-            Moved: self._on_moved,
-            DeviceSample: self._on_sample,
-            Counted: self._on_counted,
-            RunFinished: self._on_finished,
-        }
 
     def add(self, event: Event) -> None:
         self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
-        handler = self._handlers.get(type(event))
-        if handler:
-            handler(event)
+        self._count(event)
         self._losses.add(event)
         self._needed.add(event)
         self._inside.add(event)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case Span():
+                self._on_span(event)
+            case ItemFinished():
+                self._on_item(event)
+            case Idle():
+                self._on_idle(event)
+            case DeviceSample():
+                self._on_sample(event)
+            case Batched():
+                stage = self._stage(event.stage)
+                stage.n_batches += 1
+                stage.n_batched += event.n_items
+                stage.n_batch_places += event.most
+            case RunStarted():
+                self._on_started(event)
+            case StageStarted():
+                self._stage(event.stage).total = event.total
+            case StageFinished():
+                stage = self._stage(event.stage)
+                stage.is_finished, stage.learned = True, event.learned
+            case WorkerStarted():
+                self._device(event.device).startup_s += event.startup_s
+                self._tracks.see(event)
+            case WorkerExited():
+                self._tracks.see(event)
+                if event.reason != "closed":
+                    self._device(event.device).n_lost += 1
+            case Restored():
+                self._on_restored(event)
+            case ItemFailed():
+                self._on_failed(event)
+            case Moved():
+                self._n["moves"] += 1
+                self._n["moved"] += event.n_items
+            case Counted():
+                self._counted = event
+            case RunFinished():
+                self._finished = event
 
     def _device(self, name: str) -> DeviceCount:
         return self._devices.setdefault(name, DeviceCount())
@@ -222,19 +244,6 @@ class Tally:
     def _take_like(self, track: str, device: str) -> None:
         if track not in self.likes or track == device:
             self.likes[track] = like_of(self._device(device).facts) or device
-
-    def _on_finished(self, event: RunFinished) -> None:
-        self._finished = event
-
-    def _on_counted(self, event: Counted) -> None:
-        self._counted = event
-
-    def _on_stage(self, event: StageStarted) -> None:
-        self._stage(event.stage).total = event.total
-
-    def _on_stage_end(self, event: StageFinished) -> None:
-        stage = self._stage(event.stage)
-        stage.is_finished, stage.learned = True, event.learned
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._stage(span.stage), self._device(span.device)
@@ -286,12 +295,6 @@ class Tally:
             start_s, stop_s = (0.0, busy_s) if is_done else (span.start_s, span.stop_s)
             stage.work.add_shared(track, items_key(span), start_s, stop_s, is_done=is_done)
 
-    def _on_batch(self, event: Batched) -> None:
-        stage = self._stage(event.stage)
-        stage.n_batches += 1
-        stage.n_batched += event.n_items
-        stage.n_batch_places += event.most
-
     def _keep_if_slow(self, span: Span, seconds: float) -> None:
         entry = (seconds, -self._n["chunks"], span)
         if len(self._slow) < N_SLOWEST:
@@ -303,16 +306,6 @@ class Tally:
         waits = self._device(event.device).waits
         why = event.why if event.why in waits or len(waits) < 50 else "other reasons"
         waits[why] = waits.get(why, 0.0) + max(0.0, event.stop_s - event.start_s)
-
-    def _on_worker(self, event: WorkerStarted) -> None:
-        device = self._device(event.device)
-        device.startup_s += event.startup_s
-        self._tracks.see(event)
-
-    def _on_exit(self, event: WorkerExited) -> None:
-        self._tracks.see(event)
-        if event.reason != "closed":
-            self._device(event.device).n_lost += 1
 
     def _on_item(self, event: ItemFinished) -> None:
         self._stage(event.stage).items.finish(event.index)
@@ -355,10 +348,6 @@ class Tally:
                 "traceback": event.traceback[-TRACEBACK_CHARS:],
             }
             self._failures.append(replace(event, **cut))
-
-    def _on_moved(self, event: Moved) -> None:
-        self._n["moves"] += 1
-        self._n["moved"] += event.n_items
 
     def _on_sample(self, event: DeviceSample) -> None:
         device = self._device(event.device)

@@ -122,7 +122,8 @@ def _nvtx(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 __all__ = ["TraceWriter", "write_trace"]
 
 RUN_PID = 1
-DEALS_TID, NOTES_TID = 1, 2
+DEALS_TID = 1
+DEALS, NOTES = (RUN_PID, DEALS_TID), (RUN_PID, 2)  # process and thread
 WAITS_TID = 1_000
 GUEST_PID = 100_000
 MAX_ARROWS = 50_000
@@ -146,9 +147,9 @@ class TraceWriter:
         self._unix_s: float | None = None
         self._stage_began: dict[str, float] = {}
         self._out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-        self._name("process_name", RUN_PID, 0, "run")
-        self._name("thread_name", RUN_PID, DEALS_TID, "deals")
-        self._name("thread_name", RUN_PID, NOTES_TID, "stages and notes")
+        self._name("process_name", (RUN_PID, 0), "run")
+        self._name("thread_name", DEALS, "deals")
+        self._name("thread_name", NOTES, "stages and notes")
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -162,11 +163,11 @@ class TraceWriter:
                 self._on_exit(event)
             case ItemFailed():
                 args = {"stage": event.stage, "item": event.item, "message": event.message[:2000]}
-                pid, tid = (self._pid(event.device), 1) if event.device else (RUN_PID, NOTES_TID)
-                self._instant(event.t, pid, tid, f"failed: {event.error}", args)
+                at = (self._pid(event.device), 1) if event.device else NOTES
+                self._instant(event.t, at, f"failed: {event.error}", args)
             case Moved():
                 name = f"moved {event.n_items}: {event.source} to {event.target}"
-                self._instant(event.t, RUN_PID, NOTES_TID, name, {"imbalance": event.imbalance}, scope="g")
+                self._instant(event.t, NOTES, name, {"imbalance": event.imbalance}, scope="g")
             case Queued():
                 if event.waiting is not None:
                     self._counter(event.t, RUN_PID, "waiting items", {event.stage: event.waiting})
@@ -175,7 +176,7 @@ class TraceWriter:
                 self._on_sample(event)
             case RunStarted():
                 self._unix_s = self._unix_s or event.unix_s - event.t
-                self._name("process_name", RUN_PID, 0, f"run {event.name}")
+                self._name("process_name", (RUN_PID, 0), f"run {event.name}")
                 for device, facts in event.devices.items():
                     self._pid(device, str(facts.get("name", "")))
             case StageStarted():
@@ -183,11 +184,9 @@ class TraceWriter:
             case StageFinished():
                 self._on_stage_end(event)
             case Note() if event.level in ("warning", "error"):
-                self._instant(event.t, RUN_PID, NOTES_TID, f"{event.level}: {event.text[:200]}")
+                self._instant(event.t, NOTES, f"{event.level}: {event.text[:200]}")
             case RunFinished():
-                self._instant(
-                    event.t, RUN_PID, NOTES_TID, f"run {event.status}", dict(event.facts), scope="g"
-                )
+                self._instant(event.t, NOTES, f"run {event.status}", dict(event.facts), scope="g")
 
     def add_guest(self, guest: Guest) -> None:
         """Another tool's slices, in processes of their own; on the run's clock if both clocks are known."""
@@ -200,63 +199,48 @@ class TraceWriter:
         self._out.write(f'\n],"otherData":{json.dumps({"made_by": f"evenload {__version__}"})}}}\n')
 
     def _on_span(self, span: Span) -> None:
-        pid, tid = self._track(span.device, span.worker)
-        items = _items_text(span)
-        args: dict[str, Any] = {
-            "items": items,
-            "n_items": span.n_items,
-            "busy_s": span.busy_s,
-            "status": span.status,
-        }
-        if span.why:
-            args["why"] = span.why
-        if span.duplicate:
-            args["duplicate"] = True
+        at, items = self._track(span.device, span.worker), _items_text(span)
+        args = {"items": items, "n_items": span.n_items, "busy_s": span.busy_s, "status": span.status}
+        args |= {"why": span.why} if span.why else {}
+        args |= {"duplicate": True} if span.duplicate else {}
         name = f"{span.stage} {items}" if span.status == "ok" else f"{span.stage} {items} ({span.status})"
-        self._slice(span.start_s, span.stop_s, pid, tid, name, args, _COLOURS.get(span.status), span.stage)
+        self._slice(span.start_s, span.stop_s, at, name, args, _COLOURS.get(span.status), span.stage)
         self._starts.append(span.start_s)
         self._stops.append(max(span.start_s, span.stop_s))
         if span.dealt_s is not None and self._n_arrows < MAX_ARROWS:
-            self._arrow(span, pid, tid, name)
+            self._arrow(span, at, name)
         if span.status in ("ok", "failed"):
             self._n_done += span.n_items
             self._counter(span.stop_s, RUN_PID, "items back", {"items": self._n_done})
 
-    def _arrow(self, span: Span, pid: int, tid: int, name: str) -> None:
+    def _arrow(self, span: Span, at: tuple[int, int], name: str) -> None:
         """From the deal to the chunk. The deal is a slice of one microsecond, so that deals never overlap."""
         self._n_arrows += 1
         dealt_s = min(span.dealt_s or 0.0, span.start_s)
         args = {"to": span.device, "why": span.why}
-        self._slice(dealt_s, dealt_s + 1e-6, RUN_PID, DEALS_TID, f"{name} → {span.device}", args)
+        self._slice(dealt_s, dealt_s + 1e-6, DEALS, f"{name} → {span.device}", args)
         flow = {"cat": "deal", "name": "deal", "id": self._n_arrows}
-        self._write({"ph": "s", "ts": _us(dealt_s), "pid": RUN_PID, "tid": DEALS_TID, **flow})
-        self._write({"ph": "f", "bp": "e", "ts": _us(span.start_s), "pid": pid, "tid": tid, **flow})
+        self._write({"ph": "s", "ts": _us(dealt_s), **_at(DEALS), **flow})
+        self._write({"ph": "f", "bp": "e", "ts": _us(span.start_s), **_at(at), **flow})
 
     def _on_idle(self, idle: Idle) -> None:
-        pid = self._pid(idle.device)
-        if (pid, WAITS_TID) not in self._tids:
-            self._tids.add((pid, WAITS_TID))
-            self._name("thread_name", pid, WAITS_TID, "waits")
-        kind = kind_of_idle(idle.why)
-        args = {"counts as": kind}
-        self._slice(idle.start_s, idle.stop_s, pid, WAITS_TID, idle.why or kind, args, "grey")
+        at, kind = (self._pid(idle.device), WAITS_TID), kind_of_idle(idle.why)
+        self._name_once(at, "waits")
+        self._slice(idle.start_s, idle.stop_s, at, idle.why or kind, {"counts as": kind}, "grey")
 
     def _on_worker(self, event: WorkerStarted) -> None:
-        pid, tid = self._track(event.device, event.worker)
-        start_s = max(0.0, event.t - event.startup_s)
-        self._slice(
-            start_s, event.t, pid, tid, "start-up", {"worker": event.worker, "process": event.pid}, "grey"
-        )
+        at, start_s = self._track(event.device, event.worker), max(0.0, event.t - event.startup_s)
+        self._slice(start_s, event.t, at, "start-up", {"worker": event.worker, "process": event.pid}, "grey")
 
     def _on_exit(self, event: WorkerExited) -> None:
         self._tracks.see(event)
         if event.reason != "closed":
-            tid = self._tracks.of(event.device, event.worker) + 1
-            self._instant(event.t, self._pid(event.device), tid, f"worker lost: {event.reason}")
+            at = self._pid(event.device), self._tracks.of(event.device, event.worker) + 1
+            self._instant(event.t, at, f"worker lost: {event.reason}")
 
     def _on_stage_end(self, event: StageFinished) -> None:
         began_s, name = self._stage_began.pop(event.stage, event.t), f"stage {event.stage}"
-        self._slice(began_s, event.t, RUN_PID, NOTES_TID, name, {"bound_s": event.bound_s})
+        self._slice(began_s, event.t, NOTES, name, {"bound_s": event.bound_s})
 
     def _on_sample(self, sample: DeviceSample) -> None:
         pid = self._pid(sample.device)
@@ -288,50 +272,37 @@ class TraceWriter:
     def _pid(self, device: str, name: str = "") -> int:
         if device not in self._pids:
             self._pids[device] = RUN_PID + 1 + len(self._pids)
-            self._name("process_name", self._pids[device], 0, f"{device} {name}".strip())
+            self._name("process_name", (self._pids[device], 0), f"{device} {name}".strip())
             sort = {"sort_index": self._pids[device]}
             self._write({"ph": "M", "name": "process_sort_index", "pid": self._pids[device], "args": sort})
         return self._pids[device]
 
     def _track(self, device: str, worker: str) -> tuple[int, int]:
-        pid, tid = self._pid(device), self._tracks.of(device, worker) + 1
-        if (pid, tid) not in self._tids:
-            self._tids.add((pid, tid))
-            self._name("thread_name", pid, tid, f"worker {tid}")
-        return pid, tid
+        at = self._pid(device), self._tracks.of(device, worker) + 1
+        self._name_once(at, f"worker {at[1]}")
+        return at
 
-    def _name(self, kind: str, pid: int, tid: int, name: str) -> None:
-        self._write({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}})
+    def _name_once(self, at: tuple[int, int], name: str) -> None:
+        if at not in self._tids:
+            self._tids.add(at)
+            self._name("thread_name", at, name)
+
+    def _name(self, kind: str, at: tuple[int, int], name: str) -> None:
+        self._write({"ph": "M", "name": kind, **_at(at), "args": {"name": name}})
 
     def _slice(
-        self,
-        start_s: float,
-        stop_s: float,
-        pid: int,
-        tid: int,
-        name: str,
-        args: dict[str, Any],
-        colour: str | None = None,
-        category: str = "evenload",
-    ) -> None:
+        self, start_s: float, stop_s: float, at: tuple[int, int], name: str, args: dict[str, Any],
+        colour: str | None = None, category: str = "evenload",
+    ) -> None:  # fmt: skip
         # Both ends are rounded, not the length: slices that touch must not come to overlap.
         length = max(0, _us(stop_s) - _us(start_s))
-        row = {
-            "ph": "X",
-            "name": name,
-            "cat": category,
-            "ts": _us(start_s),
-            "dur": length,
-            "pid": pid,
-            "tid": tid,
-        }
+        row = {"ph": "X", "name": name, "cat": category, "ts": _us(start_s), "dur": length, **_at(at)}
         self._write({**row, **({"cname": colour} if colour else {}), "args": args})
 
     def _instant(
-        self, t: float, pid: int, tid: int, name: str, args: dict[str, Any] | None = None, scope: str = "t"
+        self, t: float, at: tuple[int, int], name: str, args: dict[str, Any] | None = None, scope: str = "t"
     ) -> None:
-        row = {"ph": "i", "s": scope, "name": name, "ts": _us(t), "pid": pid, "tid": tid}
-        self._write({**row, "args": args or {}})
+        self._write({"ph": "i", "s": scope, "name": name, "ts": _us(t), **_at(at), "args": args or {}})
 
     def _counter(self, t: float, pid: int, name: str, values: dict[str, float]) -> None:
         self._write({"ph": "C", "name": name, "ts": _us(t), "pid": pid, "args": values})
@@ -345,6 +316,10 @@ def _items_text(span: Span) -> str:
     if span.items:
         return ", ".join(map(str, span.items[:20])) + (", …" if len(span.items) > 20 else "")
     return f"{span.index}" if span.n_items <= 1 else f"{span.index}–{span.index + span.n_items - 1}"
+
+
+def _at(at: tuple[int, int]) -> dict[str, int]:
+    return {"pid": at[0], "tid": at[1]}
 
 
 def _us(seconds: float) -> int:

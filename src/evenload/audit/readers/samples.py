@@ -24,7 +24,6 @@ TIMES = ("timestamp", "time", "unix_time", "ts")
 DEVICES = ("index", "gpu", "gpu_id", "gpu index", "entity", "pci.bus_id", "uuid", "gpu_uuid")
 PERCENTS = ("utilization.gpu", "dcgm_fi_dev_gpu_util", "gpu_util", "gputl")
 SHARES = ("dcgm_fi_prof_gr_engine_active", "gr_engine_active", "gract", "dcgm_fi_prof_sm_active", "smact")
-FORMATS = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S")
 NUMBER = re.compile(r"[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?")
 MOST_LINE = 1 << 16
 MOST_SECONDS = 9e9  # from the epoch to 2255
@@ -219,13 +218,8 @@ def _seconds(text: str) -> float | None:
         number = float(text)
         number = number / 1e3 if number > 1e11 else number
         return number if 0 <= number <= MOST_SECONDS else None
-    for form in FORMATS:
-        try:
-            return datetime.strptime(text[:40], form).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            continue
     try:
-        found = datetime.fromisoformat(text[:40])
+        found = datetime.fromisoformat(text[:40].replace("/", "-"))
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

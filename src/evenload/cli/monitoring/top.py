@@ -342,15 +342,12 @@ def _keys() -> Iterator[Any]:
         import tty
 
         fd = sys.stdin.fileno()
-        before = termios.tcgetattr(fd)
+        if not os.isatty(fd):
+            raise OSError("standard input is no terminal")
     except (ImportError, OSError, ValueError, AttributeError):
         yield lambda seconds: time.sleep(seconds) or ""
         return
-    except Exception as error:  # termios.error, where standard input is no terminal
-        if type(error).__name__ != "error":
-            raise
-        yield lambda seconds: time.sleep(seconds) or ""
-        return
+    before = termios.tcgetattr(fd)
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select([fd], [], [], seconds)

@@ -3,7 +3,8 @@
 The plan is told by the event ``Planned``; what came of it by spans, and by waits that say ``loads STAGE``.
 """
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evenload.events import Event, Idle, Planned, Replanned, Restored, Span
@@ -11,6 +12,23 @@ from evenload.report.page.bars import N_BINS, Bar, Bars
 
 LOADS = "loads "
 MOST_ROWS = 64
+
+
+class _Drawn:
+    """Bars of each device, and the seconds and items of each stage, of what was planned or was done."""
+
+    def __init__(self, n_bins: int) -> None:
+        self.bars = Bars(n_bins)
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)  # stage, work or load
+        self.n_items: Counter[str] = Counter()
+
+    def add(
+        self, devices: Iterable[str], stage: str, kind: str, start_s: float, stop_s: float, n_items: int
+    ) -> None:
+        self.n_items[stage] += n_items
+        for device in devices:
+            self.seconds[stage, kind] += stop_s - start_s
+            self.bars.add(device, f"{kind} {stage}", start_s, stop_s, n_items)
 
 
 class PlanAndRun:
@@ -24,10 +42,7 @@ class PlanAndRun:
     def __init__(self, n_bins: int = N_BINS) -> None:
         self.n_bins = n_bins
         self._plan: Planned | None = None
-        self._bars = Bars(n_bins)
-        self._work_s: dict[str, float] = {}
-        self._load_s: dict[str, float] = {}
-        self._n_items: dict[str, int] = {}
+        self._did = _Drawn(n_bins)
         self._end_s = 0.0
         self._n_restored = self._n_replans = 0
 
@@ -51,34 +66,26 @@ class PlanAndRun:
         began = self._plan.t
         if stop_s <= began:  # of an earlier session, in the same file
             return
-        devices = group.split("+")
-        sums = self._load_s if kind == "load" else self._work_s
-        sums[stage] = sums.get(stage, 0.0) + (stop_s - start_s) * len(devices)
-        self._n_items[stage] = self._n_items.get(stage, 0) + n_items
         self._end_s = max(self._end_s, stop_s - began)
-        for device in devices:
-            self._bars.add(device, f"{kind} {stage}", start_s - began, stop_s - began, n_items)
+        self._did.add(group.split("+"), stage, kind, start_s - began, stop_s - began, n_items)
 
     def to_json(self) -> Mapping[str, Any] | None:
         plan = self._plan
         if plan is None or not plan.makespan_s:
             return None
-        planned, names = Bars(self.n_bins), list(dict.fromkeys(one[1] for one in plan.slices))
-        names += [name for name in self._work_s if name not in names]
-        sums: dict[tuple[str, str], float] = {}
-        n_items: dict[str, int] = {}
-        for device, stage, kind, start_s, stop_s, n in plan.slices:
-            planned.add(device, f"{kind} {stage}", start_s, stop_s, n)
-            sums[stage, kind] = sums.get((stage, kind), 0.0) + stop_s - start_s
-            n_items[stage] = n_items.get(stage, 0) + n
-        meant, did = planned.rows(), self._bars.rows()
+        meant, did = _Drawn(self.n_bins), self._did
+        for device, *one in plan.slices:
+            meant.add([device], *one)
+        done = [stage for stage, kind in did.seconds if kind == "work"]
+        names = list(dict.fromkeys([*(one[1] for one in plan.slices), *done]))
+        bars_meant, bars_did = meant.bars.rows(), did.bars.rows()
         rows = [
             {
                 "device": device,
-                "planned": _packed(meant.get(device, ()), names),
-                "measured": _packed(did.get(device, ()), names),
+                "planned": _packed(bars_meant.get(device, ()), names),
+                "measured": _packed(bars_did.get(device, ()), names),
             }
-            for device in dict.fromkeys([*meant, *did])
+            for device in dict.fromkeys([*bars_meant, *bars_did])
         ]
         return {
             "mode": plan.mode,
@@ -91,20 +98,18 @@ class PlanAndRun:
             "stages": names,
             "rows": rows[:MOST_ROWS],
             "n_rows": len(rows),
-            "by_stage": [self._stage_row(name, sums, n_items) for name in names],
-        }
-
-    def _stage_row(
-        self, name: str, planned_s: Mapping[tuple[str, str], float], n_planned: Mapping[str, int]
-    ) -> dict[str, Any]:
-        return {
-            "stage": name,
-            "planned_s": planned_s.get((name, "work"), 0.0),
-            "measured_s": self._work_s.get(name, 0.0),
-            "planned_load_s": planned_s.get((name, "load"), 0.0),
-            "measured_load_s": self._load_s.get(name, 0.0),
-            "n_planned": n_planned.get(name, 0),
-            "n_measured": self._n_items.get(name, 0),
+            "by_stage": [
+                {
+                    "stage": name,
+                    "planned_s": meant.seconds[name, "work"],
+                    "measured_s": did.seconds[name, "work"],
+                    "planned_load_s": meant.seconds[name, "load"],
+                    "measured_load_s": did.seconds[name, "load"],
+                    "n_planned": meant.n_items[name],
+                    "n_measured": did.n_items[name],
+                }
+                for name in names
+            ],
         }
 
 

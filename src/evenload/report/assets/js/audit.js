@@ -36,26 +36,15 @@ function auditVerdict(audit) {
   return el("div", {}, el("p", { class: "verdict-number" }, (100 * audit.share).toFixed(audit.share < 0.0995 ? 1 : 0), el("span", {}, "%")), el("p", { class: "verdict-text" }, text));
 }
 
-// A row for each cause: hatched is what it took, full is what is left, on the scale of all devices' time.
 function auditCauses(audit) {
   const whole_h = audit.work_h + audit.lost_h;
-  const share = (h) => `${(100 * h) / whole_h}%`;
-  let left = whole_h;
-  const rows = [el("dt", {}, "device time"), el("dd", { class: "track" }, el("i", { class: "left", style: { width: "100%" } })), el("dd", { class: "value" }, ""), el("dd", { class: "value" }, deviceTime(whole_h))];
-  for (const [name, cause] of Object.entries(audit.causes)) {
-    if (!cause.lost_h) continue;
-    left = Math.max(0, left - cause.lost_h);
-    rows.push(
-      el("dt", { title: cause.says }, name),
-      el("dd", { class: "track", "aria-hidden": "true" }, el("i", { class: "left", style: { width: share(left) } }), el("i", { class: "lost", style: { left: share(left), width: share(cause.lost_h) } })),
-      el("dd", { class: "value" }, percent(cause.lost_h / whole_h)),
-      el("dd", { class: "value" }, `−${deviceTime(cause.lost_h)}`),
-    );
-  }
-  rows.push(el("dt", { class: "sum" }, "work"), el("dd", { class: "track" }, el("i", { class: "useful", style: { width: share(audit.work_h) } })), el("dd", { class: "value sum" }, percent(audit.share)), el("dd", { class: "value sum" }, deviceTime(audit.work_h)));
+  const losses = Object.entries(audit.causes)
+    .filter(([, cause]) => cause.lost_h)
+    .map(([name, cause]) => ({ name, says: cause.says, lost: cause.lost_h, texts: [percent(cause.lost_h / whole_h), `−${deviceTime(cause.lost_h)}`] }));
+  const rows = stairs(whole_h, ["device time", deviceTime(whole_h)], losses, ["work", percent(audit.share), deviceTime(audit.work_h)]);
   const list = Object.entries(audit.causes).map(([name, cause]) => el("li", {}, el("b", {}, name), `: ${cause.says} (factor: ${cause.factor})`));
   const why = el("details", { class: "why" }, el("summary", {}, "What are these?"), el("p", {}, `Every nanosecond of every device belongs to work or to one cause. Gaps below ${time(audit.gap_s)} are launch gaps.`), el("ul", {}, list));
-  return el("div", { class: "where" }, el("dl", { class: "factors" }, rows), why);
+  return el("div", { class: "where" }, rows, why);
 }
 
 // Who came late to collectives: because of what, and what others waited for it.
@@ -65,7 +54,7 @@ function auditCulprits(audit) {
   const victims = (one) => Object.entries(one.victims).map(([name, ns]) => `${name} ${time(ns / 1e9)}`).join(", ");
   const columns = [
     { label: "Came late", name: true, value: (one) => [one.device, el("span", { class: "sub" }, `${one.reason}${one.span ? `: ${one.span}` : ""}`)] },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.cost_ns) / most}%` } })) },
+    { label: "", wide: true, value: (one) => meter(one.cost_ns / most) },
     { label: "Times", num: true, value: (one) => whole(one.n_late) },
     { label: "Cost others", num: true, value: (one) => time(one.cost_ns / 1e9) },
     { label: "Who waited", value: victims },
@@ -92,7 +81,7 @@ function auditOthers(audit) {
   const most = Math.max(...rows.map((one) => one.wall_s));
   const columns = [
     { label: "Dealing", name: true, value: (one) => [one.name, el("span", { class: "sub" }, one.says)] },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.wall_s) / most}%` } })) },
+    { label: "", wide: true, value: (one) => meter(one.wall_s / most) },
     { label: "Takes", num: true, value: (one) => time(one.wall_s) },
     { label: "Change", num: true, value: (one) => (one === rows[0] || one.name === "bound" ? "" : change(audit.wall_s, one.wall_s, -1)) },
   ];

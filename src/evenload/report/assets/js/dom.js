@@ -28,6 +28,11 @@ function swatch(kind, color) {
   return el("i", { class: `swatch ${kind}`, style: color ? { "--c": color } : null, "aria-hidden": "true" });
 }
 
+// A bar that is full to a share; `props` say what it tells, without them it is beside its number.
+function meter(share, props = { "aria-hidden": "true" }, ink = null) {
+  return el("div", { class: "meter", ...props }, el("i", { style: { width: `${100 * share}%`, ...(ink && { background: ink }) } }));
+}
+
 function part(id, title, tools, ...content) {
   const head = el("div", { class: "part-head" }, el("h2", {}, title), tools && el("div", { class: "tools" }, tools));
   return el("section", { class: "part", id, "aria-label": title }, head, ...content);

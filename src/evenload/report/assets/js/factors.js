@@ -18,26 +18,35 @@ function usefulVerdict(summary, isGoing) {
   return el("div", {}, el("p", { class: "verdict-number" }, number, word && el("span", {}, word)), el("p", { class: "verdict-text" }, summary.factors === null ? none : some));
 }
 
-// A row for each factor: hatched is what it took, full is what is left, on the scale of the run's time.
+// A row for each loss: hatched is what it took, full is what is left, on the scale of the whole.
+// whole, useful: [label, ...texts]; losses: {name, says, lost, texts, isQuiet}
+function stairs(total, whole, losses, useful) {
+  const share = (x) => `${(100 * x) / total}%`;
+  const track = (...bars) => el("dd", { class: "track", "aria-hidden": "true" }, bars);
+  const values = (texts, kind = "") => texts.map((text) => el("dd", { class: `value${texts.length < 2 ? " unknown" : ""}${kind}` }, text));
+  let left = total;
+  const rows = [el("dt", {}, whole[0]), track(el("i", { class: "left", style: { width: "100%" } })), values(["", whole[1]])];
+  for (const one of losses) {
+    left = Math.max(0, left - one.lost);
+    const lost = one.lost > 0 && el("i", { class: "lost", style: { left: share(left), width: share(one.lost) } });
+    rows.push(el("dt", { class: one.isQuiet ? "quiet" : null, title: one.says }, one.name), track(el("i", { class: "left", style: { width: share(left) } }), lost), values(one.texts, one.isQuiet ? " quiet" : ""));
+  }
+  const [name, ...texts] = useful;
+  return el("dl", { class: "factors" }, rows, el("dt", { class: "sum" }, name), track(el("i", { class: "useful", style: { width: share(left) } })), values(texts, " sum"));
+}
+
 function factorRows(summary, isGoing) {
   const { factors } = summary;
   if (factors === null) return null;
-  const share = (s) => `${(100 * s) / factors.wall_s}%`;
   const seconds = secondsOf(factors);
-  let left = factors.wall_s;
-  const rows = [el("dt", {}, isGoing ? "time so far" : "time"), el("dd", { class: "track" }, el("i", { class: "left", style: { width: "100%" } })), el("dd", { class: "value" }, ""), el("dd", { class: "value" }, seconds(factors.wall_s))];
-  for (const part of factors.parts) {
-    left = Math.max(0, left - part.lost_s);
-    const bar = el("dd", { class: "track", "aria-hidden": "true" }, el("i", { class: "left", style: { width: share(left) } }), part.lost_s > 0 && el("i", { class: "lost", style: { left: share(left), width: share(part.lost_s) } }));
-    const isSmall = part.value !== null && part.value > 0.9995;
-    const quiet = part.value === null || isSmall ? " quiet" : "";
-    const name = el("dt", { class: quiet.trim() || null, title: part.says }, part.name);
-    const took = part.lost_s > 0 && !isSmall ? `−${seconds(part.lost_s)}` : "–";
-    const values = part.value === null ? [el("dd", { class: "value unknown quiet" }, "not known")] : [factorText(part.value), took].map((one) => el("dd", { class: `value${quiet}` }, one));
-    rows.push(name, bar, ...values);
-  }
-  rows.push(el("dt", { class: "sum" }, "useful"), el("dd", { class: "track" }, el("i", { class: "useful", style: { width: share(left) } })), el("dd", { class: "value sum" }, factors.share.toFixed(2)), el("dd", { class: "value sum" }, seconds(left)));
-  return el("div", { class: "where" }, el("dl", { class: "factors" }, rows), whatTheyAre(factors));
+  const left = factors.parts.reduce((before, one) => Math.max(0, before - one.lost_s), factors.wall_s);
+  const losses = factors.parts.map((one) => {
+    const isSmall = one.value !== null && one.value > 0.9995;
+    const texts = one.value === null ? ["not known"] : [factorText(one.value), one.lost_s > 0 && !isSmall ? `−${seconds(one.lost_s)}` : "–"];
+    return { name: one.name, says: one.says, lost: one.lost_s, texts, isQuiet: one.value === null || isSmall };
+  });
+  const shown = stairs(factors.wall_s, [isGoing ? "time so far" : "time", seconds(factors.wall_s)], losses, ["useful", factors.share.toFixed(2), seconds(left)]);
+  return el("div", { class: "where" }, shown, whatTheyAre(factors));
 }
 
 function whatTheyAre(factors) {

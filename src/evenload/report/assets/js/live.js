@@ -36,7 +36,7 @@ function progressBar(summary, live) {
   return el(
     "div",
     { class: "progress" },
-    el("div", { class: "meter", role: "progressbar", "aria-label": "Done", "aria-valuemin": "0", "aria-valuemax": String(total), "aria-valuenow": String(done) }, el("i", { style: { width: `${100 * share}%` } })),
+    meter(share, { role: "progressbar", "aria-label": "Done", "aria-valuemin": "0", "aria-valuemax": String(total), "aria-valuenow": String(done) }),
     el("span", { class: "small quiet" }, `${of}${whole(done)} of ${whole(total)}, ${percent(share)}`),
   );
 }

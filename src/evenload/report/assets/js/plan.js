@@ -81,21 +81,18 @@ function lane(row, which, plan, end) {
   return node;
 }
 
-let planTipNode = null;
+let planTips = null;
 
 function planTip(event, node, bars, plan, end, title) {
-  planTipNode?.remove();
-  planTipNode = null;
+  planTips?.hide();
   if (!event) return;
   const box = node.getBoundingClientRect();
   const t = ((event.clientX - box.left) / box.width) * end;
   const bar = bars.find((one) => one[0] <= t && t < one[1]);
   if (!bar) return;
   const what = bar[3] ? `loads ${plan.stages[bar[2]]}` : `${plan.stages[bar[2]]}, ${plural(bar[4], "item")}`;
-  planTipNode = el("div", { class: "tip" }, el("strong", {}, title), el("dl", {}, el("dt", {}, time(bar[1] - bar[0])), el("dd", {}, what), el("dt", {}, "from"), el("dd", {}, `${time(bar[0])} to ${time(bar[1])}`)));
-  document.body.append(planTipNode);
-  planTipNode.style.left = `${Math.min(event.clientX + 14, window.innerWidth - planTipNode.offsetWidth - 8)}px`;
-  planTipNode.style.top = `${event.clientY + 16}px`;
+  planTips ||= new Tip();
+  planTips.show(event.clientX, event.clientY, [el("strong", {}, title), el("dl", {}, el("dt", {}, time(bar[1] - bar[0])), el("dd", {}, what), el("dt", {}, "from"), el("dd", {}, `${time(bar[0])} to ${time(bar[1])}`))]);
 }
 
 function planAxis(end) {

@@ -52,7 +52,7 @@ function unmeasuredNote(summary) {
 
 function nowBar(share) {
   const known = share ?? 0;
-  return el("div", { class: "now" }, el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${Math.min(100, 100 * known)}%` } })), el("span", {}, share === undefined ? "–" : percent(share)));
+  return el("div", { class: "now" }, meter(Math.min(1, known)), el("span", {}, share === undefined ? "–" : percent(share)));
 }
 
 function stagesPart(summary, live) {
@@ -61,7 +61,7 @@ function stagesPart(summary, live) {
   const first = summary.stages[0].total ?? 0;
   const mayCome = (one) => first - summary.stages.slice(0, summary.stages.indexOf(one)).reduce((sum, before) => sum + before.n_failed, 0);
   const share = (one) => Math.min(1, (one.n_done + one.n_failed) / Math.max(1, one.total ?? mayCome(one)));
-  const bar = (one) => el("div", { class: "meter", role: "progressbar", "aria-label": one.stage, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * share(one))) }, el("i", { style: { width: `${100 * share(one)}%`, background: `var(--stage-${summary.stages.indexOf(one) % 6})` } }));
+  const bar = (one) => meter(share(one), { role: "progressbar", "aria-label": one.stage, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * share(one))) }, `var(--stage-${summary.stages.indexOf(one) % 6})`);
   const queue = (one) => live?.queues?.stages?.[one.stage];
   const hasQueues = live?.run.is_running && summary.stages.some(queue);
   const columns = [
@@ -86,7 +86,7 @@ function slowestPart(summary) {
   const columns = [
     { label: "Item", name: true, value: (one) => one.item || itemsText(one.index, one.n_items) },
     { label: "Time per item", num: true, title: "For a chunk of several items their mean", value: (one) => time(one.seconds) },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
+    { label: "", wide: true, value: (one) => meter(one.seconds / most) },
     { label: "Stage", value: (one) => one.stage },
     { label: "Device", value: (one) => one.device },
   ];
