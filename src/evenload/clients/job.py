@@ -11,18 +11,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from evenload import clients
 from evenload.clients.algorithms.cohort import Cohort
-from evenload.clients.values.recipe import CrossEntropy, EarlyStop, Recipe
+from evenload.clients.values.adaptive_optimizers import (
+    Adadelta,
+    Adagrad,
+    Adamax,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
+from evenload.clients.values.optimizer import SGD, Adam, AdamW
+from evenload.clients.values.recipe import (
+    Constant,
+    Cosine,
+    CrossEntropy,
+    EarlyStop,
+    Exponential,
+    Recipe,
+    StepDecay,
+)
 from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
-OPTIMIZERS, SCHEDULES = (
-    {name: getattr(clients, name) for name in names.split()}
-    for names in (
-        "SGD Adam AdamW Adadelta Adagrad Adamax NAdam RAdam RMSprop Rprop",
-        "Constant Cosine Exponential StepDecay",
-    )
-)
+OPTIMIZERS = {
+    kind.__name__: kind
+    for kind in (SGD, Adam, AdamW, Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop)
+}
+SCHEDULES = {"Constant": Constant, "Cosine": Cosine, "Exponential": Exponential, "StepDecay": StepDecay}
 # What else these words are called at the top of a file: the part that has it.
 ELSEWHERE = {
     **dict.fromkeys(

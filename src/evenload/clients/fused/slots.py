@@ -187,9 +187,9 @@ class SlotRun:
     def _window(self, q: int) -> StackedClients:
         """The clients in the first ``q`` rows."""
         if q not in self._windows:
-            whole = self._clients.tables()
-            cut = [own if own is self._for_all else tree_map(lambda t: t[:q], own) for own in whole]
-            self._windows[q] = StackedClients(*cut)
+            tables = self._clients.tables()
+            cut = (own if own is self._for_all else tree_map(lambda t: t[:q], own) for own in tables)
+            self._windows[q] = StackedClients(*cut)  # pyrefly: ignore
         return self._windows[q]
 
     def _note(self, lines: np.ndarray, outs: list[StepOutput]) -> None:

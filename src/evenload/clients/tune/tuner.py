@@ -139,7 +139,8 @@ class Tuner:
             if at.outer == "inline" and not self._why_alone("streams", why_no_streams()):
                 yield replace(at, outer="streams", workers=1)
             if at.is_fused:
-                alike = [p.strategy.chunk for p in self._near() if _is_alike(p.strategy, at)]
+                near = [p.strategy for p in self._near()]
+                alike = [one.chunk for one in near if replace(one, chunk=at.chunk) == at]
                 chunks = (*(4 * c for c in alike), *(c // 4 for c in alike), at.chunk // 2, 2 * at.chunk)
                 yield from (replace(at, chunk=max(1, chunk)) for chunk in chunks)
             if at.outer == "inline" and not self._why_alone("threads", one_core):
@@ -217,10 +218,6 @@ class Tuner:
         """Seconds that the strategy is believed to cost: rules are written because they are faster."""
         is_expected = self._expected.strategy.is_fused or probe.strategy.inner.startswith("rules")
         return probe.cost_s * (1.0 if is_expected or probe is self.probes[0] else probe.doubt)
-
-    def _allowed(self) -> list[Probe]:
-        """What may be taken if its samples are right, in order."""
-        return [p for p in self.probes if self._is_allowed(p, 1.0)]
 
     def _is_allowed(self, probe: Probe, doubt: float) -> bool:
         """Is it in one thread, or beyond doubt in need of no more CPU time than serial, or far faster?"""
@@ -356,8 +353,8 @@ class Tuner:
             near = kept
 
     def _near(self) -> list[Probe]:
-        """Serial training, and what may be the best."""
-        serial, *others = self._allowed()
+        """Serial training, and what may be the best, if its samples are right."""
+        serial, *others = (p for p in self.probes if self._is_allowed(p, 1.0))
         least_s = min(p.cost_s for p in (serial, *others))
         near = (p for p in others if p.cost_s <= (1 + DOUBT) * least_s)
         return [serial, *sorted(near, key=lambda p: p.cost_s)]
@@ -438,7 +435,3 @@ class Tuner:
 
 def _steps(tasks: Sequence[ClientTask]) -> int:
     return sum(task.batches.n_steps for task in tasks)
-
-
-def _is_alike(one: Strategy, other: Strategy) -> bool:
-    return replace(one, chunk=1) == replace(other, chunk=1)
