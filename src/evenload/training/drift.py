@@ -172,15 +172,10 @@ class Drift:
 
     def _known(self) -> list[Cost]:
         """The cost of each rank; where nothing is known, the middle of the others."""
-        known = sorted(
-            (one.cost for one in self._ranks if one.cost), key=lambda cost: cost.seconds(self._usual)
-        )
+        n = max(1, self._global_batch // len(self._ranks))
+        known = sorted((one.cost for one in self._ranks if one.cost), key=lambda cost: cost.seconds(n))
         usual = known[len(known) // 2] if known else UNKNOWN
         return [one.cost or usual for one in self._ranks]
-
-    @property
-    def _usual(self) -> int:
-        return max(1, self._global_batch // len(self._ranks))
 
 
 def counts_of(

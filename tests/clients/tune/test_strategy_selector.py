@@ -49,7 +49,7 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
 
 def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch, linear_clients):
     tuned, real = [], Tuner.decide
-    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self.race.tasks)) or real(self))
+    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self._tasks)) or real(self))
     with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for n in (4, 5, 7, 6, 9):
             trainer.train(linear_clients(n), RECIPE)
@@ -61,7 +61,7 @@ def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch,
     monkeypatch.setattr(
         Tuner,
         "decide",
-        lambda self: tuned.append(sum(t.batches.n_steps for t in self.race.tasks)) or real(self),
+        lambda self: tuned.append(sum(t.batches.n_steps for t in self._tasks)) or real(self),
     )
     recipe = dataclasses.replace(RECIPE, batch_size=4, steps=None, epochs=1)
     with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:

@@ -88,14 +88,12 @@ class FusedEngine:
         self.row_steps += run.row_steps
 
     def _run_steps(self, clients: StackedClients, inputs: StepInputs) -> StepOutput:
-        step = self._compiled_step(clients, inputs) if self._is_compiled else self._eager_step()
-        return run_steps(step, clients, inputs)
-
-    def _eager_step(self) -> StackedStep:
+        if self._is_compiled:
+            return run_steps(self._compiled_step(clients, inputs), clients, inputs)
         if self._eager is None:
             is_inside = has_own_gradients(self._model) or not self._traits.has_plain_gradients
             self._eager = StackedStep(self._model, self._recipe, self.form, is_inside).move(self._device)
-        return self._eager
+        return run_steps(self._eager, clients, inputs)
 
     def _compiled_step(self, clients: StackedClients, inputs: StepInputs) -> StepFn:
         """The compiled step for the first of these steps; the others are of the same kind."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.step.fuse import StackedClients, StepForm, StepInputs, StepOutput
@@ -115,6 +116,7 @@ class SlotRun:
         shared = {n: source[n].contiguous() for n in form.frozen} if form.shares_frozen else {}
         self._shared = {n: t.cpu() for n, t in shared.items()}  # what results show, copied when one is read
         frozen = {n: t.to(self._device) for n, t in shared.items()} or empty(form.frozen)
+        self._for_all = frozen if form.shares_frozen else None  # has no rows
         return StackedClients(
             params=empty(form.trained),
             state={slot: empty(form.trained) for slot in slots},
@@ -124,11 +126,6 @@ class SlotRun:
             correction=empty(form.trained) if form.correction else {},
             alive=torch.ones(self.n_slots, dtype=torch.bool, device=self._device),
         )
-
-    def _tables(self) -> list[Tensor]:
-        clients = self._clients
-        others = [clients.anchor, clients.correction, *([] if self._form.shares_frozen else [clients.frozen])]
-        return [*clients.changing(), *(t for table in others for t in table.values())]
 
     def _enter(self, slots: list[int]) -> int:
         """Put waiting clients into these slots, which are free or follow the last; how many were there?"""
@@ -153,9 +150,8 @@ class SlotRun:
             ones = {n: n for n in self._form.trained}
             _put(clients.correction, slots, [t.correction or {} for t in entering], ones)
         if self._slots:  # new tensors are zero
-            for table in clients.state.values():
-                for t in table.values():
-                    t[slots] = 0
+            for t in tree_leaves(clients.state):
+                t[slots] = 0
             clients.alive[slots] = True
         for k, task in zip(slots, entering, strict=True):
             first = self._table.first(task)
@@ -169,7 +165,7 @@ class SlotRun:
 
     def _run_segment(self) -> None:
         live, length = len(self._slots), min(o.until_looked_at for o in self._slots)
-        q = _least_at_least(self._sizes, live)
+        q = next((size for size in self._sizes if size >= live), self.n_slots)
         lines = np.array([o.next for o in self._slots]) + np.arange(length)[:, None]
         rows, weights, draws = self._table.at(lines, q)
         if self._pool.is_loaded:
@@ -190,23 +186,11 @@ class SlotRun:
 
     def _window(self, q: int) -> StackedClients:
         """The clients in the first ``q`` rows."""
-        if q in self._windows:
-            return self._windows[q]
-        clients = self._clients
-
-        def cut(table: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: t[:q] for name, t in table.items()}
-
-        window = self._windows[q] = StackedClients(
-            cut(clients.params),
-            {slot: cut(table) for slot, table in clients.state.items()},
-            cut(clients.buffers),
-            clients.frozen if self._form.shares_frozen else cut(clients.frozen),
-            cut(clients.anchor),
-            cut(clients.correction),
-            clients.alive[:q],
-        )
-        return window
+        if q not in self._windows:
+            tables = self._clients.tables()
+            cut = (own if own is self._for_all else tree_map(lambda t: t[:q], own) for own in tables)
+            self._windows[q] = StackedClients(*cut)  # pyrefly: ignore
+        return self._windows[q]
 
     def _note(self, lines: np.ndarray, outs: list[StepOutput]) -> None:
         """Write the segment's losses and metrics into the table's ``lines`` [length, live]."""
@@ -252,7 +236,7 @@ class SlotRun:
         changing = {**clients.params, **clients.buffers}
         tables = changing if self._form.shares_frozen else changing | clients.frozen
         stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
-        usable = _finite_rows([_flattened(stack[n]) for n in changing])
+        usable = _finite_rows([t.reshape(len(t), t.numel() // len(t)) for t in (stack[n] for n in changing)])
         shared = {n: t.expand(len(usable), *t.shape) for n, t in self._shared.items()}
         return {n: t.cpu() for n, t in stack.items()} | shared, usable
 
@@ -272,7 +256,7 @@ class SlotRun:
         source = sorted(set(range(live, len(self._slots))).difference(gaps))
         if into:
             moved = torch.tensor(source, device=self._device)
-            for t in [*self._tables(), self._clients.alive]:
+            for t in tree_leaves([own for own in self._clients.tables() if own is not self._for_all]):
                 t[into] = t.index_select(0, moved)
             for gap, k in zip(into, source, strict=True):
                 self._slots[gap] = self._slots[k]
@@ -287,21 +271,12 @@ def _put(table: dict[str, Tensor], slots: list[int], values: Sequence, own: dict
         t[slots] = value.to(t.device)
 
 
-def _flattened(t: Tensor) -> Tensor:
-    """[rows, ...] -> [rows, numbers]"""
-    return t.reshape(len(t), t.numel() // len(t))
-
-
 def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
     """For each row of stacks [rows, numbers]: is every floating number finite?"""
     stacks = [t.float() if t.dtype == torch.float16 else t for t in stacks if t.is_floating_point()]
     if math.isfinite(sum(float(t.sum()) for t in stacks)):
         return [True] * len(stacks[0])
     return functools.reduce(torch.add, [t.sum(1) for t in stacks]).isfinite().tolist()
-
-
-def _least_at_least(sizes: Sequence[int], n: int) -> int:
-    return next((q for q in sizes if q >= n), sizes[-1])
 
 
 class Scalars:

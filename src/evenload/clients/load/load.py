@@ -16,7 +16,7 @@ from evenload.clients.step.module_state import ModuleState, copy_model
 from evenload.clients.step.objective import draws_numbers
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.data import Rows, dtype_of, leaves_of
+from evenload.clients.values.data import Rows, dtype_of, is_whole, leaves_of
 from evenload.clients.values.keys import client_seeds
 from evenload.clients.values.losses import ignored_by, refuse_labels
 from evenload.clients.values.recipe import Recipe, check_together
@@ -124,7 +124,8 @@ class DatasetReader:
         key = (*recipe.code, rows.kind)
         if key not in self._n_classes:
             self._n_classes[key] = _n_classes(self._model, recipe, rows)
-        reason = _bad_labels(rows, self._n_classes[key], ignored_by(recipe))
+        n_classes, ignored = self._n_classes[key], ignored_by(recipe)
+        reason = None if n_classes is None else refuse_labels(_own_labels(rows), n_classes, ignored)
         if reason:
             return ConfigError(reason)
         return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
@@ -232,7 +233,7 @@ def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | No
     client's own table would silently read and train its neighbour's.
     """
     own = None if rows.rows is None else torch.from_numpy(rows.rows)
-    whole = [t if own is None else t[own] for t in leaves_of(rows.x) if _is_index(t)]
+    whole = [t if own is None else t[own] for t in leaves_of(rows.x) if is_whole(t) and t.numel()]
     flat = [t.reshape(len(t), -1) for t in whole]
     if not flat:
         return None
@@ -243,16 +244,6 @@ def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | No
     except Exception as error:
         return error
     return None
-
-
-def _is_index(t: Tensor) -> bool:
-    return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) and t.numel() > 0
-
-
-def _bad_labels(rows: Rows, n_classes: int | None, ignored: int) -> str | None:
-    if n_classes is None:
-        return None
-    return refuse_labels(_own_labels(rows), n_classes, ignored)
 
 
 def _own_labels(rows: Rows) -> Tensor:

@@ -138,8 +138,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((str(at), one) for at, one in enumerate(value))
     elif isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield name, cell.cell_contents if _is_filled(cell) else None
+        yield from zip(value.__code__.co_freevars, closure_of(value), strict=True)
         yield from (("a default", one) for one in value.__defaults__ or ())
         yield from vars(value).items()
         yield from _named_globals(value)
@@ -165,12 +164,13 @@ def _is_of_user(function: Any) -> bool:
     return is_function and function.__module__.split(".")[0] not in ("torch", "torchvision", "datasets")
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def closure_of(function: types.FunctionType) -> Iterator[Any]:
+    """The variables of the function's closure; None for one that is not assigned yet."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield None
 
 
 def _state_of(generator: Any) -> Any:

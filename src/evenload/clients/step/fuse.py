@@ -9,6 +9,7 @@ A client whose loss is not finite is left as it was before the step, and is not 
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_leaves
 
 from evenload.clients.step.dropout import KEY, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
@@ -23,6 +25,7 @@ from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, leaves_of, map_batch, unflattened
 from evenload.clients.values.losses import metrics_of
+from evenload.clients.values.optimizer import along
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
@@ -64,30 +67,17 @@ class StackedClients:
 
     def tables(self) -> tuple:
         """The fields that hold tensors, in order."""
-        return (
-            self.params,
-            self.state,
-            self.buffers,
-            self.frozen,
-            self.anchor,
-            self.correction,
-            self.alive,
-        )
+        return self.params, self.state, self.buffers, self.frozen, self.anchor, self.correction, self.alive
 
     def flat(self) -> list[Tensor]:
         """All tensors, in the order of ``tables``; the list is made once, for many steps."""
         if self._flat is None:
-            others = (self.frozen, self.anchor, self.correction)
-            self._flat = [*self.changing(), *(t for table in others for t in table.values()), self.alive]
+            self._flat = tree_leaves(self.tables())
         return self._flat
 
     def changing(self) -> list[Tensor]:
         """Every tensor that a step writes, but ``alive``."""
-        return [
-            *self.params.values(),
-            *(t for s in self.state.values() for t in s.values()),
-            *self.buffers.values(),
-        ]
+        return tree_leaves((self.params, self.state, self.buffers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +102,7 @@ class StackedStep:
         self._recipe, self._form = recipe, form
         self._loss = BatchLoss(recipe, ReplacedFunctions() if form.replaces else None)
         self._metrics = metrics_of(recipe)
+        self._update = functools.partial(recipe.optimizer.update, form.optimizer)
         self._call = _Call(self._base) if recipe.objective is not None else None
         self._keys = [f"{name}.{KEY}" for name in keyed_layers(self._base)]
         self._layers = list(keyed_layers(self._base).values())
@@ -134,16 +125,14 @@ class StackedStep:
         s = given.s
         grads, losses, buffers, metrics = self._eager(clients, given.batch)
         clients.alive &= losses.isfinite()
-        if bool(clients.alive.all()):
-            self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
-            _copy(clients.buffers, buffers)
-        else:
-            dead = (~clients.alive).nonzero().flatten()
-            kept = [t[dead] for t in clients.changing()]
-            self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
-            _copy(clients.buffers, buffers)
-            for t, rows in zip(clients.changing(), kept, strict=True):
-                t[dead] = rows
+        dead = None if bool(clients.alive.all()) else (~clients.alive).nonzero().flatten()
+        changing = [] if dead is None else clients.changing()
+        kept = [t[dead] for t in changing]
+        self._update(clients.params, self._terms(clients, grads, s), clients.state, s)
+        for name, t in clients.buffers.items():
+            t.copy_(buffers[name])
+        for t, rows in zip(changing, kept, strict=True):
+            t[dead] = rows
         return StepOutput(losses, metrics)
 
     def traced(self, clients: StackedClients, given: "StepArguments") -> StepOutput:
@@ -156,7 +145,7 @@ class StackedStep:
         alive = clients.alive & losses.isfinite()
         params = {name: t.clone() for name, t in clients.params.items()}
         state = {slot: {name: t.clone() for name, t in ts.items()} for slot, ts in clients.state.items()}
-        self._update(params, state, self._terms(clients, grads, given.s), given.s)
+        self._update(params, self._terms(clients, grads, given.s), state, given.s)
         _copy_where(alive, clients.params, params)
         for slot, tensors in clients.state.items():
             _copy_where(alive, tensors, state[slot])
@@ -246,7 +235,7 @@ class StackedStep:
     def _terms(self, clients: StackedClients, grads: dict[str, Tensor], s: Tensors) -> dict[str, Tensor]:
         if self._form.prox:
             for name, p in clients.params.items():
-                grads[name] = grads[name] + (p - clients.anchor[name]) * _along(s["prox"], p)
+                grads[name] = grads[name] + (p - clients.anchor[name]) * along(s["prox"], p)
         if self._form.correction:
             grads = {name: g + clients.correction[name] for name, g in grads.items()}
         if self._recipe.clip is not None:
@@ -254,11 +243,8 @@ class StackedStep:
             flat = [g.unsqueeze(-1).flatten(1) for g in grads.values()]
             norms = torch.stack([g.norm(dim=1) for g in flat]).norm(dim=0)
             scale = (s["clip"] / (norms + 1e-6)).clamp(max=1.0)
-            grads = {name: g * _along(scale, g) for name, g in grads.items()}
+            grads = {name: g * along(scale, g) for name, g in grads.items()}
         return grads
-
-    def _update(self, params: Tensors, state: Mapping[str, Tensors], grads: Tensors, s: Tensors) -> None:
-        self._recipe.optimizer.update(self._form.optimizer, params, grads, state, s)
 
 
 class _Call(nn.Module):
@@ -318,19 +304,10 @@ class StepInputs(NamedTuple):
         yield from map(StepArguments, draws, batches, ys, ws, self.scalars)
 
 
-def _along(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.dim() - 1))
-
-
 def _detached(tensors: Tensors) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in tensors.items()}
 
 
-def _copy(into: Tensors, values: Tensors) -> None:
-    for name, t in into.items():
-        t.copy_(values[name])
-
-
 def _copy_where(alive: Tensor, into: Tensors, values: Tensors) -> None:
     for name, t in into.items():
-        t.copy_(torch.where(_along(alive, t), values[name], t))
+        t.copy_(torch.where(along(alive, t), values[name], t))

@@ -115,7 +115,7 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
         trained,
         tuple(changed),
         _refusal(task.recipe, trained, draws, lost, state.changed()) or _hook_on(probed),
-        _has_norm(probed),
+        any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in probed.modules()),
         draws,
         functions.is_used,
         has_plain_gradients,
@@ -204,7 +204,3 @@ def _hook_on(model: nn.Module) -> str | None:
 def _has_changed(buffer: Tensor, version: int, value: Tensor) -> bool:
     """Was it written? Compared by value, too: kernels of batch normalisation do not count as writes."""
     return buffer._version != version or not torch.equal(buffer, value)
-
-
-def _has_norm(model: nn.Module) -> bool:
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

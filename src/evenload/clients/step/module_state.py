@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from evenload.clients.step.dropout import KEY
-from evenload.clients.step.function_state import SharedByClients, generator_states
+from evenload.clients.step.function_state import SharedByClients, closure_of, generator_states
 from evenload.errors import ConfigError, quoted
 
 _REGISTRIES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
@@ -318,11 +318,7 @@ def _is_atom(value: Any) -> bool:
 
 def _variables(function: types.FunctionType) -> Iterator[Any]:
     """What the function may write into: variables of its closure, defaults and attributes."""
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            yield None
+    yield from closure_of(function)
     yield from (value for value in function.__defaults__ or () if not _is_atom(value))
     yield from [function.__dict__] if function.__dict__ else []
 

@@ -4,14 +4,14 @@ Every other strategy is compared with this one.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evenload.clients.generators import seeded
-from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
+from evenload.clients.step.dropout import KEY, keyed_layers
 from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import Batch, leaves_of, map_batch
@@ -64,13 +64,17 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     keys = torch.tensor(batches.draws, device=device).unbind()
     factors = [recipe.schedule.factor(step, batches.n_steps) for step in range(batches.n_steps)]
     for step, (x, y) in enumerate(_batches(task, device)):
-        _set_draws(layers, int(batches.draws[step]))
-        _set_rates(optimizer, rates, factors[step])
+        for layer in layers:  # each dropout has the key of this step
+            layer.n_calls = 0
+            getattr(layer, KEY).fill_(int(batches.draws[step]))
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factors[step]
         if recipe.step is not None:
             loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
         else:
             before = [(b := owner[name], None if b is None else b.clone()) for owner, name in buffers]
-            _drop_gradients(params)
+            for p in params.values():
+                p.grad = None
             value, outputs = batch_loss(model, x, y, keys[step])
             loss = value.item()
             if not math.isfinite(loss):
@@ -96,14 +100,11 @@ def _result(
     model: nn.Module, task: ClientTask, losses: list[float], means: dict[str, float], seen: int, status: str
 ) -> ClientResult:
     state = {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
-    if not all(_is_finite(t) for t in state.values() if t.is_floating_point()):
+    floating = [t for t in state.values() if t.is_floating_point()]
+    # A sum, which one pass gives, shows that all numbers are finite, unless it is too large itself.
+    if not all(math.isfinite(float(t.sum())) or bool(t.isfinite().all()) for t in floating):
         status = "diverged"
     return ClientResult(task.client, state, np.array(losses), means, seen, task.n_rows, status)
-
-
-def _is_finite(t: Tensor) -> bool:
-    """Are all numbers finite? Their sum, which one pass gives, shows it unless it is too large itself."""
-    return math.isfinite(float(t.sum())) or bool(t.isfinite().all())
 
 
 def _batches(task: ClientTask, device: str) -> Iterator[tuple[Batch, Tensor]]:
@@ -119,23 +120,6 @@ def _batches(task: ClientTask, device: str) -> Iterator[tuple[Batch, Tensor]]:
         for i, count in enumerate(block.tolist()):
             own = slice(i * size, i * size + count)
             yield map_batch(lambda t, own=own: t[own], x), y[own]
-
-
-def _drop_gradients(params: dict[str, nn.Parameter]) -> None:
-    for p in params.values():
-        p.grad = None
-
-
-def _set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate * factor
-
-
-def _set_draws(layers: Sequence[KeyedDropout], draw: int) -> None:
-    """Give every dropout the key of this step."""
-    for layer in layers:
-        layer.n_calls = 0
-        getattr(layer, KEY).fill_(draw)
 
 
 @torch.no_grad()

@@ -17,7 +17,6 @@ FEW = 3  # steps in the shortest sample, and samples of a strategy in turns: the
 OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5  # seconds for starting an operation: of one client, of many under vmap
 FLOP_S, ELEMENT_S = 1 / 7e10, 2e-10  # seconds for an operation within a product, and for a number written
 CACHED = 8 << 20  # numbers that the clients of one step write at most, unless there are two
-SHARED = 1 << 19  # numbers that an operation with matrices that all clients share writes at most
 GAIN = 0.8  # of serial training's seconds, at most, are expected where fusing is chosen
 COMPILE_OP_S = 0.1  # seconds for compiling an operation of a serial step, which is about three when fused
 
@@ -133,8 +132,9 @@ def chunk_for(work: WorkSize) -> int:
     """Clients in a step: as many as there are, and whose numbers fit into the caches."""
     assert work.step is not None
     elements = max(1, work.step.elements)
-    # Beside a shared base a client's own is little, and no operation writes more than the next reads.
-    cached = SHARED * work.step.n_ops // elements if work.is_shared else CACHED // elements
+    # Beside a shared base a client's own is little, and no operation writes more than the next reads: a few.
+    n_cached = work.step.n_ops / 16 if work.is_shared else 1
+    cached = int(CACHED * n_cached) // elements
     chunk = min(work.n_clients, max(2, cached))
     return even_chunk(chunk, work.n_clients) if work.is_even else chunk
 

@@ -77,8 +77,7 @@ class _Counter(TorchDispatchMode):
 # --- memory -----------------------------------------------------------------------------------------
 
 
-SHARE = 0.5  # of the free memory
-SLACK = 2.0  # grouped convolutions keep copies, kernels need work space: 1.6 was the most measured
+FILLED = 0.25  # of the free memory: grouped convolutions keep copies, kernels need work space, up to 0.6 more
 
 
 def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
@@ -107,13 +106,13 @@ def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
         BatchLoss(task.recipe, ReplacedFunctions()).rows(probed, x, y, key)
     slots = len(task.recipe.optimizer.state_names(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyrefly: ignore
     batch = sum(t.numel() * t.element_size() for t in leaves_of(x))
-    return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))
+    return params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch
 
 
 def most_clients(model: nn.Module, task: ClientTask, free_bytes: int | None = None) -> int:
-    """Clients that fit into a share of the free memory; 1 if the model fails."""
+    """Clients that fill a part of the free memory; 1 if the model fails."""
     free = psutil.virtual_memory().available if free_bytes is None else free_bytes
     try:
-        return max(1, int(SHARE * free / max(1, bytes_per_client(model, task))))
+        return max(1, int(FILLED * free / max(1, bytes_per_client(model, task))))
     except Exception:
         return 1  # a plain step fails: training will say so, client by client

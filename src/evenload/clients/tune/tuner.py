@@ -1,26 +1,71 @@
-"""Measure strategies on the user's own clients, then take the fastest; several cores have to be worth it.
+"""Strategies measured on the user's own clients, by successive halving within a share of the job's seconds.
 
-    serial ─► chunks ─► streams of a GPU ─► cores ─► in turns ─► compiled ─► cores ─► processes ─► in turns
+    serial ─► what differs in one thing from what is near: chunk, cores, compiled ─► the near ones in turns
 
-A strategy is measured only if the job is long enough to repay it (``race``): samples take a small share of
+Each strategy is sampled by itself at first. The near ones are then sampled in turns, so that what slows the
+machine slows all of them alike; the worse half is dropped, and the rest get longer samples, up to whole
+rounds (Jamieson and Talwalkar, Non-stochastic best arm identification, 2016). Samples take a small share of
 the job by the cheapest strategy, and compiling a third of what it is expected to save.
+
+Serial training is what a program would have taken anyway, so it loses nothing. Another strategy is taken if
+it was expected to be faster, or is so by more than its samples can be wrong: each turn leaves less doubt.
+
+What several cores gain by the clock is weighed against the CPU time that they take: the strategy with the
+least product of the two is taken, so two cores have to save 30 % of the time that one takes. (Circuits and
+programs are compared by such products of energy and delay: Horowitz, Indermaur and Gonzalez, Low-power
+digital design, 1994.) None that may need more CPU time than serial training is taken unless it ends three
+times as soon.
 """
 
+import dataclasses
+import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from evenload._plain_text import seconds_text
+from evenload.clients.fused.engine import longest_first
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher, free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
-from evenload.clients.tune.expected_cost import Expectation, even_chunk
-from evenload.clients.tune.race import DOUBT, FAR, TIE, WORTH_S, Probe, Race
+from evenload.clients.tune.expected_cost import FEW, SHARE, Expectation, even_chunk
 from evenload.clients.tune.step_work import most_clients
 from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
-START_S = 5.0  # seconds that starting processes that import torch takes, assumed
+START_S = 5.0  # seconds that starting processes that import torch takes, assumed; a hundredth is always spent
+DOUBT = 0.6  # of its cost, that a strategy may cost more which was sampled by itself; turns divide it
+TIE = 1.03  # within this factor of the best, the one that was sampled first is taken: it needs less
+FAR = 3.0  # times as good is far better: worth a compilation, or the CPU time of many cores
+
+
+@dataclass(slots=True)
+class Probe:
+    """A measured strategy.
+
+    step_s   seconds per client and step
+    first_s  seconds before the first warm step: tracing, compiling, starting threads
+    cpu_s    CPU seconds per client and step, of all threads
+    proof    turns with others that show it; of whole rounds each counts as seven, as samples of a few clients
+             may be off by a tenth, however many
+    """
+
+    strategy: Strategy
+    step_s: float
+    first_s: float
+    cpu_s: float
+    proof: float = 0.0
+
+    @property
+    def cost_s(self) -> float:
+        """Between the seconds by the clock and those of all cores: their geometric mean."""
+        return math.sqrt(self.step_s * self.cpu_s)
+
+    @property
+    def doubt(self) -> float:
+        """Times its samples that the strategy may cost."""
+        return 1 + DOUBT / (1 + self.proof)
 
 
 class Tuner:
@@ -28,6 +73,9 @@ class Tuner:
 
     expected  what is expected of these tasks: the chunk to begin with, what compiling gains, and the strategy
               to take where the budget pays for measuring no fused one
+    clocks    seconds; this thread's CPU seconds; those of all threads
+    probes    the measured strategies in order, serial training first
+    reasons   strategy or inner name -> why it was not measured, or not to the end
     """
 
     def __init__(
@@ -39,174 +87,351 @@ class Tuner:
         expected: Expectation,
         clocks: Sequence[Callable[[], float]] = (time.perf_counter, time.thread_time, time.process_time),
     ):
-        self._expected = expected
-        self.race = Race(dispatcher, checks, tasks, rounds, clocks, expected.strategy.is_fused)
-        self._dispatcher, self._traits = dispatcher, checks.traits(tasks)
-        self._n = len(tasks)
-        self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
+        self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
+        self._clock, self._thread_clock, self._cpu_clock = clocks
+        self._expected, self._rounds = expected, rounds
+        self._tasks, self._n = list(longest_first(tasks)), len(tasks)
+        self._round_steps = _steps(tasks)
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
+        self.probes: list[Probe] = []
+        self.reasons: dict[str, str] = {}
+        self._sampled_s = self._compiled_s = 0.0
+        self._usable: dict[tuple, bool] = {}
+        self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
 
     def decide(self) -> ClientPlan:
         """Measure, and return the plan with the fastest strategy."""
-        race, expected = self.race, self._expected.strategy
-        race.enter(Strategy())
-        if race.job_s() < WORTH_S or self._n == 1:
+        self._sample(Strategy())
+        if self.job_s() < START_S / 100 or self._n == 1:
             return self._plan(
-                f"all rounds take {seconds_text(race.job_s(), 2)} serially: there is nothing to gain"
+                f"all rounds take {seconds_text(self.job_s(), 2)} serially: there is nothing to gain"
             )
-        if n_workers(Strategy("threads")) > FAR:  # they may be far better than any chunk
-            self._try_threads()
-        self._try_chunks()
-        self._try_streams()
-        self._try_threads()
-        race.halve()  # what is compiled follows from the best
-        self._try_compiled()
-        self._try_streams()
-        self._try_threads()
-        self._try_processes()
-        race.halve()
-        is_untried = not any(p.strategy.is_fused for p in race.probes) and "fused" not in race.reasons
-        if expected.is_fused and is_untried:
+        self._search()
+        self._halve()
+        expected, probes = self._expected.strategy, self.probes
+        if expected.is_fused and not any(p.strategy.is_fused for p in probes) and "fused" not in self.reasons:
             why = "expected to be the fastest; measuring it would not pay"
-            return ClientPlan(expected, why, race.reasons, race.table())
-        n = len(race.probes)
-        if race.why_not() and race.best().strategy == Strategy():
-            return self._plan(f"none of {n} measured strategies is better beyond doubt")
-        return self._plan(f"the fastest of {n} measured strategies")
+            return ClientPlan(expected, why, self.reasons, self._table())
+        if self._why_not() and self._best() is probes[0]:
+            return self._plan(f"none of {len(probes)} measured strategies is better beyond doubt")
+        return self._plan(f"the fastest of {len(probes)} measured strategies")
 
     def _plan(self, why: str) -> ClientPlan:
-        race = self.race
-        return ClientPlan(race.best().strategy, why, race.reasons | race.why_not(), race.table())
+        return ClientPlan(self._best().strategy, why, self.reasons | self._why_not(), self._table())
 
     # --- the search -------------------------------------------------------------------------------
 
-    def _try_chunks(self) -> None:
-        """Climb to the best chunk of rules, where the model has some, and of plain fused steps from there."""
-        chunk, has = self._expected.chunk, has_rules(self._dispatcher.model)
-        for inner in ("rules", "fused") if has else ("fused",):
-            if self.race.is_usable(Strategy(inner=inner, chunk=2)):
-                found = self._climb(Strategy(inner=inner, chunk=chunk))
-                chunk = found.strategy.chunk if found else chunk
+    def _search(self) -> None:
+        """Sample what is worth it of the moves, anew after each sample, until nothing is left."""
+        tried: set[Strategy] = set()
+        while new := [one for one in map(self._fitted, self._moves()) if one not in tried]:
+            tried.add(new[0])
+            if self._can_afford(new[0]) and self._is_usable(new[0]):
+                self._sample(new[0])
 
-    def _climb(self, first: Strategy) -> Probe | None:
-        """The fastest chunk: quarters and fourfold ones while near, then halves and doubles while faster.
+    def _moves(self) -> Iterator[Strategy]:
+        """What differs in one thing from the near ones, the best of each kind; the dear ones last."""
+        cores, kinds = n_workers(Strategy("threads")), [p.strategy for p in self._kinds()]
+        one_core = "this process may use one core only" if cores == 1 else None
+        for at in kinds:
+            if at == Strategy():
+                yield from self._first_chunks()
+            if at.outer == "inline" and not self._why_alone("streams", why_no_streams()):
+                yield replace(at, outer="streams", workers=1)
+            if at.is_fused:
+                near = [p.strategy for p in self._near()]
+                alike = [one.chunk for one in near if replace(one, chunk=at.chunk) == at]
+                chunks = (*(4 * c for c in alike), *(c // 4 for c in alike), at.chunk // 2, 2 * at.chunk)
+                yield from (replace(at, chunk=max(1, chunk)) for chunk in chunks)
+            if at.outer == "inline" and not self._why_alone("threads", one_core):
+                yield replace(at, outer="threads", workers=cores)
+            if at.outer == "streams" and (at.workers or 1) < self._n:
+                yield replace(at, workers=2 * (at.workers or 1))
+        eager = (at for at in kinds if at.is_fused and not at.is_compiled)
+        yield from (replace(at, inner=f"{at.inner}-compiled") for at in eager)
+        # Processes share no interpreter lock.
+        for outer, workers in (("processes", n_workers(Strategy("processes"))), ("devices", n_gpus())):
+            if min(workers, self._n) > 1:
+                number = workers if outer == "processes" else None
+                yield replace(self._best().strategy, outer=outer, workers=number)
 
-        None if not even one client in an eager step can be sampled.
-        """
-        best = self._enter(first)
-        if best is None and first.is_fused and not first.is_compiled and first.chunk > 1:
-            return self._climb(replace(first, chunk=first.chunk // 2))
-        for times, near in ((0.25, 1 + DOUBT), (4.0, 1 + DOUBT), (0.5, 1.0), (2.0, 1.0)):
-            at = best
-            while at and best:
-                other = self._enter(replace(first, chunk=max(1, int(times * at.strategy.chunk))))
-                if other is None or other is at or other.step_s > near * best.step_s:
-                    break
-                at, best = other, min(best, other, key=lambda p: p.step_s)
-        return best
+    def _first_chunks(self) -> Iterator[Strategy]:
+        """The chunk that is expected to be the best, or one found, until there is one of each inner kind."""
+        fused = [p for p in self.probes if p.strategy.is_fused]
+        chunk = min(fused, key=lambda p: p.cost_s).strategy.chunk if fused else self._expected.chunk
+        for inner in ("rules", "fused") if has_rules(self._dispatcher.model) else ("fused",):
+            if not any(p.strategy.inner == inner for p in fused):
+                yield from (Strategy(inner=inner, chunk=chunk >> i) for i in range(chunk.bit_length()))
 
-    def _enter(self, strategy: Strategy) -> Probe | None:
-        """Sample the strategy, its chunk as far as clients and memory reach; None if it is too dear."""
-        race, workers = self.race, n_workers(strategy)
-        if strategy.is_fused:
-            most = max(1, min(-(-self._n // workers), self._room_of(strategy.outer) // workers))
-            chunk = min(strategy.chunk, most)
-            strategy = replace(strategy, chunk=even_chunk(chunk, most) if self._is_even else chunk)
-        known = next((p for p in race.probes if p.strategy == strategy), None)
-        if known or (strategy.is_compiled and not self._can_compile(strategy)):
-            return known
-        return race.enter(strategy) if race.can_afford(strategy) else None
+    def _dear_moves(self) -> Iterator[Strategy]:
+        """``_moves``, the near ones compiled, and the best in processes, which share no interpreter lock."""
+        for at in (p.strategy for p in self._kinds()):
+            if at.is_fused and not at.is_compiled:
+                yield replace(at, inner=f"{at.inner}-compiled")
+        yield from self._moves()
+        best = self._best().strategy
+        for outer, workers in (("processes", n_workers(Strategy("processes"))), ("devices", n_gpus())):
+            if min(workers, self._n) > 1:
+                yield replace(best, outer=outer, workers=workers if outer == "processes" else None)
+
+    def _kinds(self) -> list[Probe]:
+        """The cheapest of every kind in this process among the near ones, sorted."""
+        kinds: dict[tuple[str, str], Probe] = {}
+        for p in sorted(self._near(), key=lambda p: p.cost_s):
+            if p.strategy.outer not in ("processes", "devices"):
+                kinds.setdefault((p.strategy.outer, p.strategy.inner), p)
+        return list(kinds.values())
+
+    def _fitted(self, strategy: Strategy) -> Strategy:
+        """The strategy with a chunk as far as clients and memory reach."""
+        if not strategy.is_fused:
+            return strategy
+        workers = n_gpus() if strategy.outer == "devices" else n_workers(strategy)
+        most = max(1, min(-(-self._n // workers), self._room_of(strategy.outer) // workers))
+        chunk = min(strategy.chunk, most)
+        return replace(strategy, chunk=even_chunk(chunk, most) if self._is_even else chunk)
 
     def _room_of(self, outer: str) -> int:
         """Clients that fit into the memory that such workers share."""
         if outer not in self._room:
             free = free_bytes(self._dispatcher.streams.device) if outer == "streams" else None
-            self._room[outer] = most_clients(self._dispatcher.model, self.race.tasks[0], free)
+            self._room[outer] = most_clients(self._dispatcher.model, self._tasks[0], free)
         return self._room[outer]
 
-    def _best_of_each_kind(self, outer: str) -> list[Probe]:
-        """The cheapest of every inner strategy, sorted; without those far dearer than the first."""
-        kinds: dict[str, Probe] = {}
-        for probe in sorted(self.race.allowed(), key=lambda p: p.cost_s):
-            if probe.strategy.outer == outer:
-                kinds.setdefault(probe.strategy.inner, probe)
-        found = list(kinds.values())
-        return [p for p in found if p.cost_s <= (1 + DOUBT) * found[0].cost_s]
+    def _why_alone(self, outer: str, reason: str | None) -> str | None:
+        """Why there are no such workers: ``reason``, or generators that they would share. Notes it."""
+        if reason is None and self._traits is not None and self._traits.draws:
+            reason = "the model draws from generators that threads share"
+        if reason is not None:
+            self.reasons[outer] = reason
+        return reason
 
-    def _try_streams(self) -> None:
-        """Climb to the best chunk in one stream of a GPU; then double the streams that share the clients."""
-        race, missing = self.race, why_no_streams()
-        if missing is not None:
-            race.reasons["streams"] = missing
-        if missing is not None or self._draws("streams"):
-            return
-        alone = [replace(p.strategy, outer="streams", workers=1) for p in self._best_of_each_kind("inline")]
-        eager = [s for s in alone if s.is_fused and not s.is_compiled]
-        found = [self._climb(strategy) for strategy in eager if race.is_usable(strategy)]
-        best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
-        at = best or self._enter(Strategy("streams", workers=1))
-        while at and (at.strategy.workers or 1) < self._n:
-            workers = 2 * (at.strategy.workers or 1)
-            other = self._enter(replace(at.strategy, workers=workers))
-            at = other if other and TIE * other.step_s < at.step_s else None
+    # --- the choice -------------------------------------------------------------------------------
 
-    def _try_threads(self) -> None:
-        """Sample the best of each kind on all cores, and climb to the best chunk: cores share caches."""
-        race, cores = self.race, n_workers(Strategy("threads"))
-        if cores == 1:
-            race.reasons["threads"] = "this process may use one core only"
-        if cores == 1 or self._draws("threads"):
-            return
-        alone = [p.strategy for p in self._best_of_each_kind("inline")]
-        found = [self._enter(replace(strategy, outer="threads", workers=cores)) for strategy in alone]
-        best = min((p for p in found if p), key=lambda p: p.step_s, default=None)
-        if best and best.strategy.is_fused and best.cost_s <= (1 + DOUBT) * race.best().cost_s:
-            self._climb(best.strategy)
+    def _best(self) -> Probe:
+        """The allowed strategy of least believed cost; the first of nearly equal ones."""
+        found = [p for p in self.probes if self._is_allowed(p, p.doubt)]
+        costs = [self._believed(p) for p in found]
+        return next(p for p, cost_s in zip(found, costs, strict=True) if cost_s <= TIE * min(costs))
 
-    def _try_compiled(self) -> None:
-        """Compile the cheapest eager chunks, and climb on from there while that is worth it."""
-        kinds = [p for outer in ("inline", "threads", "streams") for p in self._best_of_each_kind(outer)]
-        for found in sorted(kinds, key=lambda p: p.cost_s):
-            if found.strategy.is_fused and not found.strategy.is_compiled:
-                self._climb(replace(found.strategy, inner=f"{found.strategy.inner}-compiled"))
+    def _believed(self, probe: Probe) -> float:
+        """Seconds that the strategy is believed to cost: rules are written because they are faster."""
+        is_expected = self._expected.strategy.is_fused or probe.strategy.inner.startswith("rules")
+        return probe.cost_s * (1.0 if is_expected or probe is self.probes[0] else probe.doubt)
 
-    def _can_compile(self, strategy: Strategy) -> bool:
-        """Is compiling worth it, by the operations of a step, or by what the first compilation took?
+    def _is_allowed(self, probe: Probe, doubt: float) -> bool:
+        """Is it in one thread, or beyond doubt in need of no more CPU time than serial, or far faster?"""
+        serial = self.probes[0]
+        return (
+            probe.strategy.outer == "inline"
+            or probe.cpu_s * doubt <= TIE * serial.cpu_s
+            or FAR * probe.step_s <= serial.step_s
+        )
+
+    def _why_not(self) -> dict[str, str]:
+        """Strategies that take less time than the best by their samples, and why they are not it."""
+        best, reasons = self._best(), {}
+        for p in self.probes:
+            if TIE * p.step_s < best.step_s and p.cpu_s > best.cpu_s:
+                reasons[str(p.strategy)] = (
+                    f"{best.step_s / p.step_s:.2f} times as fast, for {p.cpu_s / best.cpu_s:.2f} times"
+                    " the CPU time"
+                )
+            elif TIE * p.cost_s < best.cost_s:
+                times = best.cost_s / p.cost_s
+                reasons[str(p.strategy)] = f"{times:.2f} times as fast, in too few samples to take it"
+        return reasons
+
+    def _table(self) -> tuple[Mapping[str, str | float], ...]:
+        """The rows of ``ClientPlan.probes``."""
+        serial_s, best = self.probes[0].step_s, self._best()
+        return tuple(
+            {
+                "strategy": str(p.strategy),
+                "ms per client-step": p.step_s * 1e3,
+                "times serial": serial_s / p.step_s,
+                "first, s": p.first_s,
+                "picked": "<-" if p is best else "",
+            }
+            for p in self.probes
+        )
+
+    # --- the budget -------------------------------------------------------------------------------
+
+    def job_s(self) -> float:
+        """Seconds that all rounds take by the cheapest strategy so far."""
+        return self._rounds * self._round_steps * min(p.cost_s for p in self.probes)
+
+    def _left_s(self) -> float:
+        """Seconds left for samples."""
+        return max(SHARE * self.job_s(), START_S / 100) - self._sampled_s
+
+    def _can_afford(self, strategy: Strategy) -> bool:
+        """Does the budget pay for starting, compiling, a cold step and a sample? Else notes the reason.
+
+        Compiling has to save three times what it costs, by the operations of a step. Where nothing is
+        expected of it, it may take what samples may.
+        """
+        start_s = START_S if strategy.outer in ("processes", "devices") else 0.0
+        if start_s and strategy.is_compiled:  # each process compiles for itself
+            start_s += self._best().first_s
+        elif strategy.is_compiled:
+            cost_s, gain = self._compiling(strategy)
+            share = SHARE if gain is None else gain / FAR
+            if not self._pays(strategy, cost_s, share * self.job_s() - self._compiled_s):
+                return False
+        n_steps = sum(_steps(self._some(strategy, at)) for at in (0, self._first_steps(strategy)))
+        job_share = n_steps / (self._rounds * self._round_steps * math.sqrt(n_workers(strategy)))
+        return self._pays(strategy, start_s + job_share * self.job_s(), self._left_s())
+
+    def _compiling(self, strategy: Strategy) -> tuple[float, float | None]:
+        """Seconds that compiling takes, and the part of the job that it is expected to save, if known.
 
         Threads share compiled graphs: each number of rows is compiled once. Clients of unequal length end in
         steps of many sizes.
         """
-        race, rows = self.race, strategy.rows_for(self._n, n_workers(strategy))
-        kin = [p for p in race.probes if p.strategy.inner == strategy.inner]
-        if any(p.strategy.rows_for(self._n, n_workers(p.strategy)) == rows for p in kin):
-            return True
+
+        def rows_of(one: Strategy) -> int:
+            return one.rows_for(self._n, n_workers(one))
+
+        kin = [p for p in self.probes if p.strategy.inner == strategy.inner]
+        if any(rows_of(p.strategy) == rows_of(strategy) for p in kin):
+            return 0.0, 1.0
         graphs = 1 + bool(self._n % strategy.chunk) if self._is_even else len(halves(strategy.chunk))
         if kin:
-            return race.can_compile(strategy, graphs * max(p.first_s for p in kin), None)
-        eager = [p for p in race.probes if f"{p.strategy.inner}-compiled" == strategy.inner]
+            return graphs * max(p.first_s for p in kin), None
+        eager = [p for p in self.probes if f"{p.strategy.inner}-compiled" == strategy.inner]
         cost_s, gain = self._expected.compiling(strategy.chunk, min(p.step_s for p in eager))
-        return race.can_compile(strategy, graphs * cost_s, gain)
+        return graphs * cost_s, gain
 
-    def _try_processes(self) -> None:
-        """Sample the best in processes, which share no interpreter lock, if the job repays their start."""
-        race, best = self.race, self.race.best()
-        for outer, workers in (("processes", n_workers(Strategy("processes"))), ("devices", n_gpus())):
-            if min(workers, self._n) < 2:
-                continue
-            each = -(-self._n // workers)
-            strategy = replace(
-                best.strategy,
-                outer=outer,
-                workers=workers if outer == "processes" else None,
-                chunk=min(best.strategy.chunk, each),
+    def _pays(self, strategy: Strategy, cost_s: float, left_s: float) -> bool:
+        if cost_s > left_s:
+            job_s = f"all {self._rounds} rounds take {seconds_text(self.job_s(), 2)}"
+            self.reasons[str(strategy)] = (
+                f"to start and measure it would take {seconds_text(cost_s, 2)}, {job_s}"
             )
-            start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
-            if race.can_afford(strategy, start_s):
-                race.enter(strategy)
+        return cost_s <= left_s
 
-    def _draws(self, outer: str) -> bool:
-        """Does the model draw from generators that such workers would share? Notes the reason."""
-        if self._traits is None or not self._traits.draws:
-            return False
-        self.race.reasons[outer] = "the model draws from generators that threads share"
-        return True
+    # --- samples ----------------------------------------------------------------------------------
+
+    def _is_usable(self, strategy: Strategy) -> bool:
+        """Does its engine do what serial training does? Else notes the reason."""
+        key = strategy.inner, strategy.chunk if strategy.is_compiled else None
+        if strategy.takes_chunks and key not in self._usable:
+            began = self._clock()
+            refusal = self._checks.check(strategy, self._tasks).refusal
+            self._compiled_s += (self._clock() - began) * strategy.is_compiled
+            if refusal is not None:
+                self.reasons[strategy.inner] = refusal
+            self._usable[key] = refusal is None
+        return not strategy.takes_chunks or self._usable[key]
+
+    def _sample(self, strategy: Strategy) -> None:
+        """Sample the strategy by itself, warm; notes the reason if it fails."""
+        began, sampled_s = self._clock(), self._sampled_s
+        cold = self._some(strategy, 0)
+        is_done = self._time(strategy, cold, self._clock) is not None
+        cold_s = self._clock() - began
+        # In this thread a slow first step is torch's own start, which a program pays once.
+        self._sampled_s = sampled_s + (0.0 if strategy.outer == "inline" or strategy.is_compiled else cold_s)
+        self._compiled_s += cold_s if strategy.is_compiled else 0.0
+        tasks, clock = self._some(strategy, self._first_steps(strategy)), self._clock_for([strategy])
+        samples = [self._time(strategy, tasks, clock) for _ in range(2)] if is_done else [None]
+        if None in samples:
+            return
+        step_s, cpu_s = (min(column) / _steps(tasks) for column in zip(*filter(None, samples), strict=True))
+        self.reasons.pop(str(strategy), None)  # why it was too dear before
+        self.probes.append(Probe(strategy, step_s, max(0.0, cold_s - _steps(cold) * step_s), cpu_s))
+
+    def _halve(self) -> None:
+        """Sample the near strategies in turns, drop the worse half, and so on with longer samples."""
+        near = self._near()
+        while len(near) > 1:
+            n_rungs = math.ceil(math.log2(len(near)))
+            self._take_turns(near, self._left_s() / n_rungs)
+            kept = sorted(near, key=lambda p: p.cost_s)[: len(near) // 2]
+            near = kept
+
+    def _near(self) -> list[Probe]:
+        """Serial training, and what may be the best, if its samples are right."""
+        serial, *others = (p for p in self.probes if self._is_allowed(p, 1.0))
+        least_s = min(p.cost_s for p in (serial, *others))
+        near = (p for p in others if p.cost_s <= (1 + DOUBT) * least_s)
+        return [serial, *sorted(near, key=lambda p: p.cost_s)]
+
+    def _take_turns(self, near: Sequence[Probe], until_s: float) -> None:
+        """Sample in turns for ``until_s``, if that is enough; sets costs by ratios to the first in a turn."""
+        n_steps = until_s / (FEW * sum(p.step_s for p in near))
+        samples = [self._some(p.strategy, n_steps) for p in near]
+        sizes = [_steps(tasks) for tasks in samples]
+        turn_s = sum(p.step_s * size for p, size in zip(near, sizes, strict=True))
+        if 2 * turn_s > until_s:  # one turn says nothing
+            return
+        clock, turns = self._clock_for([p.strategy for p in near]), []
+        for turn in range(min(FEW * FEW, int(until_s / turn_s))):
+            order = range(len(near))[:: -1 if turn % 2 else 1]
+            found = {at: self._time(near[at].strategy, samples[at], clock) for at in order}
+            turns.append([found[at] for at in range(len(near))])
+        firsts = [turn[0] for turn in turns]
+        own_s = [statistics.median(column) for column in zip(*filter(None, firsts), strict=True)]
+        for at, probe in enumerate(near):
+            pairs = [(turn[at], first) for turn, first in zip(turns, firsts, strict=True)]
+            ratios = [[x / y for x, y in zip(a, b, strict=True)] for a, b in pairs if a and b]
+            if len(ratios) < len(turns):  # it failed
+                continue
+            step, cpu = (statistics.median(column) / sizes[at] for column in zip(*ratios, strict=True))
+            probe.step_s, probe.cpu_s = own_s[0] * step, own_s[1] * cpu
+            probe.proof += len(turns) * (1 + 6 * sizes[at] / self._round_steps)
+
+    def _first_steps(self, strategy: Strategy) -> float:
+        """Steps in the first sample of a strategy: of a few clients for each of its rows at most.
+
+        A 64th of the budget: two samples of ten strategies are then a third of it.
+        """
+        n_steps = SHARE * self._rounds * self._round_steps / 64
+        return min(n_steps, FEW * _steps(self._tasks[: strategy.rows * n_workers(strategy)]))
+
+    def _some(self, strategy: Strategy, n_steps: float) -> list[ClientTask]:
+        """Clients that fill every worker's rows, with about ``n_steps`` steps in all; 0: one of each."""
+        most, whole = self._n, self._tasks[0].batches.n_steps
+        rows = min(most, strategy.rows * n_workers(strategy))
+        each = min(whole, max(FEW, int(n_steps / rows)) if n_steps else 1)
+        if strategy.outer in ("processes", "devices"):  # a process gets and returns a whole client
+            each = whole
+        n = min(most, rows * max(1, int(n_steps / (rows * each))))
+        if each == whole:
+            return self._tasks[:n]
+        return [dataclasses.replace(t, batches=t.batches.some(slice(each))) for t in self._tasks[:n]]
+
+    def _clock_for(self, strategies: Sequence[Strategy]) -> Callable[[], float]:
+        """This thread's CPU time if it does all by itself, as other programs may use the machine, too."""
+        is_alone = all(strategy.outer == "inline" for strategy in strategies)
+        return self._thread_clock if is_alone and self._dispatcher.threads == 1 else self._clock
+
+    def _time(
+        self, strategy: Strategy, tasks: Sequence[ClientTask], clock: Callable[[], float]
+    ) -> tuple[float, float] | None:
+        """Seconds for training ``tasks``, and CPU seconds; None if it fails, and a reason why."""
+        is_alone = self._clock_for([strategy]) is self._thread_clock
+        cpu_clock = self._thread_clock if is_alone else self._cpu_clock
+        began_cpu, began = cpu_clock(), clock()
+        try:
+            for _ in self._dispatcher.dispatch(strategy, self._traits, tasks, n_workers(strategy)):
+                pass
+        except Exception as error:
+            if strategy == Strategy():
+                raise
+            self.reasons[str(strategy)] = f"it fails: {type(error).__name__}: {error}".splitlines()[0]
+            return None
+        finally:
+            self._sampled_s += clock() - began
+        spent_s, cpu_s = clock() - began, cpu_clock() - began_cpu
+        if strategy.outer in ("streams", "devices"):  # what computes is no core
+            cpu_s = spent_s
+        elif strategy.outer == "processes":
+            cpu_s = spent_s * n_workers(strategy)
+        return spent_s, cpu_s
+
+
+def _steps(tasks: Sequence[ClientTask]) -> int:
+    return sum(task.batches.n_steps for task in tasks)

@@ -105,7 +105,7 @@ def cast_rows(rows: Rows, dtype: torch.dtype) -> Rows:
     """Cast floating numbers to ``dtype``, and whole targets to int64, which torch's losses need."""
     y = rows.y
     is_floating = y.is_floating_point() and rows.has_targets
-    y_dtype = dtype if is_floating else torch.int64 if _is_whole(y) else y.dtype
+    y_dtype = dtype if is_floating else torch.int64 if is_whole(y) else y.dtype
     is_right = all(t.dtype == dtype or not t.is_floating_point() for t in leaves_of(rows.x))
     if is_right and y_dtype == y.dtype:
         return rows
@@ -114,7 +114,8 @@ def cast_rows(rows: Rows, dtype: torch.dtype) -> Rows:
     return Rows(map_batch(lambda t: t.to(dtype) if t.is_floating_point() else t, rows.x), rows.y.to(y_dtype))
 
 
-def _is_whole(t: Tensor) -> bool:
+def is_whole(t: Tensor) -> bool:
+    """Does it hold whole numbers, which may be labels or indices?"""
     return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool)
 
 

@@ -1,7 +1,7 @@
 """Results of training: each client's state, losses and counts, and the plan that made them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,7 @@ class ClientResult:
 
     def without_state(self) -> "ClientResult":
         """The result without its state dict."""
-        return ClientResult(
-            self.client, {}, self.losses, self.metrics, self.examples, self.n_rows, self.status, self.error
-        )
+        return replace(self, state={})
 
     @property
     def is_usable(self) -> bool:

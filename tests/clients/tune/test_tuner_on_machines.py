@@ -13,7 +13,7 @@ from torch import nn
 
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.step.model_traits import find_traits
-from evenload.clients.tune import race
+from evenload.clients.tune import tuner as tuner_module
 from evenload.clients.tune.expected_cost import WorkSize, expect
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.values.strategy import Strategy, n_workers
@@ -122,7 +122,7 @@ def test_rules_are_found_where_they_are_faster(tasks_of, two_cores, no_gpu):
 def test_the_simulation_finds_a_rule_that_believes_its_samples(tasks_of, two_cores, no_gpu, monkeypatch):
     """A single sample counts as many, and threads may take 8 % more CPU time."""
     before = [lost(one) for one in outcomes(tasks_of, range(60))]
-    monkeypatch.setattr(race, "DOUBT", 0.0)
-    monkeypatch.setattr(race, "TIE", 1.08)
+    monkeypatch.setattr(tuner_module, "DOUBT", 0.0)
+    monkeypatch.setattr(tuner_module, "TIE", 1.08)
     after = [lost(one) for one in outcomes(tasks_of, range(60))]
     assert sum(one > LOST for one in after) > 2 * sum(one > LOST for one in before)
