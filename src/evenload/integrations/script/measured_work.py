@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from evenload.balance.bound import StageWork, bound_together
-
 MOST_TASKS = 200_000  # of a pool that are kept; later ones are only counted
 
 
@@ -69,6 +67,8 @@ class MeasuredWork:
 
 
 def _judged(piece: Sequence[Done], slots: Sequence[str]) -> tuple[float, float, float]:
+    from evenload.balance.bound import StageWork, bound_together
+
     likes = {slot: "cpu" for slot in slots if slot.startswith("cpu:")}
     stages: dict[str, StageWork] = {}
     for one in piece:

@@ -145,6 +145,7 @@ class Team:
     work       what was measured
     is_closing  the workers are to leave
     totals     tasks of calls, where somebody knows how many there will be
+    item_s     seconds that an item of a function has taken lately, by its name
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Team:
         self.results = queue.SimpleQueue() if results is None else results
         self.work = MeasuredWork(kind, tuple(slots))
         self.totals: dict[int, int] = {}
+        self.item_s: dict[str, float] = {}
         self.n_waiting = self._n_bytes = 0  # tasks that no worker has
         self._slots, self._timeout_s, self._on_end_of, self._lost = slots, timeout_s, on_end, lost
         self._dumps, self._dumps_result = dumps
@@ -470,6 +472,8 @@ class Team:
         chunk = (work.key[0], work.chunk)
         put_s = max(put_s, self._begun_s)
         self.work.add(Done(work.name, member.slot, work.n_items, chunk, put_s, begun_s, over_s))
+        item_s = (over_s - begun_s) / max(1, work.n_items)
+        self.item_s[work.name] = _nearer(self.item_s.get(work.name), item_s)
         if work.most == 1:
             self._learn(group, over_s - begun_s)
         if not member.todo and member.chunk != NONE:
@@ -478,8 +482,7 @@ class Team:
 
     def _learn(self, group: _Group, seconds: float) -> None:
         """Have calls that turn out to be short stand in the line, and be no longer the dealer's."""
-        mean_s = seconds if group.mean_s is None else group.mean_s
-        group.mean_s = mean_s + (seconds - mean_s) / LATEST
+        group.mean_s = _nearer(group.mean_s, seconds)
         if group.is_short and group.dealer.n_ready:
             begun = {at for member in self._members if member.group is group for at in member.todo}
             begun |= {at for one, at in self._in_line.values() if one is group} | {*group.line}
@@ -553,6 +556,11 @@ class Team:
     def _unwatch(self, end: Any) -> None:
         with suppress(KeyError, ValueError, OSError):  # it is looked at no longer
             self._selector.unregister(end)
+
+
+def _nearer(mean_s: float | None, seconds: float) -> float:
+    """Return a mean of the latest calls when one more took ``seconds``."""
+    return seconds if mean_s is None else mean_s + (seconds - mean_s) / LATEST
 
 
 def _leave_teams() -> None:
