@@ -30,11 +30,13 @@ class MeasuredWork:
 
     kind      what the script calls the pool
     slots     the places of its workers
+    n_put     tasks that the script has given it
     n_untold  items of tasks that are not kept
     """
 
     kind: str
     slots: Sequence[str]
+    n_put: int = 0
     n_items: int = 0
     n_deaths: int = 0
     n_untold: int = 0

@@ -60,13 +60,14 @@ class _Starter:
         process.start()
         self._processes[process.pid] = DealtProcess(process, self)
 
-    def replace(self, member: Member) -> None:
+    def replace(self, member: Member) -> bool:
         """Start another worker in the place of one that has died, or say that workers cannot begin."""
         if not member.is_ready:
             self.results.set_broken()
         elif not self.team.is_closing:
             self.start()
             self._processes.pop(member.process.pid, None)
+        return True
 
 
 class DealtProcess:

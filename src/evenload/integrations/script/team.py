@@ -139,7 +139,7 @@ class Team:
     kind       what the script calls its pool
     timeout_s  a worker that is at one task longer is killed
     results    what came back: ``(kind, key, bytes or exception)``, key None for other words of a worker
-    on_end     called with a member that has ended, though nobody has told it to
+    on_end     called with a member that has ended, though nobody has told it to; False: the script did it
     lost       the error of a task that was given up
     dumps      pickles a task, and a result (None: as multiprocessing does)
     work       what was measured
@@ -154,7 +154,7 @@ class Team:
         kind: str,
         timeout_s: float | None = None,
         results: Any = None,
-        on_end: Callable[[Member], None] | None = None,
+        on_end: Callable[[Member], bool] | None = None,
         lost: type[WorkerLost] = WorkerLost,
         dumps: tuple[Callable[[Any], Any], Callable[[Any], Any] | None] = (ForkingPickler.dumps, None),
     ):
@@ -244,6 +244,7 @@ class Team:
                     group.dealer.expect(group.dealer.counters.n_added + work.n_left)
                 group.dealer.add_range(group.n_put, 1)
             group.n_put += 1
+            self.work.n_put += 1
             self._count(new, 1)
             if self._thread is not None and self._deal(new.put_s) is None:
                 return  # the team's thread has no time to keep that it does not know of
@@ -503,22 +504,20 @@ class Team:
         self._members.remove(member)
         self._empty_line()
         is_planned = member.is_told or (member.n_left == 0 and not member.todo)
-        if member.todo:
-            self._take_over(member)
+        is_lost = not member.is_told  # else it has said that it leaves, at the time when it was sent more
         if self._on_end_of is not None and not is_planned and not self._is_stopped:
-            self._on_end_of(member)
+            is_lost = self._on_end_of(member) and is_lost
+        if member.todo:
+            self._take_over(member, is_lost)
 
-    def _take_over(self, member: Member) -> None:
-        """Have what a dead worker has not done be done by others; the first of it may have ended it.
-
-        It has not where the worker has said that it leaves, at the time when it was sent more.
-        """
+    def _take_over(self, member: Member, is_lost: bool) -> None:
+        """Have what a worker has not done be done by others; ``is_lost``: it has died, maybe of the first of it."""
         group, (at, *others) = member.group, member.todo
         if at == NONE:
             return
         work = group.tasks[at].work
-        group.n_deaths[at] += not member.is_told
-        self.work.n_deaths += not member.is_told
+        group.n_deaths[at] += is_lost
+        self.work.n_deaths += is_lost
         redo = [at] if group.n_deaths[at] < MOST_DEATHS else []
         if member.chunk == NONE:
             group.line.extendleft(redo)
