@@ -511,7 +511,7 @@ class Team:
             self._take_over(member, is_lost)
 
     def _take_over(self, member: Member, is_lost: bool) -> None:
-        """Have what a worker has not done be done by others; ``is_lost``: it has died, maybe of the first of it."""
+        """Have others do what a worker has not done; ``is_lost``: it has died, maybe of the first of it."""
         group, (at, *others) = member.group, member.todo
         if at == NONE:
             return
