@@ -58,6 +58,40 @@ def test_it_is_quiet_or_says_json(folder):
     assert json.loads(run("--json", "own.py", cwd=folder).stderr)["items"] == 100
     (folder / "other.py").write_text("print('nothing to deal')")
     assert "gave no work to a pool" in run(sys.executable, "other.py", cwd=folder).stderr
+    told = json.loads(run("--json", sys.executable, "other.py", cwd=folder).stderr)
+    assert (told["pools"], told["items"], told["workers_lost"], told["left"]) == ([], 0, 0, {})
+
+
+def test_calls_that_never_ended_are_told_as_such(folder):
+    """The oracle is the script, which ends while its only call runs."""
+    (folder / "own.py").write_text(
+        "import multiprocessing, os, signal\n"
+        "out, end = os.pipe()\n"
+        "def stay():\n"
+        "    os.write(end, b'!')\n"
+        "    signal.pause()\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        "        pool.apply_async(stay)\n"
+        "        os.read(out, 1)\n"
+    )
+    assert "no call that this script gave to a pool has ended" in run("own.py", cwd=folder).stderr
+
+
+def test_workers_that_joblib_itself_ends_have_not_died(folder):
+    """The oracle is joblib, which kills the workers of a generator that nobody reads any more."""
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    (folder / "own.py").write_text(
+        "import joblib, time\n"
+        "if __name__ == '__main__':\n"
+        "    calls = [joblib.delayed(time.sleep)(0), *[joblib.delayed(time.sleep)(400)] * 3]\n"
+        "    some = joblib.Parallel(n_jobs=2, return_as='generator', batch_size=1)(calls)\n"
+        "    print(next(some))\n"
+        "    some.close()\n"
+    )
+    ended = run("-o", "told.json", "own.py", cwd=folder)
+    assert (ended.stdout, ended.returncode) == ("None\n", 0), ended.stderr
+    assert json.loads((folder / "told.json").read_text())["workers_lost"] == 0
 
 
 def test_observing_leaves_the_pools_and_measures_them(folder):

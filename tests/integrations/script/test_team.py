@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from examples_count import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("joblib", reason="joblib is not installed")
@@ -59,6 +59,7 @@ PLANS = st.tuples(
 
 
 @settings(max_examples=examples(15))
+@example(plan=("joblib", "fork", None, None, [None, None, None, "hang", None]))
 @given(plan=PLANS)
 def test_calls_outlive_their_workers(tmp_path_factory, plan):
     folder = tmp_path_factory.mktemp("marks")

@@ -34,7 +34,7 @@ def tell(run: ScriptRun, asked: dict[str, Any]) -> None:
 
 def facts(run: ScriptRun) -> dict[str, Any]:
     """Return what is known of the script's pools, for ``json.dumps``."""
-    works = [work for work in run.works if work.n_items]
+    works = [work for work in run.works if work.n_items or work.n_put]
     names: Counter[str] = sum((work.names for work in works), Counter())
     each = [work.seconds() for work in works]
     wall_s, bound_s, plain_s = (round(sum(column), 6) for column in zip((0.0,) * 3, *each, strict=True))
@@ -66,6 +66,8 @@ def text(ended: dict[str, Any]) -> str:
             f"evenload: {items} item{'s' * (items != 1)} of {plain(shown)} in "
             f"{seconds_text(ended['wall_s'])} on {workers} worker{'s' * (workers != 1)}"
         ]
+    elif ended["pools"]:
+        lines = ["evenload: no call that this script gave to a pool has ended"]
     else:
         lines = ["evenload: this script gave no work to a pool that could be taken over"]
     if ended["wall_s"] >= LEAST_S and ended["ratio"]:

@@ -93,12 +93,16 @@ class _Starter:
         make = partial(self._context.Process, **more)
         return DealtProcess(self.team.new_process(make, target, arguments, None), self)
 
-    def replace(self, member: Member) -> None:
-        """Start another worker in the place of one that has died, or say that workers cannot begin."""
+    def replace(self, member: Member) -> bool:
+        """Start another worker in the place of one that has died, or say that workers cannot begin.
+
+        False: loky itself has ended it, and forgotten it before.
+        """
         pid = member.process.pid
+        is_kept = pid in self._processes
         if not member.is_ready:
             self.results.set_broken()
-        elif pid in self._processes and not self.team.is_closing:
+        elif is_kept and not self.team.is_closing:
             target, (*args, _, depth), more = self._how
             exit_lock = self._context.BoundedSemaphore(1)
             exit_lock.acquire()
@@ -107,3 +111,4 @@ class _Starter:
             worker.start()
             self._processes[worker.pid] = worker
             self._processes.pop(pid, None)
+        return is_kept

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from evenload.balance.bound import StageWork, bound_together
-
 MOST_TASKS = 200_000  # of a pool that are kept; later ones are only counted
 
 
@@ -32,11 +30,13 @@ class MeasuredWork:
 
     kind      what the script calls the pool
     slots     the places of its workers
+    n_put     tasks that the script has given it
     n_untold  items of tasks that are not kept
     """
 
     kind: str
     slots: Sequence[str]
+    n_put: int = 0
     n_items: int = 0
     n_deaths: int = 0
     n_untold: int = 0
@@ -69,6 +69,8 @@ class MeasuredWork:
 
 
 def _judged(piece: Sequence[Done], slots: Sequence[str]) -> tuple[float, float, float]:
+    from evenload.balance.bound import StageWork, bound_together
+
     likes = {slot: "cpu" for slot in slots if slot.startswith("cpu:")}
     stages: dict[str, StageWork] = {}
     for one in piece:

@@ -17,7 +17,8 @@ from evenload.integrations.script.team import FAULT, Team, Work
 from evenload.integrations.script.worker_ends import TIMES
 
 original: Any = importlib.import_module("multiprocessing.pool")  # whose own parts nobody declares
-PIECES = 16  # of each chunk that the original would send as one
+PIECES = 512  # of a call at most, while it is not known how long its items take
+PIECE_S = 0.002  # of work in a piece, once it is known
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 SEEN_TWICE = (list, tuple, range, str, bytes)  # can be looked at before the pool itself goes through it
 MOST_LOOKED_AT = 1_000_000  # parts of items; beyond, the original's chunks stay
@@ -77,7 +78,9 @@ class DealtPool(original.Pool):
             chunk = -(-len(iterable) // (len(self._pool) * 4)) or 1
             chunksize = chunk
             if len(self._pool) > 1 and _travels_as_name(func) and _are_apart(iterable):
-                chunksize = _Piece(-(-chunk // PIECES))
+                item_s = self._inqueue.item_s.get(_name(func))
+                piece = -(-len(iterable) // PIECES) if item_s is None else PIECE_S / max(item_s, 1e-9)
+                chunksize = _Piece(min(max(piece, 1), chunk))
                 chunksize.chunk = chunk
         return super()._map_async(func, iterable, mapper, chunksize, callback, error_callback)
 
@@ -120,6 +123,10 @@ def _are_apart(items: Any) -> bool:
     return not waiting
 
 
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", "a call")
+
+
 def _new_process(team: Team, context: Any, *, target: Any, args: tuple) -> Any:
     _, _, *arguments = args
     return team.new_process(context.Process, target, arguments, most=arguments[2])
@@ -130,7 +137,7 @@ def _put(team: Team, cache: Mapping[int, Any], task: Any) -> None:
         return team.close()
     job, at, func, args, _ = task
     is_map = func in MAPPERS
-    name = getattr(args[0][0] if is_map else func, "__name__", "a call")
+    name = _name(args[0][0] if is_map else func)
     n_items = len(args[0][1]) if is_map else 1
     entry = cache.get(job)
     if isinstance(entry, original.MapResult):

@@ -12,11 +12,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from evenload.integrations.job_future import JobLost
+from evenload.errors import WorkerLost
 from evenload.integrations.script.team import FAULT, Member, Team, Work
 from evenload.integrations.script.worker_ends import TIMES
 
 original: Any = importlib.import_module("concurrent.futures.process")  # whose own parts nobody declares
+
+
+class CallLost(WorkerLost, original.BrokenProcessPool):
+    """An error for a call whose workers died: only it is lost, others go on."""
 
 
 class DealtExecutor(original.ProcessPoolExecutor):
@@ -31,7 +35,7 @@ class DealtExecutor(original.ProcessPoolExecutor):
         results = CallResults(original)
         starter = self._starter = _Starter(self, results)
         kind = "concurrent.futures.ProcessPoolExecutor"
-        team = new_team(self._max_workers, kind, results=results, on_end=starter.replace, lost=JobLost)
+        team = new_team(self._max_workers, kind, results=results, on_end=starter.replace, lost=CallLost)
         starter.team = team
         self._max_workers = min(self._max_workers, len(team.work.slots))
         self._call_queue = DealtCalls(team, self._work_ids, self._call_queue)
@@ -56,13 +60,14 @@ class _Starter:
         process.start()
         self._processes[process.pid] = DealtProcess(process, self)
 
-    def replace(self, member: Member) -> None:
+    def replace(self, member: Member) -> bool:
         """Start another worker in the place of one that has died, or say that workers cannot begin."""
         if not member.is_ready:
             self.results.set_broken()
         elif not self.team.is_closing:
             self.start()
             self._processes.pop(member.process.pid, None)
+        return True
 
 
 class DealtProcess:

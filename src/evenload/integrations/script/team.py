@@ -6,12 +6,19 @@
 The script's pool makes, replaces and ends the processes, just as it would do alone; between it and them is a
 team in the place of its two shared queues. So a worker that dies takes no lock and no task along: the task
 that it was at is tried once more, and those that it had not begun go to others.
+
+Calls that the script makes one at a time, and that were measured short, are not dealt. They wait in a line,
+a socket of datagrams at which every worker reads: first come, first served, as in the script's own pool, and
+without a lock. With each result a worker says which call it has taken from there, or that it is free. Whoever
+is free gets what is still in the line from the team, which reads at the same socket.
 """
 
 import os
 import pickle
 import queue
 import selectors
+import signal
+import socket
 import threading
 import time
 import weakref
@@ -28,9 +35,22 @@ from typing import Any, NamedTuple
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
 from evenload.integrations.script.measured_work import Done, MeasuredWork
-from evenload.integrations.script.worker_ends import BETWEEN, READY, TIMES, ResultWriter, TaskReader, begin
+from evenload.integrations.script.worker_ends import (
+    BETWEEN,
+    MOST_BYTES,
+    NONE,
+    NUMBER,
+    READY,
+    TIMES,
+    ResultWriter,
+    TaskReader,
+    begin,
+)
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 64 * 2**20  # before whoever puts tasks has to wait
+SHORT_S, MOST_IN_LINE = 0.01, 64  # a call that may stand in the line, and how many do at once
+LATEST = 4  # calls, which say how long the next one takes
+CLAIM_S = 1.0  # after a worker's death, for the others to say what they have taken from the line
 MOST_DEATHS = 2  # of workers that were at a task, until it is given up
 RESULT, FAULT = 0, 1
 
@@ -66,12 +86,22 @@ class _Task(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Tasks that are dealt together, by their place in the group."""
+    """Tasks that are dealt together, by their place in the group.
+
+    line    those of them that wait, and are not the dealer's to deal, in the order of their calls
+    mean_s  of the latest calls; None where it does not matter
+    """
 
     dealer: Dealer
     tasks: dict[int, _Task] = field(default_factory=dict)
     n_deaths: Counter[int] = field(default_factory=Counter)
     n_put: int = 0
+    line: deque[int] = field(default_factory=deque)
+    mean_s: float | None = None
+
+    @property
+    def is_short(self) -> bool:
+        return self.mean_s is not None and self.mean_s < SHORT_S
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +109,7 @@ class Member:
     """A worker process.
 
     n_left    tasks that it will still take before it leaves by itself; None if it does not
-    group     of what it was dealt last, by the dealer's number ``chunk``
+    group     of what it was dealt last, by the dealer's number ``chunk``, or as one call, NONE
     todo      what of that it has not answered
     since_s   when it was sent that, or has answered last
     is_ready  it waits for tasks, or has
@@ -93,7 +123,7 @@ class Member:
     results: Connection
     n_left: int | None
     group: Any = None
-    chunk: int = -1
+    chunk: int = NONE
     todo: deque[int] = field(default_factory=deque)
     busy_s: float = 0.0
     since_s: float = 0.0
@@ -109,12 +139,13 @@ class Team:
     kind       what the script calls its pool
     timeout_s  a worker that is at one task longer is killed
     results    what came back: ``(kind, key, bytes or exception)``, key None for other words of a worker
-    on_end     called with a member that has ended, though nobody has told it to
+    on_end     called with a member that has ended, though nobody has told it to; False: the script did it
     lost       the error of a task that was given up
     dumps      pickles a task, and a result (None: as multiprocessing does)
     work       what was measured
     is_closing  the workers are to leave
     totals     tasks of calls, where somebody knows how many there will be
+    item_s     seconds that an item of a function has taken lately, by its name
     """
 
     def __init__(
@@ -123,18 +154,20 @@ class Team:
         kind: str,
         timeout_s: float | None = None,
         results: Any = None,
-        on_end: Callable[[Member], None] | None = None,
+        on_end: Callable[[Member], bool] | None = None,
         lost: type[WorkerLost] = WorkerLost,
         dumps: tuple[Callable[[Any], Any], Callable[[Any], Any] | None] = (ForkingPickler.dumps, None),
     ):
         self.results = queue.SimpleQueue() if results is None else results
         self.work = MeasuredWork(kind, tuple(slots))
         self.totals: dict[int, int] = {}
+        self.item_s: dict[str, float] = {}
         self.n_waiting = self._n_bytes = 0  # tasks that no worker has
         self._slots, self._timeout_s, self._on_end_of, self._lost = slots, timeout_s, on_end, lost
         self._dumps, self._dumps_result = dumps
         self._members: list[Member] = []
         self._groups: dict[int | None, _Group] = {}
+        self._calls: _Group | None = None  # calls of one task, when there were none left: what was measured
         self._changed = threading.Condition()
         self.is_closing = self._is_stopped = False
         self._wake_out, self._wake_in = Pipe(duplex=False)
@@ -143,6 +176,14 @@ class Team:
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         self._ours: set[Connection] = set()
         self._thread: threading.Thread | None = None
+        here, there = socket.socketpair(type=socket.SOCK_DGRAM)
+        self._line_in, self._line_out = Connection(here.detach()), Connection(there.detach())
+        for end in (self._line_in, self._line_out):
+            os.set_blocking(end.fileno(), False)
+        self._ours.add(self._line_in)
+        self._in_line: dict[int, tuple[_Group, int]] = {}  # that no worker is known to have
+        self._n_in_line = 0  # so far
+        self._unclear_s: float | None = None  # until when workers may say which of those they have
         self._begun_s = 0.0  # when the first worker was ready: what was put before has waited for no other
         _teams.add(self)
 
@@ -160,7 +201,7 @@ class Team:
             slot = next((one for one in self._slots if one not in taken), next(iter(self._slots)))
         (theirs_in, ours_out), (ours_in, theirs_out) = Pipe(duplex=False), Pipe(duplex=False)
         self._ours |= {ours_in, ours_out}
-        reader = TaskReader(theirs_in, theirs_out)
+        reader = TaskReader(theirs_in, theirs_out, self._line_out if most is None else None)
         ends = reader, ResultWriter(theirs_out, reader, self._dumps_result)
         process = make(target=begin, args=(self._slots[slot], target, *ends, *arguments))
         member = Member(slot, process, ours_out, ours_in, most)
@@ -190,22 +231,29 @@ class Team:
                 self._changed.wait()
             if self._is_stopped:
                 return
-            group = self._groups.get(work.group)
+            group = self._groups.get(work.group) or (self._calls if work.group is None else None)
             if group is None:
                 dealer = Dealer("measured", list(self._slots), repeatable=False, max_chunk=work.most)
-                group = self._groups[work.group] = _Group(dealer)
-            if work.n_left is not None:
-                group.dealer.expect(group.n_put + work.n_left)
+                group = _Group(dealer)
+            self._groups[work.group] = group
             group.tasks[group.n_put] = new
-            group.dealer.add_range(group.n_put, 1)
+            if group.line or group.is_short:
+                group.line.append(group.n_put)
+            else:
+                if work.n_left is not None:
+                    group.dealer.expect(group.dealer.counters.n_added + work.n_left)
+                group.dealer.add_range(group.n_put, 1)
             group.n_put += 1
+            self.work.n_put += 1
             self._count(new, 1)
+            if self._thread is not None and self._deal(new.put_s) is None:
+                return  # the team's thread has no time to keep that it does not know of
         self._wake()
 
     def resize(self, slots: Mapping[str, Mapping[str, str]]) -> None:
         """Have workers in ``slots`` from now on; those in other places leave when they are free."""
         with self._changed:
-            self._slots = slots
+            self._slots, self._calls = slots, None
             if self.work.slots != tuple(slots):
                 self.work = MeasuredWork(self.work.kind, tuple(slots))
         self._wake()
@@ -213,7 +261,7 @@ class Team:
     def leave_last(self) -> None:
         """Have the worker in the last place leave when it is free."""
         with self._changed:
-            self._slots = dict(list(self._slots.items())[:-1])
+            self._slots, self._calls = dict(list(self._slots.items())[:-1]), None
         self._wake()
 
     def close(self) -> None:
@@ -262,43 +310,117 @@ class Team:
 
     def _deal(self, now: float) -> float | None:
         """Send free workers tasks. Returns after how many seconds to come again."""
-        able = (one for one in self._members if one.is_ready and one.n_left != 0 and not one.is_told)
-        free = {one.slot: one for one in able if not one.todo and one.slot in self._slots}
-        times = []
-        for group in self._groups.values():
-            for slot in group.dealer.fastest_first(free) if group.dealer.n_ready else ():
-                answer = group.dealer.next(slot, now, most=free[slot].n_left)
-                if isinstance(answer, Deal):
-                    self._send(free.pop(slot), group, answer, now)
-                elif answer.until is not None:
-                    times.append(answer.until)
-        # Behind what was sent just now, too: nothing else may ever wake the thread.
-        times += [self._kill_if_late(one, now) for one in self._members if one.todo and self._timeout_s]
+        times, free = self._clear_up(now), {}
         for member in self._members:
-            is_over = self.is_closing or member.slot not in self._slots
-            if is_over and not (member.is_told or member.todo):
+            if member.todo or member.is_told:
+                continue
+            if self.is_closing or member.slot not in self._slots:
                 member.is_told = True
                 self._write(member, [None])
+            elif member.is_ready and member.n_left != 0:
+                free[member.slot] = member
+        while free and (back := self._take_back()) is not None:
+            self._send(free.pop(next(iter(free))), *back, NONE, now)
+        for group in self._groups.values():
+            while free and group.line:
+                self._send(free.pop(next(iter(free))), group, (group.line.popleft(),), NONE, now)
+            for slot in group.dealer.fastest_first(free) if free and group.dealer.n_ready else ():
+                answer = group.dealer.next(slot, now, most=free[slot].n_left)
+                if isinstance(answer, Deal):
+                    self._send(free.pop(slot), group, answer.indices, answer.chunk, now)
+                elif answer.until is not None:
+                    times.append(answer.until)
+        if not free:
+            self._fill_line()
+        if self._timeout_s:  # behind what was sent just now, too: nothing else may ever wake the thread
+            times += [self._kill_if_late(one, now) for one in self._members if one.todo]
         return max(0.0, min(times) - now) if times else None
 
     def _kill_if_late(self, member: Member, now: float) -> float:
         """Kill a worker that is at one task for too long. Returns when to look again."""
         late_s = member.since_s + (self._timeout_s or 0.0)
         if now >= late_s:
-            member.process.kill()
+            with suppress(ProcessLookupError):
+                if member.process.exitcode is None:  # processes of loky have no kill()
+                    os.kill(member.process.pid, signal.SIGKILL)
             late_s = now + 1.0
         return late_s
 
-    def _send(self, member: Member, group: _Group, deal: Deal, now: float) -> None:
-        tasks = [group.tasks[index] for index in deal.indices]
-        member.todo.extend(deal.indices)
-        member.group, member.chunk, member.busy_s, member.since_s = group, deal.chunk, 0.0, now
+    def _fill_line(self) -> None:
+        """Have short calls wait where each worker takes the next one by itself; none waits longer for it."""
+        for group in self._groups.values():
+            while group.line and self._has_line(group):
+                body = group.tasks[group.line[0]].body
+                if len(body) > MOST_BYTES:
+                    return
+                try:
+                    os.write(self._line_in.fileno(), NUMBER.pack(self._n_in_line) + body)
+                except OSError:  # it is full
+                    return
+                self._in_line[self._n_in_line] = group, group.line.popleft()
+                self._n_in_line += 1
+            if group.line or group.dealer.n_ready:
+                return
+
+    def _has_line(self, group: _Group) -> bool:
+        """Whether calls of the group may stand in the line: of workers each of which may go on for ever."""
+        return (
+            group.is_short
+            and len(self._in_line) < MOST_IN_LINE
+            and self._unclear_s is None
+            and all(one.n_left is None and one.slot in self._slots for one in self._members)
+        )
+
+    def _take_back(self) -> tuple[_Group, tuple[int, ...]] | None:
+        """Take the first call out of the line again, unless a worker was there before."""
+        try:
+            (number,) = NUMBER.unpack_from(os.read(self._line_out.fileno(), NUMBER.size + MOST_BYTES))
+        except OSError:  # the line is empty
+            return None
+        group, index = self._in_line.pop(number)
+        return group, (index,)
+
+    def _empty_line(self) -> None:
+        """Take back what is in the line when a worker has died: what is missing then may be what it had."""
+        backs = []
+        while (back := self._take_back()) is not None:
+            backs.append(back)
+        for group, (index,) in reversed(backs):
+            group.line.appendleft(index)
+        if self._in_line and self._unclear_s is None:
+            self._unclear_s = time.monotonic() + CLAIM_S
+
+    def _clear_up(self, now: float) -> list[float]:
+        """Have calls be made that a worker had taken from the line when it died, before it could say so.
+
+        Returns when to look again.
+        """
+        if self._unclear_s is None:
+            return []
+        if self._in_line and now < self._unclear_s:
+            return [self._unclear_s]
+        for group, index in reversed(self._in_line.values()):
+            group.line.appendleft(index)
+        self._in_line, self._unclear_s = {}, None
+        return []
+
+    def _send(self, member: Member, group: _Group, indices: Sequence[int], chunk: int, now: float) -> None:
+        tasks = self._assign(member, group, indices, chunk, now)
+        self._write(member, [task.body for task in tasks])
+
+    def _assign(
+        self, member: Member, group: _Group, indices: Sequence[int], chunk: int, now: float
+    ) -> list[_Task]:
+        """Note that ``member`` is at these tasks from now on, and return them."""
+        tasks = [group.tasks[index] for index in indices]
+        member.todo.extend(indices)
+        member.group, member.chunk, member.busy_s, member.since_s = group, chunk, 0.0, now
         if member.n_left is not None:
             member.n_left -= len(tasks)
         for task in tasks:
             self._count(task, -1)
         self._changed.notify_all()
-        self._write(member, [task.body for task in tasks])
+        return tasks
 
     @staticmethod
     def _write(member: Member, bodies: Sequence[bytes | None]) -> None:
@@ -328,18 +450,46 @@ class Team:
         return None
 
     def _on_done(self, member: Member, told: bytes) -> None:
-        begun_s, over_s = TIMES.unpack_from(told)
-        group, now = member.group, time.monotonic()
-        work, _, put_s = group.tasks.pop(member.todo.popleft())
+        begun_s, over_s, taken = TIMES.unpack_from(told)
+        group, index = member.group, member.todo.popleft()
+        done = None if index == NONE else self._take_in(member, group, index, told, begun_s, over_s)
+        if taken in self._in_line:
+            group_taken, at = self._in_line.pop(taken)
+            self._assign(member, group_taken, (at,), NONE, member.since_s)
+        elif taken != NONE:  # others were given it meanwhile
+            member.group, member.chunk = None, NONE
+            member.todo.append(NONE)
+        if done is not None:
+            self._tidy(done.group, group)
+
+    def _take_in(
+        self, member: Member, group: _Group, index: int, told: bytes, begun_s: float, over_s: float
+    ) -> Work:
+        """Pass on the result of a task, and remember how long it took."""
+        work, _, put_s = group.tasks.pop(index)
         self.results.put((RESULT, work.key, told))
         member.busy_s += over_s - begun_s
-        member.since_s = now
+        member.since_s = time.monotonic()
         chunk = (work.key[0], work.chunk)
         put_s = max(put_s, self._begun_s)
         self.work.add(Done(work.name, member.slot, work.n_items, chunk, put_s, begun_s, over_s))
-        if not member.todo:
-            group.dealer.done(member.chunk, now, member.busy_s)
-            self._tidy(work.group, group)
+        item_s = (over_s - begun_s) / max(1, work.n_items)
+        self.item_s[work.name] = _nearer(self.item_s.get(work.name), item_s)
+        if work.most == 1:
+            self._learn(group, over_s - begun_s)
+        if not member.todo and member.chunk != NONE:
+            group.dealer.done(member.chunk, member.since_s, member.busy_s)
+        return work
+
+    def _learn(self, group: _Group, seconds: float) -> None:
+        """Have calls that turn out to be short stand in the line, and be no longer the dealer's."""
+        group.mean_s = _nearer(group.mean_s, seconds)
+        if group.is_short and group.dealer.n_ready:
+            begun = {at for member in self._members if member.group is group for at in member.todo}
+            begun |= {at for one, at in self._in_line.values() if one is group} | {*group.line}
+            waiting = [at for at in group.tasks if at not in begun]
+            group.dealer.forget(waiting)
+            group.line.extend(waiting)
 
     def _on_end(self, member: Member) -> None:
         """A worker's process has ended: by itself, or in the midst of a task."""
@@ -352,24 +502,28 @@ class Team:
             self._ours.discard(connection)
             connection.close()
         self._members.remove(member)
+        self._empty_line()
         is_planned = member.is_told or (member.n_left == 0 and not member.todo)
-        if member.todo:
-            self._take_over(member)
+        is_lost = not member.is_told  # else it has said that it leaves, at the time when it was sent more
         if self._on_end_of is not None and not is_planned and not self._is_stopped:
-            self._on_end_of(member)
+            is_lost = self._on_end_of(member) and is_lost
+        if member.todo:
+            self._take_over(member, is_lost)
 
-    def _take_over(self, member: Member) -> None:
-        """Have what a dead worker has not done be done by others; the first of it may have ended it.
-
-        It has not where the worker has said that it leaves, at the time when it was sent more.
-        """
+    def _take_over(self, member: Member, is_lost: bool) -> None:
+        """Have others do what a worker has not done; ``is_lost``: it has died, maybe of the first of it."""
         group, (at, *others) = member.group, member.todo
+        if at == NONE:
+            return
         work = group.tasks[at].work
-        group.n_deaths[at] += not member.is_told
-        self.work.n_deaths += not member.is_told
+        group.n_deaths[at] += is_lost
+        self.work.n_deaths += is_lost
         redo = [at] if group.n_deaths[at] < MOST_DEATHS else []
-        group.dealer.failed(member.chunk, time.monotonic(), redo, alone=True, later=others)
-        group.dealer.requeue(others)
+        if member.chunk == NONE:
+            group.line.extendleft(redo)
+        else:
+            group.dealer.failed(member.chunk, time.monotonic(), redo, alone=True, later=others)
+            group.dealer.requeue(others)
         for index in (*redo, *others):
             self._count(group.tasks[index], 1)
         if not redo:
@@ -389,6 +543,7 @@ class Team:
         """Forget a group whose tasks are all done; when there is none, the work pauses."""
         if not group.tasks:
             self._groups.pop(number, None)
+            self._calls = group if number is None else self._calls
             self.totals.pop(-1 if number is None else number, None)
         if not self._groups:
             self.work.pause()
@@ -400,6 +555,11 @@ class Team:
     def _unwatch(self, end: Any) -> None:
         with suppress(KeyError, ValueError, OSError):  # it is looked at no longer
             self._selector.unregister(end)
+
+
+def _nearer(mean_s: float | None, seconds: float) -> float:
+    """Return a mean of the latest calls when one more took ``seconds``."""
+    return seconds if mean_s is None else mean_s + (seconds - mean_s) / LATEST
 
 
 def _leave_teams() -> None:

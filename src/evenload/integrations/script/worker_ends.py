@@ -9,13 +9,18 @@ import pickle
 import queue
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from struct import Struct
 from typing import Any
 
-TIMES = Struct("<dd")
-"""In front of each result: when its task was begun, and when it was over, by ``time.monotonic``."""
+TIMES = Struct("<ddq")
+"""In front of each result: when its task was begun, and when it was over, by ``time.monotonic``; and the
+number of the call that the worker has taken from the line, or NONE: it is free."""
+NUMBER, NONE = Struct("<q"), -1
+"""In front of each call in the line."""
+MOST_BYTES = 16384  # of a call in the line
 READY = b""
 BETWEEN = -1.0
 """In the place of when a task was begun, before what is no result: the worker says that it leaves."""
@@ -25,11 +30,14 @@ class TaskReader:
     """The tasks that one worker was dealt; ``get`` gives the next, None when no more will come.
 
     The first ``get`` says through ``results`` that the worker is ready: it has been initialized.
+
+    line  of short calls, from which every worker that is about to be free takes one; None: it takes none
     """
 
-    def __init__(self, tasks: Connection, results: Connection):
-        self._tasks, self._results = tasks, results
+    def __init__(self, tasks: Connection, results: Connection, line: Connection | None = None):
+        self._tasks, self._results, self._line = tasks, results, line
         self._dealt: list[bytes | None] = []
+        self._taken = NONE
         self._is_ready = self.is_over = False
         self.begun_s = BETWEEN
 
@@ -49,12 +57,21 @@ class TaskReader:
             except (EOFError, OSError):
                 self.is_over = True
                 return None
-        body = self._dealt.pop()
+        body, self._taken = self._dealt.pop(), NONE
         if body is None:
             return None
         task = pickle.loads(body)
         self.begun_s = time.monotonic()
         return task
+
+    def take(self) -> int:
+        """Take the next call in the line, if nothing else was dealt. Returns its number, or NONE."""
+        if self._line is not None and not self._dealt:
+            with suppress(OSError):  # nothing is there
+                told = os.read(self._line.fileno(), NUMBER.size + MOST_BYTES)
+                (self._taken,) = NUMBER.unpack_from(told)
+                self._dealt = [told[NUMBER.size :]]
+        return self._taken
 
 
 class ResultWriter:
@@ -67,13 +84,17 @@ class ResultWriter:
         self._results, self._reader, self._dumps = results, reader, dumps
 
     def put(self, result: Any) -> None:
-        """Send a result, if somebody reads it. Raises what pickling raises; nothing was sent then."""
-        if self._reader.is_over:
+        """Send a result, if somebody reads it. Raises what pickling raises; nothing was sent then.
+
+        The same message says which call comes next: whoever reads it knows at any time who is at what.
+        """
+        reader, over_s = self._reader, time.monotonic()
+        if reader.is_over:
             return
-        over_s = time.monotonic()
         body = (self._dumps or ForkingPickler.dumps)(result)
-        self._results.send_bytes(b"".join((TIMES.pack(self._reader.begun_s, over_s), body)))
-        self._reader.begun_s = BETWEEN
+        taken = NONE if reader.begun_s == BETWEEN else reader.take()
+        self._results.send_bytes(b"".join((TIMES.pack(reader.begun_s, over_s, taken), body)))
+        reader.begun_s = BETWEEN
 
 
 def begin(environment: Mapping[str, str], target: Callable[..., Any], *arguments: Any) -> Any:
