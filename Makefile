@@ -18,7 +18,7 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 
 test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
 	$(MAKE) style
-	$(MAKE) --jobs 3 suite layers types site
+	$(MAKE) --jobs 3 suite layers types site SITE_IS_READ=false
 
 suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra \

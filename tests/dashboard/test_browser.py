@@ -187,7 +187,7 @@ def test_curves_of_rounds_and_stage_times_of_proofs(write_run, serve_run, look, 
         wait_for_colours(page, 3, "#measures canvas")
 
 
-@pytest.mark.parametrize("n_chunks", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_chunks", [8_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_chunks_are_zoomed_and_moved(n_chunks, write_run, serve_run, sample_run, look, expect):
     folder = write_run(
         sample_run(n_items=n_chunks, stages={"map": 0.004}, samples=False, gap_s=1e-5, chunk=1)

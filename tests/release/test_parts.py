@@ -147,15 +147,8 @@ def test_rooms_say_the_part_that_has_them():
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_part_alone_runs_its_example(name, unpacked, tmp_path):
-    done = run_with(parts.with_needs(name, KNOWN), unpacked, parts.example(name), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_a_part_imports_only_what_it_names(name, unpacked, tmp_path):
-    """Every public module of a part; what lacks a package says which, and commands belong to evenload."""
+def test_a_part_alone_runs_its_example_and_imports_only_what_it_names(name, unpacked, tmp_path):
+    """Every public module, after the example; what lacks a package says which. Commands are of evenload."""
     folder = unpacked[name]
     modules = sorted(
         ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
@@ -163,8 +156,10 @@ def test_a_part_imports_only_what_it_names(name, unpacked, tmp_path):
         if ("cli" not in path.parts and not path.name.startswith("_")) or path.name == "__init__.py"
     )
     program = (
+        f"{parts.example(name)}\n"
         "import importlib\n"
         "from evenload.errors import MissingExtra\n"
+        "print('=== imports')\n"
         f"for module in {[one for one in modules if '.cli' not in one]!r}:\n"
         "    try: importlib.import_module(module)\n"
         "    except MissingExtra as error: assert error.hint.startswith('pip install')\n"
@@ -172,10 +167,12 @@ def test_a_part_imports_only_what_it_names(name, unpacked, tmp_path):
     )
     done = run_with(parts.with_needs(name, KNOWN), unpacked, program, tmp_path)
     assert done.returncode == 0, done.stderr
-    lacking = {line.split()[1].split(".")[0] for line in done.stdout.splitlines()}
+    told, _, missed = done.stdout.partition("=== imports\n")
+    assert told.strip()
+    lacking = {line.split()[1].split(".")[0] for line in missed.splitlines()}
     extra = parts.WHOLE["optional-dependencies"].get(KNOWN[name].extra, [])
     offered = modules_of([Requirement(line).name for line in extra]) if lacking else set()
-    assert lacking <= offered, done.stdout
+    assert lacking <= offered, missed
 
 
 @pytest.mark.parametrize(
