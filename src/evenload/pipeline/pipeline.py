@@ -278,7 +278,8 @@ class Pipeline:
         sent = live if settings != "inline" else ()
         if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
             raise self.spec.origins.error(faults)
-        return RunFleet(use, settings, follows=follows, imports=imports_of(self.spec.stages, self.folder))
+        imports = imports_of(self.spec.stages, self.folder) if settings != "inline" else ()
+        return RunFleet(use, settings, follows=follows, imports=imports)
 
     def run(
         self,
