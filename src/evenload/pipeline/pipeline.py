@@ -282,7 +282,7 @@ class Pipeline:
         sent = live if settings != "inline" else ()
         if faults := [(("stages", n, *place), code.fault) for n, place, code in sent if code.fault]:
             raise self.spec.origins.error(faults)
-        imports = imports_of(self.spec.stages, self.folder)
+        imports = imports_of(self.spec.stages, self.folder) if settings != "inline" else ()
         return RunFleet(use, settings, policy=policy, follows=follows, imports=imports)
 
     def run(
