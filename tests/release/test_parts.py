@@ -218,7 +218,7 @@ def test_parts_in_folders_of_their_own_are_found_by_workers_too(unpacked, tmp_pa
 def test_a_command_of_an_absent_part_says_what_to_install(unpacked, tmp_path):
     program = "import sys; sys.argv = ['evenload', 'moe', 'place']; from evenload.__main__ import run; run()"
     done = run_with(["evenload-base", "evenload"], unpacked, program, tmp_path)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "hint: pip install evenload-moe" in done.stderr
 
 

@@ -233,7 +233,10 @@ def _as_typed(text: str, argv: list[str] | None) -> str:
     command: click.Command | None = cli
     for word in (sys.argv[1:] if argv is None else argv) if "=" in text else ():
         if isinstance(command, click.Group) and word in command.list_commands(click.Context(command)):
-            command = command.get_command(click.Context(command), word)
+            try:
+                command = command.get_command(click.Context(command), word)
+            except EvenloadError:  # that its part is not installed is what ``text`` says
+                return text
     if command is None or isinstance(command, click.Group):
         return text
     names = {one.name: one.opts[-1] for one in command.params if isinstance(one, click.Option)}
