@@ -51,6 +51,20 @@ def test_a_share_that_is_missed_fails_the_job_in_one_sentence(run, tmp_path):
     assert missed.stderr.splitlines()[1:] == ["error: 75 % of the best possible, less than the 95 % required"]
 
 
+@pytest.mark.parametrize("status", ["failed", "interrupted", "timed out", None, "failures", "done"])
+def test_a_run_that_left_work_undone_passes_no_requirement(run, tmp_path, status):
+    """Oracle: what the log says of the end (None: it has none); the share of what was done is the same."""
+    *lines, _ = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines))
+    if status is not None:
+        with EventFile(run / "events.jsonl") as sink:
+            sink(RunFinished(2.0, status))
+    found, is_whole = call(run, "--require", "0.5"), status in ("failures", "done")
+    assert found.return_value == (0 if is_whole else 1)
+    assert ("the share is of what was done" in found.stderr) is not is_whole
+    assert "75 % of the best possible" in found.stderr
+
+
 def test_json_and_a_badge(run, tmp_path):
     badge = tmp_path / "badge.svg"
     shown = json.loads(call(run, "--json", "--badge", badge).stdout)

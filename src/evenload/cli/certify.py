@@ -73,7 +73,7 @@ def certify(request: CertifyRequest) -> int:
     is_certificate = request.source.is_file() and request.source.suffix == ".json"
     if is_certificate and request.output:
         raise ConfigError(f"{request.source} is a certificate already", hint="leave out -o")
-    target = request.source if is_certificate else _certify_run(request)
+    target, status = (request.source, "") if is_certificate else _certify_run(request)
     try:
         page: Any = load(target)
         achieved, bound = check(page)
@@ -89,6 +89,11 @@ def certify(request: CertifyRequest) -> int:
 
         write_named(request.badge, badge(counted), "--badge")
     _print(request, target, page, share)
+    if status and request.require is not None:
+        click.echo(
+            f"error: --require is for runs whose work is done, and this one is not: {status}", err=True
+        )
+        return 1
     return _judge(request, page, share, counted)
 
 
@@ -159,19 +164,31 @@ def _judge(request: CertifyRequest, page: Any, share: Fraction, counted: Fractio
     return 0
 
 
-def _certify_run(request: CertifyRequest) -> Path:
-    """Write the certificate of the run, and say which part of its log could not be read."""
+def _certify_run(request: CertifyRequest) -> tuple[Path, str]:
+    """Write the certificate of the run; return its path, and what the run has left undone ("" if nothing).
+
+    What is left undone, and which part of the log could not be read, is said as well.
+    """
     from evenload.balance.claim import text_of
     from evenload.report.certificates import run_certificate
     from evenload.report.source import open_run
+    from evenload.report.tally import summarise
 
     reading = open_run(request.source)
     page = run_certificate(reading)
+    run = summarise(reading)
+    status = "" if run.status in ("done", "failures") else run.status
+    if status or run.n_failed:
+        share = f"{run.n_done:,} of {run.total:,} items" if run.total is not None else f"{run.n_done:,} items"
+        status = status and f"{status}, {share} done"
+        click.echo(
+            f"note: {status or f'{run.n_failed:,} items failed'}: the share is of what was done", err=True
+        )
     target = request.output or (reading.folder or Path()) / "run.cert.json"
     write_named(target, text_of(page))
     for fault in reading.faults():
         click.echo(f"note: {fault}", err=True)
-    return target
+    return target, status
 
 
 def _print(request: CertifyRequest, target: Path, page: Any, share: Fraction) -> None:
