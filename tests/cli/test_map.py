@@ -240,6 +240,7 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("mapped:double", "words.txt", "--batch", "0"), "--batch"),
         (("mapped:double", "words.txt", "--resume"), "--resume does not know which run"),
         (("mapped:double", "words.txt", "-o", "no/folder/out"), "cannot be written"),
+        (("mapped:double", "words.txt", "-o", "link.txt"), "would overwrite what is read"),
         (("mapped:Adder.Inner", "words.txt", "--devices", "cpux"), "cpux"),
     ],
 )
@@ -248,6 +249,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
 ) -> None:
     (folder / "broken.py").write_text("1 / 0")
     (folder / "leaves.py").write_text("import sys; sys.exit(5)")
+    (folder / "link.txt").symlink_to("words.txt")
     code, out, err = evenload(capsys, *arguments)
     assert (code, out) == (2, "")
     assert words in err

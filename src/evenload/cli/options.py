@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from evenload._arguments import refuse_drive
-from evenload.errors import quoted
+from evenload.errors import ConfigError, quoted
 
 Command = Callable[..., Any]
 
@@ -122,6 +122,20 @@ def write_certificate(path: Path | None, make: Callable[[], dict[str, Any]]) -> 
         write_named(path, text_of(make()), "--certificate")
 
 
+def _refuse_to_overwrite_input(context: click.Context) -> None:
+    """Raise ConfigError if ``-o`` names a file that is an argument of the command."""
+    given = {param: context.params.get(param.name or "") for param in context.command.params}
+    inputs = [one for param, one in given.items() if isinstance(param, click.Argument)]
+    every = [one for some in inputs for one in (some if isinstance(some, tuple) else (some,))]
+    read = [Path(one) for one in every if isinstance(one, (str, Path))]
+    for written in (one for param, one in given.items() if "-o" in param.opts and isinstance(one, Path)):
+        for path in read:
+            if path.is_file() and written.is_file() and path.samefile(written):
+                raise ConfigError(
+                    f"-o {quoted(str(written))} would overwrite what is read", hint="name another file"
+                )
+
+
 def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]:
     """Give a command the options that the fields of ``kind`` say, a frozen dataclass, and pass them as one.
 
@@ -133,6 +147,7 @@ def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]
     def wrap(command: Command) -> Command:
         @functools.wraps(command)
         def run(*args: Any, **given: Any) -> Any:
+            _refuse_to_overwrite_input(click.get_current_context())
             value = kind(**{one.name: given.pop(one.name) for one in fields(kind) if one.name in given})
             return command(*args, **given, **{name: value})
 
