@@ -339,10 +339,7 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     },
     "explanation/referee.md": {
         "referee_outcomes": Table(f"case | {' | '.join(RIVALS)}", 7),
-        **dict.fromkeys(
-            ("referee", "referee_real"),
-            Table("case | " + " | ".join(f"{name} :or word" for name in RIVALS)),
-        ),
+        "referee": Table("case | " + " | ".join(f"{name} :or word" for name in RIVALS)),
     },
     "how-to/exec.md": {
         "exec_scripts": Table(

@@ -104,8 +104,6 @@ RIVALS = ("evenload", "Ray Data", "Dask", "joblib/loky", "multiprocessing.Pool",
 QUESTIONS: dict[str, Question] = {
     "referee": Question(JOBS, "How close to the best do others come on the same work?",
         ByColumn(RIVALS, "share of the best possible, 451 items on 1 : 2 : 4 : 8", False)),
-    "referee_real": Question(JOBS, "The same on the cores of this machine?",
-        ByColumn(RIVALS, "share of the best possible on real cores", False)),
     "referee_outcomes": Question(JOBS, "Who gets through the same work when something breaks?",
         Passed(RIVALS, "ways to break after which every item is done")),
     "exec_scripts": Question(JOBS, "Do unchanged public scripts say the same through evenload exec?",
