@@ -35,8 +35,6 @@ ADDRESS = "EVENLOAD_TESTS_FORKED_FROM"
 COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 """Tests of ``evenload.clients`` use it in whichever worker they are."""
 
-READ_BY_SERVERS = ("evenload.executor.worker.fork_main", "evenload.pipeline.worker.stage_host", "numpy")
-
 LIMIT_S = 1100.0
 
 
@@ -73,22 +71,6 @@ def forked_servers() -> Iterator[None]:
     """Fork servers of executors are forked from that process, too: for workers that import torch and more."""
     if fork_server is not None and ADDRESS in os.environ:
         vars(fork_server)["subprocess"] = Starter(os.environ[ADDRESS])
-    yield
-    start_servers_anew()
-
-
-@pytest.fixture(scope="session")
-def quick_start() -> Iterator[Any]:
-    """Starts fork servers from a small process, which has imported what each of them would."""
-    with Programs(os.environ) as programs:
-        yield Starter(programs.address, READ_BY_SERVERS)
-
-
-@pytest.fixture(scope="module")
-def quick_servers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Executors start in half of the time, pipelines in a third; how they start is tested elsewhere."""
-    if sys.platform == "linux":
-        vars(fork_server)["subprocess"] = request.getfixturevalue("quick_start")
     yield
     start_servers_anew()
 

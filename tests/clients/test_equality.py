@@ -80,13 +80,13 @@ def test_fused_is_close_in_float32_and_a_replay_in_float64(model, optimizer, str
 
 @pytest.mark.parametrize("model", models.MODELS)
 def test_threads_give_the_serial_bits(model):
-    spread = trained(model, recipe_of("nesterov"), "threads*2/eager")
-    assert worst(serial_of(model, "nesterov"), spread) == 0.0
+    recipe = Recipe(optimizer=OPTIMIZERS["adam"], **STEPS)
+    assert worst(trained(model, recipe, "serial"), trained(model, recipe, "threads*2/eager")) == 0.0
 
 
 def test_threads_over_fused_chunks_are_close():
-    spread = trained("mlp", recipe_of("nesterov"), "threads*2/fused:2")
-    assert worst(serial_of("mlp", "nesterov"), spread) <= 1e-6
+    recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], **STEPS)
+    assert worst(trained("mlp", recipe, "serial"), trained("mlp", recipe, "threads*2/fused:2")) <= 1e-6
 
 
 @pytest.mark.slow

@@ -16,7 +16,11 @@ from evenload.errors import ConfigError, FormatError
 
 
 def leaf(path, users):
-    page = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+    page = {
+        "users": list(users),
+        "num_samples": [len(u["y"]) for u in users.values()],
+        "user_data": users,
+    }
     path.write_text(json.dumps(page))
 
 

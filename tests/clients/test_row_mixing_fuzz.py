@@ -139,7 +139,12 @@ def a_program(seed):
     def net():
         return nn.Sequential(*[Layer(*layer) for layer in layers], nn.Linear(D, CLASSES)).double()
 
-    recipe = Recipe(optimizer=draw.choice(OPTIMIZERS), loss=LOSSES[loss], batch_size=batch, epochs=epochs)
+    recipe = Recipe(
+        optimizer=draw.choice(OPTIMIZERS),
+        loss=LOSSES[loss],
+        batch_size=batch,
+        epochs=epochs,
+    )
     strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", LONG)])
     serial = train(net, data, recipe, strategy="serial", on_error="return", seed=seed)
     ours = train(net, data, recipe, strategy=strategy, rounds=rounds, on_error="return", seed=seed)

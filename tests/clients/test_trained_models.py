@@ -79,7 +79,12 @@ def vit():
         patches = m[0](x).flatten(2).transpose(1, 2)
         return m[2](m[1](torch.cat([net.first.expand(len(x), -1, -1), patches], 1))[:, 0])
 
-    net = Net(run, nn.Conv2d(2, D, 3, 3), encoder, nn.Linear(D, 4))
+    net = Net(
+        run,
+        nn.Conv2d(2, D, 3, 3),
+        encoder,
+        nn.Linear(D, 4),
+    )
     net.first = nn.Parameter(torch.full((1, 1, D), 0.1))
     return net
 
@@ -136,7 +141,10 @@ FUSED = {
     "bag": ("text", bag),
     "bag of sums": ("text", lambda: bag(mode="sum", padding_idx=0)),
     "bag of maxima": ("text", lambda: bag(mode="max", padding_idx=0)),
-    "bilinear": ("vector", lambda: Net(lambda net, m, x: m[0](x[:, :6], x[:, 6:]), nn.Bilinear(6, 6, 4))),
+    "bilinear": (
+        "vector",
+        lambda: Net(lambda net, m, x: m[0](x[:, :6], x[:, 6:]), nn.Bilinear(6, 6, 4)),
+    ),
     "alpha dropout": ("vector", lambda: mlp(nn.SELU(), nn.AlphaDropout(0.2))),
     "alpha dropout of channels": (
         "picture",

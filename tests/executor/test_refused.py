@@ -14,7 +14,11 @@ import pytest
 import evenload
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Pull
-from evenload.errors import ConfigError, ResultNotSendable, UnknownName
+from evenload.errors import (
+    ConfigError,
+    ResultNotSendable,
+    UnknownName,
+)
 from evenload.executor import Executor
 
 # --- what is refused ------------------------------------------------------------------------------

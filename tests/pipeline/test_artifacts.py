@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evenload.errors import FormatError
-from evenload.pipeline.artifacts import file_name, read_picture, write_atomically
+from evenload.pipeline.artifacts import (
+    file_name,
+    read_picture,
+    write_atomically,
+)
 from evenload.pipeline.file_types import encode_artifact
 
 

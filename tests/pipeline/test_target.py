@@ -113,7 +113,10 @@ def test_a_program_keeps_its_modules_whatever_its_jobs_load(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import no_such_module\n",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("x = {}['pth']\n", "KeyError: 'pth'"),
         ("import os\nos._exit(7)\n", "ended the process with exit code 7"),
         ("import sys\nsys.exit('no licence')\n", "SystemExit: no licence"),
@@ -138,7 +141,10 @@ def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, 
     ("text", "is_seen"),
     [
         ("class S: pass\n", True),
-        ("class S:\n    def __call__(self, i, item): pass\nclass T:\n    def batch(self): pass\n", True),
+        (
+            "class S:\n    def __call__(self, i, item): pass\nclass T:\n    def batch(self): pass\n",
+            True,
+        ),
         ("class S:\n    def batch(self): pass\n", False),
         ("class S:\n    batch = print\n", False),
         ("class S:\n    def __init__(self): self.batch = print\n", False),

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.errors import ConfigError, NoUsableDevice, TaskError
-from evenload.events import EventLog, Note
+from evenload.errors import (
+    ConfigError,
+    NoUsableDevice,
+    TaskError,
+)
+from evenload.events import (
+    EventLog,
+    Note,
+)
 from evenload.executor import Executor
 from evenload.executor.backends import process
 from evenload.executor.loop import engine

@@ -271,7 +271,11 @@ def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
 
 
 def random_phases(
-    rng: random.Random, stages: Sequence[str], devices: Sequence[str], n_items: int, p_split: float = 0.0
+    rng: random.Random,
+    stages: Sequence[str],
+    devices: Sequence[str],
+    n_items: int,
+    p_split: float = 0.0,
 ) -> tuple[Phase, ...]:
     """Stages one after the other or side by side, each on some of the devices, which get shares of it.
 

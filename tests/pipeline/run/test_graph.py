@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from pipeline.run.random_graphs import Step, before, document, plain_item, random_steps, rows_of, write_job
+from pipeline.run.random_graphs import (
+    Step,
+    before,
+    document,
+    plain_item,
+    random_steps,
+    rows_of,
+    write_job,
+)
 
 from evenload.pipeline import Pipeline
 from evenload.report.source import open_run
