@@ -27,7 +27,6 @@ from examples_count import examples
 from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
 from hypothesis import HealthCheck, settings
 from longest_first import longest_first, needs_cluster
-from page_programs import all_programs, share  # noqa: F401
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 # Ray makes it 15: beside other tests its workers hardly get a turn.
@@ -88,13 +87,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 FORKED = ExitStack()
-"""The process that workers of this runner are forked from, and the two of the pages' programs."""
+"""The process that workers of this runner are forked from."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     if sys.platform == "linux" and len(specs) > 1:
-        share(FORKED)
         python = python_that_has_read(FORKED, [*map(str, config.invocation_params.args)])
         for at, spec in enumerate(specs):
             specs[at] = type(spec)(f"{spec}//python={python}")

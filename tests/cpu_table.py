@@ -3,8 +3,7 @@
 A test is charged with all that its process and those below it used from its setup to its teardown:
 compilers, workers, whole programs, a cluster in the background. A fixture of a module counts for the test
 that it is made for. ``(outside of tests)`` is what the runner's workers used besides: imports and
-collection. Processes that have left their parents are in no line. In several workers, the programs of pages
-are one line; without ``--numprocesses`` each page is charged with its own.
+collection. Processes that have left their parents are in no line.
 """
 
 import glob
@@ -18,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import page_programs
 import pytest
 
 FOLDER = "EVENLOAD_CPU_TABLE"
-OUTSIDE, OF_PAGES = "(outside of tests)", "(programs of pages)"
+OUTSIDE = "(outside of tests)"
 TICKS = os.sysconf("SC_CLK_TCK")
 N_LINES = int(os.environ.get("EVENLOAD_CPU_LINES", "60"))
 
@@ -81,8 +79,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    for programs in page_programs.SHARED:
-        note(OF_PAGES, below_s(str(programs.pid)))
     try:
         return (yield)
     finally:
@@ -92,7 +88,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 def room_of(name: str) -> str:
     """``tests/clients/tune`` of a test in it: two folders at most."""
-    return name if name.startswith("(") else "/".join(name.split("::")[0].split("/")[:-1][:3])
+    return name if name == OUTSIDE else "/".join(name.split("::")[0].split("/")[:-1][:3])
 
 
 def table(title: str, seconds: dict[str, float], n_tests: dict[str, int], n_lines: int) -> list[str]:

@@ -52,25 +52,19 @@ class Programs:
     """Starts programs, which are forked from one process; a context.
 
     environment  of the programs, and of shells in which ``evenload`` and ``python FILE.py`` are programs, too
-    address      of a process that another context has started: its programs are forked from there
     """
 
-    def __init__(self, environment: Mapping[str, str], address: str | None = None):
+    def __init__(self, environment: Mapping[str, str]):
         self.environment = dict(environment)
-        self.address = address or ""
         self._life = contextlib.ExitStack()
         self._to_load: tuple[str, ...] = ()
 
     def __enter__(self) -> "Programs":
-        if not self.address:
-            self._start(Path(self._life.enter_context(tempfile.TemporaryDirectory(prefix="el", dir="/tmp"))))
-        self.environment["PATH"] = os.pathsep.join((os.path.dirname(self.address), self.environment["PATH"]))
-        return self
-
-    def _start(self, folder: Path) -> None:
+        folder = Path(self._life.enter_context(tempfile.TemporaryDirectory(prefix="el", dir="/tmp")))
         self.address = str(folder / "asked")
         for name, script in COMMANDS.items():
             self._write_command(folder / name, script)
+        self.environment["PATH"] = os.pathsep.join((str(folder), self.environment["PATH"]))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(self.address)
             listening.listen()
@@ -80,10 +74,10 @@ class Programs:
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,  # it ends when this does
             )
-        self.pid = server.pid
         self._life.callback(server.wait, timeout=LIMIT_S)
         assert server.stdin is not None
         self._life.callback(server.stdin.close)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._life.close()
