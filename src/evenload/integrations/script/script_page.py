@@ -40,6 +40,25 @@ MOST_FAILURES = 200  # that are told each; the others are counted
 LAST_WORDS_S = 8.0  # for the page to show the end
 
 
+class _OwnFile:
+    """A descriptor, used only while it is what it was: some programs close all that they do not know."""
+
+    def __init__(self, fd: int):
+        os.set_inheritable(fd, False)  # it is not for programs that the script starts
+        self.fd, self._is = fd, os.fstat(fd)
+
+    @property
+    def is_open(self) -> bool:
+        try:
+            return os.path.samestat(self._is, os.fstat(self.fd))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        if self.is_open:
+            os.close(self.fd)
+
+
 class ScriptPage:
     """The events file of a script's live page, which ends when ``alive_fd`` is closed.
 
@@ -52,12 +71,10 @@ class ScriptPage:
 
     def __init__(self, name: str, events: str, alive_fd: int, ended_fd: int):
         self._name, self._unix_s, self._began_s = name, time.time(), time.monotonic()
-        self._ends = alive_fd, ended_fd
-        for fd in self._ends:  # neither is for programs that the script starts
-            os.set_inheritable(fd, False)
-        self._fd = -1
+        self._alive, self._ended = _OwnFile(alive_fd), _OwnFile(ended_fd)
+        self._file: _OwnFile | None = None
         with contextlib.suppress(OSError):  # the page may be gone already
-            self._fd = os.open(events, os.O_WRONLY | os.O_APPEND)
+            self._file = _OwnFile(os.open(events, os.O_WRONLY | os.O_APPEND))
         self.lock = threading.Lock()
         self.status = "done"
         self._is_begun = False
@@ -67,7 +84,7 @@ class ScriptPage:
         self._n_failed: Counter[str] = Counter()
         self._told: dict[str, Event] = {}
         self._pid = os.getpid()
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._close)
 
     def join(self, slots: Iterable[str]) -> "PoolEvents":
         """Return where a new pool with workers in ``slots`` tells what it does."""
@@ -83,7 +100,7 @@ class ScriptPage:
 
     def emit(self, event: Event) -> None:
         """Write an event, with the next ones; nothing if the disk was full before."""
-        if self._fd >= 0:
+        if self._file is not None:
             self._lines.append(encode(event))
 
     def count(self, name: str, n_items: int, n_failed: int = 0) -> int:
@@ -131,13 +148,10 @@ class ScriptPage:
             status = "failures" if self.status == "done" and self.n_failed else self.status
             self.emit(RunFinished(self.since(time.monotonic()), status))
             self._write()
-            alive_fd, ended_fd = self._ends
-            for fd in (self._fd, alive_fd):
-                with contextlib.suppress(OSError):  # a script that has closed all that it does not know
-                    os.close(fd)
-            self._fd = -1
+            self._close()
         with contextlib.suppress(OSError, ValueError, KeyboardInterrupt):
-            select.select([ended_fd], [], [], LAST_WORDS_S)
+            if self._ended.is_open:
+                select.select([self._ended.fd], [], [], LAST_WORDS_S)
 
     def _tell_if_new(self, key: str, timeless: Event, event: Event) -> None:
         if self._told.get(key) != timeless:
@@ -159,17 +173,19 @@ class ScriptPage:
     def _write(self) -> None:
         content, self._lines = "".join(line + "\n" for line in self._lines).encode(), []
         try:
-            while content and self._fd >= 0:
-                content = content[os.write(self._fd, content) :]
+            while content and self._file is not None and self._file.is_open:
+                content = content[os.write(self._file.fd, content) :]
         except OSError:  # the script goes on
-            self._fd = -1
+            pass
+        if content:
+            self._close()
 
-    def _leave(self) -> None:
-        """In a forked child: the page is not to live as long as that does."""
-        for fd in (*self._ends, self._fd):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self._fd = -1
+    def _close(self) -> None:
+        """Have the page end; in a forked child: have it not live as long as that does."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        self._alive.close()
 
 
 @dataclass(slots=True)
