@@ -17,7 +17,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Flags of an interpreter whose value is the next word."""
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--devices", help="Give each worker one of these: cuda:0,1 | all | cpu*4.")
 @click.option(
     "--timeout",
@@ -94,7 +94,8 @@ def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:
     name = os.path.basename(words[0])
     found = shutil.which(words[0])
     if found is None and not os.path.isfile(words[0]):
-        raise ConfigError(f"there is no command {quoted(words[0])}", hint="evenload exec python script.py")
+        kind = "script" if name.endswith(".py") else "command"
+        raise ConfigError(f"there is no {kind} {quoted(words[0])}", hint="evenload exec python script.py")
     if name.startswith(("python", "pypy")):
         at = 1
         while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):

@@ -50,6 +50,7 @@ def main() -> None:
 
         page = ScriptPage(os.path.basename(words[words[0] == "-m"]), *asked["page"])
         atexit.register(page.close)
+        os.register_at_fork(after_in_child=page.leave)
     run = takeover.install(asked.get("devices"), asked.get("timeout_s"), notes, page)
     if not asked.get("quiet") or asked.get("out") or notes:
         atexit.register(_tell, run, asked)

@@ -84,7 +84,6 @@ class ScriptPage:
         self._n_failed: Counter[str] = Counter()
         self._told: dict[str, Event] = {}
         self._pid = os.getpid()
-        os.register_at_fork(after_in_child=self._close)
 
     def join(self, slots: Iterable[str]) -> "PoolEvents":
         """Return where a new pool with workers in ``slots`` tells what it does."""
@@ -141,14 +140,14 @@ class ScriptPage:
         if os.getpid() != self._pid:
             return
         with self.lock:
+            self._begin(())
             for pool in self._pools:
                 pool.tell_all()
             self.tell_state()
-            self._begin(())
             status = "failures" if self.status == "done" and self.n_failed else self.status
             self.emit(RunFinished(self.since(time.monotonic()), status))
             self._write()
-            self._close()
+            self.leave()
         with contextlib.suppress(OSError, ValueError, KeyboardInterrupt):
             if self._ended.is_open:
                 select.select([self._ended.fd], [], [], LAST_WORDS_S)
@@ -178,9 +177,9 @@ class ScriptPage:
         except OSError:  # the script goes on
             pass
         if content:
-            self._close()
+            self.leave()
 
-    def _close(self) -> None:
+    def leave(self) -> None:
         """Have the page end; in a forked child: have it not live as long as that does."""
         file, self._file = self._file, None
         if file is not None:
