@@ -92,7 +92,7 @@ def watch(tmp_path) -> Iterator[Any]:
     yield start
     for one in begun:
         one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=LIMIT_S)
 
 
 def test_the_page_counts_what_the_script_counts(watch, tmp_path):

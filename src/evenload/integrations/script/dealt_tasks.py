@@ -33,14 +33,16 @@ class Work(NamedTuple):
     n_left: int | None
 
 
-class Task(NamedTuple):
+class PutTask(NamedTuple):
+    """A task that the script's pool has put: what it is, as it is sent, and when that was."""
+
     work: Work
     body: bytes
     put_s: float
 
 
 @dataclass(slots=True)
-class Group:
+class TaskGroup:
     """Tasks that are dealt together, by their place in the group.
 
     n_to_come  items that are still to be put, as far as that is known
@@ -49,7 +51,7 @@ class Group:
     """
 
     dealer: Dealer
-    tasks: dict[int, Task] = field(default_factory=dict)
+    tasks: dict[int, PutTask] = field(default_factory=dict)
     n_deaths: Counter[int] = field(default_factory=Counter)
     n_put: int = 0
     n_to_come: int = 0
@@ -90,12 +92,12 @@ class Member:
 
     @property
     def worker(self) -> str:
-        """Its name on the live page."""
+        """The name that the worker has on the live page."""
         return str(self.process.pid)
 
     @property
     def end(self) -> str:
-        """How its process, which is at its end, has ended."""
+        """The way in which the worker's process, which is at its end, has ended."""
         self.process.join(1.0)  # a moment after its sentinel it has an exit code
         return f"exit code {self.process.exitcode}"
 
@@ -114,7 +116,7 @@ class UnderWay:
         return self.n_waiting + self.running.total() + self.queued.total()
 
 
-def under_way(groups: Iterable[Group], members: Iterable[Member]) -> dict[str, UnderWay]:
+def under_way(groups: Iterable[TaskGroup], members: Iterable[Member]) -> dict[str, UnderWay]:
     """Return what is not done, by function; of what a worker was sent, the first runs."""
     found: defaultdict[str, UnderWay] = defaultdict(UnderWay)
     for group in groups:

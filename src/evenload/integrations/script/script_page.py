@@ -199,7 +199,10 @@ class _Together:
 
 
 class PoolEvents:
-    """What one pool tells. ``under_way``: by function, what was not done when it was looked at last."""
+    """The teller of one pool: turns what its team says into events.
+
+    under_way  by function, what was not done when the team looked last
+    """
 
     def __init__(self, page: ScriptPage):
         self._page = page

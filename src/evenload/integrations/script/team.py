@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
-from evenload.integrations.script.dealt_tasks import Group, Member, Task, Work, under_way
+from evenload.integrations.script.dealt_tasks import TaskGroup, Member, PutTask, Work, under_way
 from evenload.integrations.script.measured_work import Done, MeasuredWork
 from evenload.integrations.script.worker_ends import (
     BETWEEN,
@@ -98,8 +98,10 @@ class Team:
         self._dumps, self._dumps_result = dumps
         self._events, self._look_s = events, 0.0  # when it is told next what is under way
         self._members: list[Member] = []
-        self._groups: dict[int | None, Group] = {}
-        self._calls: Group | None = None  # calls of one task, when there were none left: what was measured
+        self._groups: dict[int | None, TaskGroup] = {}
+        self._calls: TaskGroup | None = (
+            None  # calls of one task, when there were none left: what was measured
+        )
         self._changed = threading.Condition()
         self.is_closing = self._is_stopped = False
         self._wake_out, self._wake_in = Pipe(duplex=False)
@@ -113,7 +115,7 @@ class Team:
         for end in (self._line_in, self._line_out):
             os.set_blocking(end.fileno(), False)
         self._ours.add(self._line_in)
-        self._in_line: dict[int, tuple[Group, int]] = {}  # that no worker is known to have
+        self._in_line: dict[int, tuple[TaskGroup, int]] = {}  # that no worker is known to have
         self._n_in_line = 0  # so far
         self._unclear_s: float | None = None  # until when workers may say which of those they have
         self._begun_s = 0.0  # when the first worker was ready: what was put before has waited for no other
@@ -156,7 +158,7 @@ class Team:
 
     def put(self, work: Work, task: Any) -> None:
         """Have ``task`` done. Waits while too many are waiting. Raises what pickling raises."""
-        new = Task(work, bytes(self._dumps(task)), time.monotonic())
+        new = PutTask(work, bytes(self._dumps(task)), time.monotonic())
         with self._changed:
             while not self._is_stopped and (
                 self.n_waiting >= MOST_WAITING or self._n_bytes >= MOST_WAITING_BYTES
@@ -167,7 +169,7 @@ class Team:
             group = self._groups.get(work.group) or (self._calls if work.group is None else None)
             if group is None:
                 dealer = Dealer("measured", list(self._slots), repeatable=False, max_chunk=work.most)
-                group = Group(dealer)
+                group = TaskGroup(dealer)
             self._groups[work.group] = group
             group.tasks[group.n_put] = new
             if group.line or group.is_short:
@@ -306,7 +308,7 @@ class Team:
             if group.line or group.dealer.n_ready:
                 return
 
-    def _has_line(self, group: Group) -> bool:
+    def _has_line(self, group: TaskGroup) -> bool:
         """Whether calls of the group may stand in the line: of workers each of which may go on for ever."""
         return (
             group.is_short
@@ -315,7 +317,7 @@ class Team:
             and all(one.n_left is None and one.slot in self._slots for one in self._members)
         )
 
-    def _take_back(self) -> tuple[Group, tuple[int, ...]] | None:
+    def _take_back(self) -> tuple[TaskGroup, tuple[int, ...]] | None:
         """Take the first call out of the line again, unless a worker was there before."""
         try:
             (number,) = NUMBER.unpack_from(os.read(self._line_out.fileno(), NUMBER.size + MOST_BYTES))
@@ -348,13 +350,13 @@ class Team:
         self._in_line, self._unclear_s = {}, None
         return []
 
-    def _send(self, member: Member, group: Group, indices: Sequence[int], chunk: int, now: float) -> None:
+    def _send(self, member: Member, group: TaskGroup, indices: Sequence[int], chunk: int, now: float) -> None:
         tasks = self._assign(member, group, indices, chunk, now)
         self._write(member, [task.body for task in tasks])
 
     def _assign(
-        self, member: Member, group: Group, indices: Sequence[int], chunk: int, now: float
-    ) -> list[Task]:
+        self, member: Member, group: TaskGroup, indices: Sequence[int], chunk: int, now: float
+    ) -> list[PutTask]:
         """Note that ``member`` is at these tasks from now on, and return them."""
         tasks = [group.tasks[index] for index in indices]
         member.todo.extend(indices)
@@ -371,7 +373,7 @@ class Team:
         with suppress(OSError):  # it has ended, which its sentinel says soon
             member.tasks.send_bytes(pickle.dumps(bodies))
 
-    def _count(self, task: Task, n: int) -> None:
+    def _count(self, task: PutTask, n: int) -> None:
         """Count a task that waits (1), or does no longer (-1)."""
         self.n_waiting += n
         self._n_bytes += n * len(task.body)
@@ -409,7 +411,7 @@ class Team:
             self._tidy(done.group, group)
 
     def _take_in(
-        self, member: Member, group: Group, index: int, told: bytes, begun_s: float, over_s: float
+        self, member: Member, group: TaskGroup, index: int, told: bytes, begun_s: float, over_s: float
     ) -> Work:
         """Pass on the result of a task, and remember how long it took."""
         work, _, put_s = group.tasks.pop(index)
@@ -431,7 +433,7 @@ class Team:
             group.dealer.done(member.chunk, member.since_s, member.busy_s)
         return work
 
-    def _learn(self, group: Group, seconds: float) -> None:
+    def _learn(self, group: TaskGroup, seconds: float) -> None:
         """Have calls that turn out to be short stand in the line, and be no longer the dealer's."""
         group.mean_s = _nearer(group.mean_s, seconds)
         if group.is_short and group.dealer.n_ready:
@@ -494,7 +496,7 @@ class Team:
             hint="without evenload the script would have ended here, or waited for ever",
         )
 
-    def _tidy(self, number: int | None, group: Group) -> None:
+    def _tidy(self, number: int | None, group: TaskGroup) -> None:
         """Forget a group whose tasks are all done; when there is none, the work pauses."""
         if not group.tasks:
             self._groups.pop(number, None)
