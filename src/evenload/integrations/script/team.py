@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
-from evenload.integrations.script.dealt_tasks import TaskGroup, Member, PutTask, Work, under_way
+from evenload.integrations.script.dealt_tasks import Member, PutTask, TaskGroup, Work, under_way
 from evenload.integrations.script.measured_work import Done, MeasuredWork
 from evenload.integrations.script.worker_ends import (
     BETWEEN,
