@@ -1,6 +1,8 @@
 """The live page of events that are being written, served by a process of its own."""
 
 import contextlib
+import os
+import select
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,13 +26,7 @@ class LivePage:
     def __init__(self, events: Path):
         import subprocess
 
-        for package in ("starlette", "uvicorn"):
-            require(package, extra="watch", why="serving the live page")
-        own = sys.flags  # a program that is kept from PYTHONPATH keeps its page from it, too
-        isolation = {"-E": own.ignore_environment, "-s": own.no_user_site, "-P": own.safe_path}
-        flags = [word for word, is_set in isolation.items() if is_set]
-        command = [sys.executable, *flags, "-m", "evenload", "dash"]
-        command += [str(events.absolute()), "--until-eof"]
+        command = _command(events)
         # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -62,6 +58,56 @@ class LivePage:
                         self._is_told.set()
         finally:
             self._is_told.set()
+
+
+def _command(events: Path) -> list[str]:
+    """Return the command of the process that serves the page. Raises MissingExtra."""
+    for package in ("starlette", "uvicorn"):
+        require(package, extra="watch", why="serving the live page")
+    own = sys.flags  # a program that is kept from PYTHONPATH keeps its page from it, too
+    isolation = {"-E": own.ignore_environment, "-s": own.no_user_site, "-P": own.safe_path}
+    flags = [word for word, is_set in isolation.items() if is_set]
+    return [sys.executable, *flags, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
+
+
+def start_apart() -> tuple[str, int, int] | None:
+    """Start the live page of a program that this process is about to become, and print its address.
+
+    It is no child of this process: a program that waits for all its children does not wait for it. Returns
+    the events file, which the page deletes with its folder; a descriptor: the page ends when no process has
+    it open any more; and one that is at its end when the page is gone. None: the page has said why it cannot
+    begin. Raises MissingExtra.
+    """
+    import subprocess
+    import tempfile
+
+    events = Path(tempfile.mkdtemp(prefix="evenload-")) / "events.jsonl"
+    events.touch(mode=0o600)
+    command = [*_command(events), "--passing"]
+    (page_in, alive), (told, page_out) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            subprocess.Popen(command, stdin=page_in, stdout=page_out, start_new_session=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    for fd in (page_in, page_out):
+        os.close(fd)
+    line = b""
+    while not line.endswith(b"\n") and select.select([told], [], [], START_S)[0]:
+        if not (read := os.read(told, 4096)):
+            break
+        line += read
+    if not line:
+        os.close(told)
+        os.close(alive)  # one that is only slow ends then
+        print_line("warning: there is no live page")
+        return None
+    print_line(f"live page: {line.decode().strip()}")
+    for fd in (alive, told):
+        os.set_inheritable(fd, True)
+    return str(events), alive, told
 
 
 @contextlib.contextmanager

@@ -205,6 +205,8 @@ def test_a_script_that_is_not_there_is_told_by_the_interpreter(folder):
     "options",
     [
         *(("--timeout", seconds) for seconds in ("-1", "0", "nan", "inf", "1e7", "soon")),
+        ("--observe", "--dash"),
+        *((word,) for word in ("--dsah", "-m", "--live")),
         *(("-o", place) for place in ("", ".", "nowhere/told.json")),
         *(("--devices", spec) for spec in ("", "nope", "cpu*0", "cpu,cpu", "cpu\x1b[2J")),
     ],

@@ -90,6 +90,14 @@ def test_restored_items_are_done_but_say_nothing_of_the_rate() -> None:
     assert (pace.n_done, pace.items_per_s) == (6, 1.0)
 
 
+def test_what_is_left_counts_where_nobody_knew_the_total_at_the_start():
+    open_ = Counted(2.0, {"total": 14, "done": 4, "unfinished": 10})
+    pace = pace_of(RunStarted(0.0, "r", 0.0, None, {"a": {}}), span(0, 0.0, 2.0, n=4))
+    assert pace.eta_s is None
+    pace(open_)
+    assert (pace.items_per_s, pace.eta_s) == (2.0, 5.0)
+
+
 def test_the_whole_run_is_told_beside_its_stage():
     """A world of known times: two devices, ten items, a second in `one` and three in `two`."""
     started = RunStarted(0.0, "r", 0.0, 10, {"a": {}, "b": {}}, {"stages": ["one", "two"]})

@@ -4,10 +4,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from evenload._private_files import plain_file
+from evenload.cli.monitoring.monitoring import dash_option, is_dash_set
 from evenload.cli.options import FILE, NumberRange
 from evenload.errors import ConfigError, quoted
 
@@ -15,7 +17,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Flags of an interpreter whose value is the next word."""
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--devices", help="Give each worker one of these: cuda:0,1 | all | cpu*4.")
 @click.option(
     "--timeout",
@@ -25,6 +27,7 @@ WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
     help="Kill a worker whose call takes longer, and make it once more.",
 )
 @click.option("--observe", is_flag=True, help="Change nothing, only measure the script's own pools.")
+@dash_option
 @click.option("-o", "--out", type=FILE, help="Write what was measured to this file, as JSON.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON, still on standard error."
@@ -35,6 +38,7 @@ def exec_script(
     devices: str | None,
     timeout_s: float | None,
     observe: bool,
+    has_dash: bool,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -53,7 +57,18 @@ def exec_script(
             f"{quoted(' '.join(words))} names no script",
             hint="evenload exec python script.py, or python -m module",
         )
-    asked = {"devices": devices, "timeout_s": timeout_s, "observe": observe, "json": as_json, "quiet": quiet}
+    if observe and has_dash:
+        raise ConfigError(
+            "--dash shows pools that evenload deals, and --observe leaves them as they are",
+            hint="leave one of the two out; what --observe measures is told at the end",
+        )
+    asked: dict[str, Any] = {
+        "devices": devices,
+        "timeout_s": timeout_s,
+        "observe": observe,
+        "json": as_json,
+        "quiet": quiet,
+    }
     if out is not None:
         asked["out"] = str(out.absolute())
         if out.is_dir() or not out.absolute().parent.is_dir():  # before the script has run
@@ -67,6 +82,10 @@ def exec_script(
     sys.stdout.flush()
     if rest[0] != "-m" and not os.path.exists(rest[0]):
         os.execv(python, [python, *flags, *rest])  # which says what is wrong in its own words
+    if has_dash or (not observe and is_dash_set()):
+        from evenload._live_page import start_apart
+
+        asked["page"] = start_apart()
     os.execv(python, command(python, flags, asked, rest))
 
 
@@ -75,7 +94,8 @@ def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:
     name = os.path.basename(words[0])
     found = shutil.which(words[0])
     if found is None and not os.path.isfile(words[0]):
-        raise ConfigError(f"there is no command {quoted(words[0])}", hint="evenload exec python script.py")
+        kind = "script" if name.endswith(".py") else "command"
+        raise ConfigError(f"there is no {kind} {quoted(words[0])}", hint="evenload exec python script.py")
     if name.startswith(("python", "pypy")):
         at = 1
         while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):

@@ -150,9 +150,8 @@ class Pace:
 
     @property
     def eta_s(self) -> float | None:
-        if self.total is None or not self.items_per_s:
-            return None
-        return max(0, self.total - self.n_done) / self.items_per_s
+        n_open = self._ends.get("unfinished") if self.total is None else max(0, self.total - self.n_done)
+        return None if n_open is None or not self.items_per_s else n_open / self.items_per_s
 
     @property
     def run_eta_s(self) -> float | None:

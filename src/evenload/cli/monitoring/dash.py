@@ -46,6 +46,7 @@ class DashRequest:
     until_eof: bool = option(
         "--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later."
     )
+    is_passing: bool = option("--passing", is_flag=True, hidden=True, help="At the end, delete RUN.")
 
     def tell(self, url: str) -> None:
         """Print the page's address, and open it in a browser if that is asked for."""
@@ -83,7 +84,10 @@ def dash(request: DashRequest) -> int:
     if replay is not None:
         serve_page(replay, address, tell=request.tell)
         return 0
-    with reporting(Monitors(metrics_port=request.metrics_port)) as sinks:
+    with contextlib.ExitStack() as stack:
+        if request.is_passing and request.run is not None:
+            stack.callback(_delete, request.run)
+        sinks = stack.enter_context(reporting(Monitors(metrics_port=request.metrics_port)))
         serve(
             request.events(),
             address,
@@ -93,6 +97,13 @@ def dash(request: DashRequest) -> int:
             has_control=request.has_control,
         )
     return 0
+
+
+def _delete(events: Path) -> None:
+    """Delete an events file, and its folder if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        events.unlink()
+        events.parent.rmdir()
 
 
 def replay_in(path: Path) -> str | None:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from evenload.events import Event, EventLog
 
 
+DASH: dict[str, Any] = {"is_flag": True, "help": "Show the run in the browser; prints where."}
+dash_option = click.option("--dash", "has_dash", **DASH)
+
+
 @dataclass(frozen=True, slots=True)
 class Monitors:
     """Ways to follow a run that the command line asks for: live page, Prometheus, OpenTelemetry."""
 
-    has_dash: bool = option("--dash", is_flag=True, help="Show the run in the browser; prints where.")
+    has_dash: bool = option("--dash", **DASH)
     metrics_port: str | None = option(
         "--metrics-port",
         metavar="[HOST:]PORT",
@@ -64,7 +68,7 @@ def watched(name: str, events: Path | None, *, has_dash: bool = False) -> Iterat
     from evenload.devices.jobs import announced
 
     with contextlib.ExitStack() as stack:
-        if events is not None and (has_dash or _is_set()):
+        if events is not None and (has_dash or is_dash_set()):
             from evenload._live_page import LivePage
 
             stack.callback(LivePage(events).close)
@@ -86,7 +90,7 @@ def recorded(
     with contextlib.ExitStack() as stack:
         more = stack.enter_context(reporting(monitors))
         events = None if folder is None else folder / "events.jsonl"
-        has_dash = monitors.has_dash or (events is None and _is_set())
+        has_dash = monitors.has_dash or (events is None and is_dash_set())
         if has_dash and events is None:
             import tempfile
 
@@ -112,7 +116,7 @@ def sampled(devices: "DevicePool", log: "EventLog", is_wanted: object) -> Iterat
         yield
 
 
-def _is_set() -> bool:
+def is_dash_set() -> bool:
     """Whether the setting ``dash`` asks for a page; that it cannot be served is no error then."""
     from evenload._optional import is_installed
     from evenload.settings import resolve

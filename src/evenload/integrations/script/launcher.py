@@ -44,14 +44,25 @@ def main() -> None:
     if asked.get("observe"):
         fd, notes = tempfile.mkstemp(prefix="evenload-")
         os.close(fd)
-    run = takeover.install(asked.get("devices"), asked.get("timeout_s"), notes)
+    page = None
+    if asked.get("page"):
+        from evenload.integrations.script.script_page import ScriptPage
+
+        page = ScriptPage(os.path.basename(words[words[0] == "-m"]), *asked["page"])
+        atexit.register(page.close)
+        os.register_at_fork(after_in_child=page.leave)
+    run = takeover.install(asked.get("devices"), asked.get("timeout_s"), notes, page)
     if not asked.get("quiet") or asked.get("out") or notes:
         atexit.register(_tell, run, asked)
     try:
         _run(words)
-    except SystemExit:
+    except SystemExit as end:
+        if page is not None and end.code:
+            page.status = "failed"
         raise
     except BaseException as error:
+        if page is not None:
+            page.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         # What is imported after an interrupt would have the interpreter forget that it is to end by one.
         from evenload.integrations.script import ending  # noqa: F401
 

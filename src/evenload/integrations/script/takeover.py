@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from evenload.integrations.script.measured_work import MeasuredWork
+    from evenload.integrations.script.script_page import ScriptPage
     from evenload.integrations.script.team import Team
 
 
@@ -30,6 +31,7 @@ class ScriptRun:
     devices    for workers, a device each
     timeout_s  a worker that is at one task longer is killed
     notes      a file for what workers of pools that are left as they are note
+    page       a live page
     path       of imports, before the script's own folder stood in front of it
     works      what was measured of each pool that was taken over
     left       what was left as it was, and why
@@ -39,6 +41,7 @@ class ScriptRun:
     devices: str | None = None
     timeout_s: float | None = None
     notes: str = ""
+    page: "ScriptPage | None" = None
     path: list[str] = field(default_factory=lambda: [*sys.path])
     works: list["MeasuredWork"] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
@@ -47,9 +50,14 @@ class ScriptRun:
 _runs: list[ScriptRun] = []
 
 
-def install(devices: str | None = None, timeout_s: float | None = None, notes: str = "") -> ScriptRun:
+def install(
+    devices: str | None = None,
+    timeout_s: float | None = None,
+    notes: str = "",
+    page: "ScriptPage | None" = None,
+) -> ScriptRun:
     """Have the pools of this process taken over from now on; with ``notes``, a file, only observed."""
-    run = ScriptRun(os.getpid(), devices, timeout_s, notes)
+    run = ScriptRun(os.getpid(), devices, timeout_s, notes, page)
     _runs[:] = [run]
     sys.meta_path.insert(0, _Hook())
     for name in (*TAKEN, *LEFT, *LOKY):
@@ -88,7 +96,9 @@ def new_team(n: int, kind: str, **options: Any) -> "Team":
     with own_imports():
         from evenload.integrations.script.team import Team
 
-    team = Team(_places(n), kind, _runs[0].timeout_s, **options)
+    places, page = _places(n), _runs[0].page
+    events = page.join(places) if page is not None else None
+    team = Team(places, kind, _runs[0].timeout_s, events=events, **options)
     _runs[0].works.append(team.work)
     return team
 

@@ -13,6 +13,7 @@ without a lock. With each result a worker says which call it has taken from ther
 is free gets what is still in the line from the team, which reads at the same socket.
 """
 
+import math
 import os
 import pickle
 import queue
@@ -22,18 +23,17 @@ import socket
 import threading
 import time
 import weakref
-from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.errors import WorkerLost
+from evenload.integrations.script.dealt_tasks import Member, PutTask, TaskGroup, Work, under_way
 from evenload.integrations.script.measured_work import Done, MeasuredWork
 from evenload.integrations.script.worker_ends import (
     BETWEEN,
@@ -47,89 +47,18 @@ from evenload.integrations.script.worker_ends import (
     begin,
 )
 
+if TYPE_CHECKING:
+    from evenload.integrations.script.script_page import PoolEvents
+
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 64 * 2**20  # before whoever puts tasks has to wait
-SHORT_S, MOST_IN_LINE = 0.01, 64  # a call that may stand in the line, and how many do at once
+MOST_IN_LINE = 64  # calls
 LATEST = 4  # calls, which say how long the next one takes
 CLAIM_S = 1.0  # after a worker's death, for the others to say what they have taken from the line
+LOOK_S = 0.5  # between two looks at what waits, for a live page
 MOST_DEATHS = 2  # of workers that were at a task, until it is given up
 RESULT, FAULT = 0, 1
 
 _teams: "weakref.WeakSet[Team]" = weakref.WeakSet()
-
-
-class Work(NamedTuple):
-    """A description of a task.
-
-    key      of its result: the number of its call, and its number in the call
-    group    of tasks that are dealt together: the call, or None for calls of one task
-    most     tasks of its group that a worker may be dealt at once
-    n_items  of the script in the task
-    chunk    the chunk of the call in which the script's own pool would have sent it
-    name     of the function
-    n_left   tasks of the group that are to be put, this one included; None if that is not known
-    """
-
-    key: tuple[int, int]
-    group: int | None
-    most: int
-    n_items: int
-    chunk: int
-    name: str
-    n_left: int | None
-
-
-class _Task(NamedTuple):
-    work: Work
-    body: bytes
-    put_s: float
-
-
-@dataclass(slots=True)
-class _Group:
-    """Tasks that are dealt together, by their place in the group.
-
-    line    those of them that wait, and are not the dealer's to deal, in the order of their calls
-    mean_s  of the latest calls; None where it does not matter
-    """
-
-    dealer: Dealer
-    tasks: dict[int, _Task] = field(default_factory=dict)
-    n_deaths: Counter[int] = field(default_factory=Counter)
-    n_put: int = 0
-    line: deque[int] = field(default_factory=deque)
-    mean_s: float | None = None
-
-    @property
-    def is_short(self) -> bool:
-        return self.mean_s is not None and self.mean_s < SHORT_S
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """A worker process.
-
-    n_left    tasks that it will still take before it leaves by itself; None if it does not
-    group     of what it was dealt last, by the dealer's number ``chunk``, or as one call, NONE
-    todo      what of that it has not answered
-    since_s   when it was sent that, or has answered last
-    is_ready  it waits for tasks, or has
-    is_told   to leave, or has said that it does
-    is_read   nothing more comes from it
-    """
-
-    slot: str
-    process: Any
-    tasks: Connection
-    results: Connection
-    n_left: int | None
-    group: Any = None
-    chunk: int = NONE
-    todo: deque[int] = field(default_factory=deque)
-    busy_s: float = 0.0
-    since_s: float = 0.0
-    is_ready: bool = False
-    is_told: bool = False
-    is_read: bool = False
 
 
 class Team:
@@ -142,6 +71,7 @@ class Team:
     on_end     called with a member that has ended, though nobody has told it to; False: the script did it
     lost       the error of a task that was given up
     dumps      pickles a task, and a result (None: as multiprocessing does)
+    events     is told all of it, for a live page
     work       what was measured
     is_closing  the workers are to leave
     totals     tasks of calls, where somebody knows how many there will be
@@ -157,6 +87,7 @@ class Team:
         on_end: Callable[[Member], bool] | None = None,
         lost: type[WorkerLost] = WorkerLost,
         dumps: tuple[Callable[[Any], Any], Callable[[Any], Any] | None] = (ForkingPickler.dumps, None),
+        events: "PoolEvents | None" = None,
     ):
         self.results = queue.SimpleQueue() if results is None else results
         self.work = MeasuredWork(kind, tuple(slots))
@@ -165,9 +96,12 @@ class Team:
         self.n_waiting = self._n_bytes = 0  # tasks that no worker has
         self._slots, self._timeout_s, self._on_end_of, self._lost = slots, timeout_s, on_end, lost
         self._dumps, self._dumps_result = dumps
+        self._events, self._look_s = events, 0.0  # when it is told next what is under way
         self._members: list[Member] = []
-        self._groups: dict[int | None, _Group] = {}
-        self._calls: _Group | None = None  # calls of one task, when there were none left: what was measured
+        self._groups: dict[int | None, TaskGroup] = {}
+        self._calls: TaskGroup | None = (
+            None  # calls of one task, when there were none left: what was measured
+        )
         self._changed = threading.Condition()
         self.is_closing = self._is_stopped = False
         self._wake_out, self._wake_in = Pipe(duplex=False)
@@ -181,7 +115,7 @@ class Team:
         for end in (self._line_in, self._line_out):
             os.set_blocking(end.fileno(), False)
         self._ours.add(self._line_in)
-        self._in_line: dict[int, tuple[_Group, int]] = {}  # that no worker is known to have
+        self._in_line: dict[int, tuple[TaskGroup, int]] = {}  # that no worker is known to have
         self._n_in_line = 0  # so far
         self._unclear_s: float | None = None  # until when workers may say which of those they have
         self._begun_s = 0.0  # when the first worker was ready: what was put before has waited for no other
@@ -210,6 +144,7 @@ class Team:
 
     def _start(self, member: Member, theirs: Sequence[Connection]) -> None:
         del member.process.start  # the process is pickled where it is spawned
+        member.since_s = time.monotonic()
         try:
             member.process.start()
         finally:
@@ -223,7 +158,7 @@ class Team:
 
     def put(self, work: Work, task: Any) -> None:
         """Have ``task`` done. Waits while too many are waiting. Raises what pickling raises."""
-        new = _Task(work, bytes(self._dumps(task)), time.monotonic())
+        new = PutTask(work, bytes(self._dumps(task)), time.monotonic())
         with self._changed:
             while not self._is_stopped and (
                 self.n_waiting >= MOST_WAITING or self._n_bytes >= MOST_WAITING_BYTES
@@ -234,7 +169,7 @@ class Team:
             group = self._groups.get(work.group) or (self._calls if work.group is None else None)
             if group is None:
                 dealer = Dealer("measured", list(self._slots), repeatable=False, max_chunk=work.most)
-                group = _Group(dealer)
+                group = TaskGroup(dealer)
             self._groups[work.group] = group
             group.tasks[group.n_put] = new
             if group.line or group.is_short:
@@ -244,6 +179,7 @@ class Team:
                     group.dealer.expect(group.dealer.counters.n_added + work.n_left)
                 group.dealer.add_range(group.n_put, 1)
             group.n_put += 1
+            group.n_to_come = work.n_items * ((work.n_left or 1) - 1)
             self.work.n_put += 1
             self._count(new, 1)
             if self._thread is not None and self._deal(new.put_s) is None:
@@ -298,8 +234,9 @@ class Team:
         while True:
             with self._changed:
                 if self._is_stopped or (self.is_closing and not self._members):
+                    self._look(math.inf)
                     return self._selector.close()  # pipes stay open: others end whoever writes into one
-                pause_s = self._deal(time.monotonic())
+                pause_s = self._look(time.monotonic(), self._deal(time.monotonic()))
             for key, _ in self._selector.select(pause_s):
                 if key.data is None:
                     os.read(self._wake_out.fileno(), 4096)
@@ -307,6 +244,15 @@ class Team:
                 act, member = key.data
                 with self._changed:
                     act(member)
+
+    def _look(self, now: float, pause_s: float | None = None) -> float | None:
+        """Tell a live page what is under way, if it is time. Returns when to come again, as ``_deal``."""
+        if self._events is None:
+            return pause_s
+        if now >= self._look_s:
+            self._look_s = now + LOOK_S
+            self._events.tell_under_way(under_way(self._groups.values(), self._members))
+        return min(self._look_s - now, LOOK_S if pause_s is None else pause_s)
 
     def _deal(self, now: float) -> float | None:
         """Send free workers tasks. Returns after how many seconds to come again."""
@@ -362,7 +308,7 @@ class Team:
             if group.line or group.dealer.n_ready:
                 return
 
-    def _has_line(self, group: _Group) -> bool:
+    def _has_line(self, group: TaskGroup) -> bool:
         """Whether calls of the group may stand in the line: of workers each of which may go on for ever."""
         return (
             group.is_short
@@ -371,7 +317,7 @@ class Team:
             and all(one.n_left is None and one.slot in self._slots for one in self._members)
         )
 
-    def _take_back(self) -> tuple[_Group, tuple[int, ...]] | None:
+    def _take_back(self) -> tuple[TaskGroup, tuple[int, ...]] | None:
         """Take the first call out of the line again, unless a worker was there before."""
         try:
             (number,) = NUMBER.unpack_from(os.read(self._line_out.fileno(), NUMBER.size + MOST_BYTES))
@@ -404,13 +350,13 @@ class Team:
         self._in_line, self._unclear_s = {}, None
         return []
 
-    def _send(self, member: Member, group: _Group, indices: Sequence[int], chunk: int, now: float) -> None:
+    def _send(self, member: Member, group: TaskGroup, indices: Sequence[int], chunk: int, now: float) -> None:
         tasks = self._assign(member, group, indices, chunk, now)
         self._write(member, [task.body for task in tasks])
 
     def _assign(
-        self, member: Member, group: _Group, indices: Sequence[int], chunk: int, now: float
-    ) -> list[_Task]:
+        self, member: Member, group: TaskGroup, indices: Sequence[int], chunk: int, now: float
+    ) -> list[PutTask]:
         """Note that ``member`` is at these tasks from now on, and return them."""
         tasks = [group.tasks[index] for index in indices]
         member.todo.extend(indices)
@@ -427,7 +373,7 @@ class Team:
         with suppress(OSError):  # it has ended, which its sentinel says soon
             member.tasks.send_bytes(pickle.dumps(bodies))
 
-    def _count(self, task: _Task, n: int) -> None:
+    def _count(self, task: PutTask, n: int) -> None:
         """Count a task that waits (1), or does no longer (-1)."""
         self.n_waiting += n
         self._n_bytes += n * len(task.body)
@@ -441,6 +387,8 @@ class Team:
             return self._unwatch(member.results)
         if told == READY:
             member.is_ready = True
+            if self._events is not None:
+                self._events.began(member.slot, member.worker, member.since_s)
             self._begun_s = self._begun_s or time.monotonic()
         elif TIMES.unpack_from(told)[0] == BETWEEN:
             member.is_told = True
@@ -450,7 +398,7 @@ class Team:
         return None
 
     def _on_done(self, member: Member, told: bytes) -> None:
-        begun_s, over_s, taken = TIMES.unpack_from(told)
+        begun_s, over_s, taken, _ = TIMES.unpack_from(told)
         group, index = member.group, member.todo.popleft()
         done = None if index == NONE else self._take_in(member, group, index, told, begun_s, over_s)
         if taken in self._in_line:
@@ -463,7 +411,7 @@ class Team:
             self._tidy(done.group, group)
 
     def _take_in(
-        self, member: Member, group: _Group, index: int, told: bytes, begun_s: float, over_s: float
+        self, member: Member, group: TaskGroup, index: int, told: bytes, begun_s: float, over_s: float
     ) -> Work:
         """Pass on the result of a task, and remember how long it took."""
         work, _, put_s = group.tasks.pop(index)
@@ -472,7 +420,11 @@ class Team:
         member.since_s = time.monotonic()
         chunk = (work.key[0], work.chunk)
         put_s = max(put_s, self._begun_s)
-        self.work.add(Done(work.name, member.slot, work.n_items, chunk, put_s, begun_s, over_s))
+        done = Done(work.name, member.slot, work.n_items, chunk, put_s, begun_s, over_s)
+        self.work.add(done)
+        if self._events is not None:
+            n_words = TIMES.unpack_from(told)[-1]
+            self._events.done(done, member.worker, told[len(told) - n_words :])
         item_s = (over_s - begun_s) / max(1, work.n_items)
         self.item_s[work.name] = _nearer(self.item_s.get(work.name), item_s)
         if work.most == 1:
@@ -481,7 +433,7 @@ class Team:
             group.dealer.done(member.chunk, member.since_s, member.busy_s)
         return work
 
-    def _learn(self, group: _Group, seconds: float) -> None:
+    def _learn(self, group: TaskGroup, seconds: float) -> None:
         """Have calls that turn out to be short stand in the line, and be no longer the dealer's."""
         group.mean_s = _nearer(group.mean_s, seconds)
         if group.is_short and group.dealer.n_ready:
@@ -505,6 +457,8 @@ class Team:
         self._empty_line()
         is_planned = member.is_told or (member.n_left == 0 and not member.todo)
         is_lost = not member.is_told  # else it has said that it leaves, at the time when it was sent more
+        if self._events is not None:
+            self._events.ended(member.slot, member.worker, "closed" if is_planned else member.end)
         if self._on_end_of is not None and not is_planned and not self._is_stopped:
             is_lost = self._on_end_of(member) and is_lost
         if member.todo:
@@ -517,6 +471,8 @@ class Team:
             return
         work = group.tasks[at].work
         group.n_deaths[at] += is_lost
+        if self._events is not None and is_lost:
+            self._events.lost(work.name, member.slot, member.worker, work.n_items, member.since_s)
         self.work.n_deaths += is_lost
         redo = [at] if group.n_deaths[at] < MOST_DEATHS else []
         if member.chunk == NONE:
@@ -528,18 +484,19 @@ class Team:
             self._count(group.tasks[index], 1)
         if not redo:
             del group.tasks[at]
-            self.results.put((FAULT, work.key, self._given_up(member, work)))
+            error = self._given_up(member, work)
+            if self._events is not None:
+                self._events.given_up(work.name, error)
+            self.results.put((FAULT, work.key, error))
         self._tidy(work.group, group)
 
     def _given_up(self, member: Member, work: Work) -> WorkerLost:
-        member.process.join(1.0)  # a moment after its sentinel it has an exit code
-        code = member.process.exitcode
         return self._lost(
-            f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with exit code {code}",
+            f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with {member.end}",
             hint="without evenload the script would have ended here, or waited for ever",
         )
 
-    def _tidy(self, number: int | None, group: _Group) -> None:
+    def _tidy(self, number: int | None, group: TaskGroup) -> None:
         """Forget a group whose tasks are all done; when there is none, the work pauses."""
         if not group.tasks:
             self._groups.pop(number, None)

@@ -15,12 +15,14 @@ from multiprocessing.reduction import ForkingPickler
 from struct import Struct
 from typing import Any
 
-TIMES = Struct("<ddq")
-"""In front of each result: when its task was begun, and when it was over, by ``time.monotonic``; and the
-number of the call that the worker has taken from the line, or NONE: it is free."""
+TIMES = Struct("<ddqI")
+"""In front of each result: when its task was begun, and when it was over, by ``time.monotonic``; the number
+of the call that the worker has taken from the line, or NONE: it is free; and of how many bytes the words are
+that stand behind the result and say why the task has failed."""
 NUMBER, NONE = Struct("<q"), -1
 """In front of each call in the line."""
 MOST_BYTES = 16384  # of a call in the line
+MOST_TRACE = 4000  # characters, the last ones
 READY = b""
 BETWEEN = -1.0
 """In the place of when a task was begun, before what is no result: the worker says that it leaves."""
@@ -92,9 +94,37 @@ class ResultWriter:
         if reader.is_over:
             return
         body = (self._dumps or ForkingPickler.dumps)(result)
-        taken = NONE if reader.begun_s == BETWEEN else reader.take()
-        self._results.send_bytes(b"".join((TIMES.pack(reader.begun_s, over_s, taken), body)))
+        is_task = reader.begun_s != BETWEEN
+        taken, words = (reader.take(), words_of(result)) if is_task else (NONE, b"")
+        self._results.send_bytes(
+            b"".join((TIMES.pack(reader.begun_s, over_s, taken, len(words)), body, words))
+        )
         reader.begun_s = BETWEEN
+
+
+def words_of(result: Any) -> bytes:
+    """Return why a task has failed, of what a pool's own loop gives as its result; empty if it has not.
+
+    No code of the exception's own runs: the words are those that the loop itself has put beside it.
+    """
+    if type(result) is tuple:  # of multiprocessing.Pool
+        is_good, error = result[2]
+        error = None if is_good else error
+    else:
+        error = result.exception
+        if error is None and type(result.result).__name__ == "_ExceptionWithTraceback":  # of joblib
+            error = result.result
+    if error is None:
+        return b""
+    name, trace = type(getattr(error, "exc", error)).__name__, str(getattr(error, "tb", ""))
+    shown = trace.strip('" \n')[-MOST_TRACE:]
+    return f"{name}\0{shown}".encode(errors="backslashreplace")
+
+
+def failure_of(words: bytes) -> tuple[str, str, str]:
+    """Return an exception's type, message and traceback, of ``words_of`` its result."""
+    name, _, trace = words.decode().partition("\0")
+    return name, trace.rpartition(f"{name}: ")[2] if f"{name}: " in trace else "", trace
 
 
 def begin(environment: Mapping[str, str], target: Callable[..., Any], *arguments: Any) -> Any:
