@@ -307,14 +307,14 @@ class Tuner:
     def _is_usable(self, strategy: Strategy) -> bool:
         """Does its engine do what serial training does? Else notes the reason."""
         key = strategy.inner, strategy.chunk if strategy.is_compiled else None
-        if strategy.takes_chunks and key not in self._usable:
+        if strategy.is_fused and key not in self._usable:
             began = self._clock()
             refusal = self._checks.check(strategy, self._tasks).refusal
             self._compiled_s += (self._clock() - began) * strategy.is_compiled
             if refusal is not None:
                 self.reasons[strategy.inner] = refusal
             self._usable[key] = refusal is None
-        return not strategy.takes_chunks or self._usable[key]
+        return not strategy.is_fused or self._usable[key]
 
     def _sample(self, strategy: Strategy) -> None:
         """Sample the strategy by itself, warm; notes the reason if it fails."""
