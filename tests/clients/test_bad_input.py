@@ -27,6 +27,16 @@ class Broken(Dataset):
         return torch.zeros(5), 0
 
 
+class WithInputs(nn.Linear):
+    """Returns its inputs beside its outputs."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, x):
+        return super().forward(x), x
+
+
 @pytest.mark.parametrize("strategy", ["serial", "fused:4", "threads*2/eager"])
 def test_one_bad_client_leaves_the_others_as_they_are(strategy):
     good = [pair(seed=i) for i in range(3)]
@@ -79,8 +89,13 @@ def test_where_all_fail_the_mean_does_not_hide_why(on_error):
         (lambda: Recipe(steps=3, epochs=2), "give one of the two"),
         (lambda: Recipe(batch_size=0), "batch_size=0"),
         (lambda: Recipe(batch_size=10**12), "rows of the largest"),
-        (lambda: Recipe(clip=-1.0), "clip=-1.0"),
-        (lambda: Recipe(prox=-1.0), "prox=-1.0"),
+        (lambda: Recipe(clip=-1.0), "clip is -1.0"),
+        (lambda: Recipe(prox=-1.0), "prox is -1.0"),
+        (lambda: Recipe(clip="1"), "clip is '1'"),
+        (lambda: Recipe(prox=float("nan")), "prox is nan"),
+        (lambda: Recipe(shuffle="no"), "shuffle='no' is neither"),
+        (lambda: Recipe(metrics="accuracy"), "metrics='accuracy' is no sequence"),
+        (lambda: Recipe(optimizer=SGD), "optimizer=<class"),
         (lambda: SGD(lr=float("nan")), "lr=nan"),
         (lambda: SGD(nesterov=True), "nesterov needs"),
         (lambda: Strategy.parse("fussed"), "unknown inner strategy 'fussed'"),
@@ -107,6 +122,12 @@ def test_where_all_fail_the_mean_does_not_hide_why(on_error):
         (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "unknown on_error 'ignore'"),
         (lambda: train(model, [pair()], RECIPE, reduce="sum"), "reduce='sum'"),
         (lambda: train(model, (pair() for _ in "12"), RECIPE), "datasets is a generator"),
+        (lambda: train(model, {"ann": pair()}, RECIPE), r"datasets is a dict\n.*list\(datasets.values\(\)\)"),
+        (lambda: train(model, {1, 2}, RECIPE), "datasets is a set"),
+        (lambda: train(model, [pair()], None), "a recipe is None"),
+        (lambda: train(model, [pair()], [{"lr": 0.1}]), "a recipe is {'lr': 0.1}"),
+        (lambda: train(model().requires_grad_(False), [pair()], RECIPE), "on no trained parameter"),
+        (lambda: train(WithInputs, [pair()] * 2, RECIPE, strategy="fused"), "the model returned a tuple"),
         (lambda: train([model(), model()], [pair()], RECIPE), "the model is a list"),
         (
             lambda: train(

@@ -5,7 +5,7 @@ load ──► select a strategy ──► (compare its engine with serial train
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +162,11 @@ class Trainer(Closing):
         self, datasets: Any, recipe: Recipe | Sequence[Recipe], options: TrainOptions
     ) -> ClientInputs:
         """The checked inputs of each client. Raises ConfigError for what cannot be used."""
-        if not hasattr(datasets, "__len__"):
-            raise ConfigError(
-                f"datasets is a {type(datasets).__name__}", hint="give a list with one dataset per client"
-            )
+        if isinstance(datasets, Mapping) or not all(
+            hasattr(datasets, way) for way in ("__len__", "__getitem__")
+        ):
+            hint = "list(datasets.values())" if isinstance(datasets, Mapping) else "one dataset per client"
+            raise ConfigError(f"datasets is a {type(datasets).__name__}", hint=f"give a list: {hint}")
         n = len(datasets)
         given = range(n) if options.ids is None else sequence("ids", options.ids)
         ids = [whole("an id", one, least=-(2**63), most=2**63 - 1) for one in given]

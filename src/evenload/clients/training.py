@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 from evenload._arguments import suggests_arguments
 from evenload.clients.algorithms.reduce import Reducer
 from evenload.clients.generators import seeded
+from evenload.clients.load.datasets import is_lazy
 from evenload.clients.step.module_state import ModuleState
 from evenload.clients.trainer import Trainer
 from evenload.clients.values.batches import plan_batches
@@ -90,7 +91,7 @@ def _few_steps(recipe: Recipe) -> Recipe:
 
 def _few_rows(dataset: Any, n: int) -> Any:
     """At most ``n`` rows of a dataset, of its own kind."""
-    dataset = dataset() if callable(dataset) and not hasattr(dataset, "__getitem__") else dataset
+    dataset = dataset() if is_lazy(dataset) else dataset
     if isinstance(dataset, Rows):
         own = np.arange(len(dataset)) if dataset.rows is None else dataset.rows
         return Rows(dataset.x, dataset.y, own[:n])

@@ -2,8 +2,8 @@
 
     counts, seconds of a step ──► RankSpeed of each rank ──► share(...) ──► other counts, or the same
 
-One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row that agree, or one more on the
-same side, are a change of speed: what was known before them no longer counts. Only +, -, x and / are used, no
+One odd step (a checkpoint, a pause) is forgotten. ``N_ODD`` odd ones in a row, all too slow or all too fast,
+are a change of speed: what was known before them no longer counts. Only +, -, x and / are used, no
 library of the machine: ranks on unlike processors have to come to the same numbers. Shares change only if
 that saves more of a step than is noise: so they do not go to and fro with it.
 """
@@ -17,10 +17,8 @@ from evenload.errors import ConfigError
 from evenload.training.shares import LEAST_S, MOST_S, Cost, Shares, share
 
 WINDOW = 7  # steps that are remembered
-N_ODD = 2
-ALIKE = 0.2  # odd steps differ by no more than this share, if they agree
-ODD = 0.10  # a step is odd if it is off by this share of what was expected,
-ODD_SPREADS = 4.0  # and by so many of the deviations that are usual
+N_ODD = 3
+ODD = 0.2  # a step is odd if it is off by this share of what was expected
 MOST_FIXED = 0.8  # of a step's seconds can be taken for fixed
 LEAST_CHANGE = 0.1  # of the samples, to tell fixed seconds from those of samples
 
@@ -43,8 +41,8 @@ class RankSpeed:
                 self._seen, 0.0 if self.cost is None else self.cost.launch_s / self.cost.seconds(n_samples)
             )
             return
-        off = seconds / self.cost.seconds(n_samples) - 1
-        if abs(off) <= max(ODD, ODD_SPREADS * self.spread):
+        off = self._off(n_samples, seconds)
+        if abs(off) <= ODD:
             self._odd.clear()
             self._seen.append((n_samples, seconds))
             self._estimate()
@@ -52,17 +50,12 @@ class RankSpeed:
         if self._odd and (self._off(*self._odd[-1]) > 0) != (off > 0):
             self._odd.clear()
         self._odd.append((n_samples, seconds))
-        if len(self._odd) > N_ODD or (len(self._odd) == N_ODD and self._is_agreed()):
+        if len(self._odd) == N_ODD:
             self._change()
 
     def _off(self, n_samples: int, seconds: float) -> float:
         """By which share a step differs from what was expected."""
         return seconds / self.cost.seconds(n_samples) - 1 if self.cost else 0.0
-
-    def _is_agreed(self) -> bool:
-        """Whether the odd steps are off alike: pauses by chance are not."""
-        ratios = [1 + self._off(*one) for one in self._odd]
-        return max(ratios) <= (1 + ALIKE) * min(ratios)
 
     @property
     def spread(self) -> float:
@@ -114,9 +107,7 @@ def _cost(steps: Iterable[tuple[int, float]], fixed: float) -> Cost:
     return Cost(fixed_s, max(LEAST_S, (seconds - fixed_s) / n_samples))
 
 
-LEAST_GAIN = 0.02  # of a step's seconds,
-N_SPREADS = 0.75  # and so many of the deviations that are usual,
-MOST_GAIN = 0.1  # but not more: who is far off moves, however noisy it is
+N_SPREADS = 0.75  # of the usual deviations of a step: shares that save less stay as they are
 UNKNOWN = Cost(0.0, 1.0)
 
 
@@ -160,8 +151,7 @@ class Drift:
             rank.observe(n_samples, one_s)
         found = self._share(self._global_batch, self._unit)
         now_s = max(cost.seconds(n) for cost, n in zip(found.costs, self.shares.counts, strict=True))
-        gain = min(MOST_GAIN, max(LEAST_GAIN, *(N_SPREADS * rank.spread for rank in self._ranks)))
-        is_worth = now_s > found.step_s * (1 + gain)
+        is_worth = now_s > found.step_s * (1 + N_SPREADS * max(rank.spread for rank in self._ranks))
         counts_now = self.shares.counts
         # The same counts with the new costs: what is expected of the next step.
         self.shares = found if is_worth else Shares(counts_now, found.costs, now_s, found.bound_s, self._unit)

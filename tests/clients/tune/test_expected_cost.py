@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.clients.tune.expected_cost import (
-    GAIN,
     SHARE,
     Expectation,
     WorkSize,
@@ -49,7 +48,7 @@ def test_fusing_is_expected_only_where_it_saves_its_checks_and_a_fifth_of_serial
     n = work.n_steps * work.rounds
     serial_s = n * serial_step_s(work.step)
     fused_s = n * fused_step_s(work.step, found.strategy.chunk) + check_s(work)
-    assert fused_s <= GAIN * serial_s
+    assert fused_s <= 0.8 * serial_s
     assert 2 <= found.strategy.chunk <= work.n_clients
     assert n * SHARE >= 1
 
@@ -98,14 +97,14 @@ def test_loading_the_compiler_is_waited_for_only_where_the_job_repays_it():
     ],
 )
 def test_compiling_is_expected_to_save_about_what_it_was_measured_to_save(n_ops, chunk, step_s, least, most):
-    _, gain = Expectation(Strategy(), "", n_ops=n_ops).compiling(chunk, step_s / chunk)
+    gain = Expectation(Strategy(), "", n_ops=n_ops).compiling(chunk, step_s / chunk)
     assert least <= gain <= most
 
 
 @given(st.integers(1, 5000), st.integers(1, 100), st.floats(1e-6, 10), st.floats(1, 10))
 def test_the_more_of_a_step_is_starting_operations_the_more_compiling_saves(n_ops, chunk, step_s, times):
     expected = Expectation(Strategy(), "", n_ops=n_ops)
-    (_, less), (_, more) = (expected.compiling(chunk, s) for s in (times * step_s, step_s))
+    less, more = (expected.compiling(chunk, s) for s in (times * step_s, step_s))
     assert 0 < less <= more < 1
 
 

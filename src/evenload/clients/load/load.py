@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenload._arguments import iterated, keywords
+from evenload._arguments import instance_of, iterated, keywords
 from evenload.clients.load.datasets import ReadRows, is_lazy, read_for, refuse_loader
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
@@ -162,7 +162,8 @@ def recipes_for(recipe: Recipe | Sequence[Recipe], n: int) -> list[Recipe]:
     """Raises ConfigError if there is not one per client, or they cannot be trained together."""
     if isinstance(recipe, Recipe):
         return [recipe] * n
-    recipes = list(recipe)
+    given = recipe if isinstance(recipe, Sequence) else [recipe]
+    recipes = [instance_of("a recipe", one, Recipe, "Recipe(...)") for one in given]
     if len(recipes) != n:
         raise ConfigError(
             f"{len(recipes)} recipes for {n} clients", hint="give one recipe, or one per client"

@@ -84,7 +84,7 @@ class ClientWorker:
         n_workers: int = 1,
     ) -> Iterator[list[ClientResult]]:
         """Train what is in ``queue``, which ``n_workers`` workers take from; yields clients as they end."""
-        if not strategy.takes_chunks or traits is None:
+        if not strategy.is_fused or traits is None:
             while queue:
                 try:
                     task = queue.popleft()

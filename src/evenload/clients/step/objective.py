@@ -14,7 +14,7 @@ from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.values.data import Batch, batch_of, leaves_of
 from evenload.clients.values.losses import loss_of, mean_loss_of, shares_of
 from evenload.clients.values.recipe import CrossEntropy, Recipe
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 OWN = 1 << 40  # keeps these draws apart from those of dropout
 
@@ -122,7 +122,7 @@ class BatchLoss:
         """The mean over rows, or their sum weighted by ``w`` [rows]; and the model's outputs, if known."""
         if w is None and self._mean is not None:
             with self._inside(x, key):
-                outputs = outputs_of(model, augmented(self._recipe, x, key))
+                outputs = self._outputs_of(model, augmented(self._recipe, x, key))
                 return self._mean(outputs, y), outputs
         rows, outputs = self.rows(model, x, y, key)
         if not rows.dim():  # one number for the batch: whoever pads it is refused before
@@ -149,7 +149,7 @@ class BatchLoss:
     def outputs(self, model: Callable[..., Any], x: Batch, key: Tensor) -> Any:
         """The model's outputs for one client's rows, as ``rows`` has them."""
         with self._inside(x, key):
-            return outputs_of(model, augmented(self._recipe, x, key))
+            return self._outputs_of(model, augmented(self._recipe, x, key))
 
     def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each row [rows], from outputs that ``outputs`` gave; for a named loss."""
@@ -163,8 +163,18 @@ class BatchLoss:
             inputs = augmented(self._recipe, x, key)
             if self._per_row is None:
                 return _checked(self._recipe.objective(model, batch_of(inputs, y)), len(y)), None  # pyrefly: ignore
-            outputs = outputs_of(model, inputs)
+            outputs = self._outputs_of(model, inputs)
             return self._per_row(outputs, y), outputs
+
+    def _outputs_of(self, model: Callable[..., Any], inputs: Batch) -> Any:
+        outputs = outputs_of(model, inputs)
+        if self.is_named and not isinstance(outputs, Tensor):
+            kind, loss = type(outputs).__name__, quoted(self._recipe.loss)
+            raise ConfigError(
+                f"the model returned a {kind}, not a tensor for loss={loss}",
+                hint="give loss=fn(outputs, targets) with a loss per row, or objective=fn(model, batch)",
+            )
+        return outputs
 
     def _inside(self, x: Batch, key: Tensor) -> "Both":
         functions = nullcontext() if self._functions is None else self._functions.begin(key)

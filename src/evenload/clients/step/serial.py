@@ -18,6 +18,7 @@ from evenload.clients.values.data import Batch, leaves_of, map_batch
 from evenload.clients.values.losses import ignored_by, metrics_of, n_counted
 from evenload.clients.values.result import ClientResult, StateRow
 from evenload.clients.values.task import ClientTask
+from evenload.errors import ConfigError
 
 BLOCK, BLOCK_BYTES = 64, 1 << 18  # steps whose rows are gathered at once: these are read while in the cache
 
@@ -81,6 +82,11 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 _restore(buffers, before)
                 status = "diverged"
                 break
+            if not value.requires_grad:
+                raise ConfigError(
+                    "the loss depends on no trained parameter",
+                    hint="leave requires_grad on for some, and detach no output",
+                )
             value.backward()
             _add_terms(params, task)
             if recipe.clip is not None:

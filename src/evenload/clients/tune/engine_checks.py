@@ -90,7 +90,7 @@ class EngineChecks:
 
     def alone(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> dict[int, str]:
         """Clients that cannot join a fused step with most others, and why."""
-        if not strategy.takes_chunks or not tasks:
+        if not strategy.is_fused or not tasks:
             return {}
         traits, kind, alone = self.traits(tasks), typical_task(tasks).rows.kind, {}
         has_norm = traits is not None and traits.has_norm

@@ -15,10 +15,9 @@ from evenload.clients.values.strategy import Strategy
 SHARE = 0.016  # of the job's seconds, that samples may take: less than the choice is off without them
 FEW = 3  # steps in the shortest sample, and samples of a strategy in turns: the least with one in the middle
 OP_S, FUSED_OP_S = 3.5e-6, 1.2e-5  # seconds for starting an operation: of one client, of many under vmap
-FLOP_S, ELEMENT_S = 1 / 7e10, 2e-10  # seconds for an operation within a product, and for a number written
+FLOP_S = 1 / 7e10  # seconds for an operation within a product
 CACHED = 8 << 20  # numbers that the clients of one step write at most, unless there are two
-GAIN = 0.8  # of serial training's seconds, at most, are expected where fusing is chosen
-COMPILE_OP_S = 0.1  # seconds for compiling an operation of a serial step, which is about three when fused
+DOUBT = 0.6  # of its cost, that a strategy may cost more which was sampled by itself; turns divide it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,14 @@ class Expectation:
     chunk: int = Strategy().chunk
     n_ops: int = 100
 
-    def compiling(self, chunk: int, step_s: float) -> tuple[float, float]:
-        """Seconds for compiling a step of ``chunk`` clients, and the part of their ``step_s`` that it saves.
+    def compiling(self, chunk: int, step_s: float) -> float:
+        """The part of ``step_s`` of each of ``chunk`` clients that compiling their step saves.
 
         The larger the part of starting operations, the more; where that is little, fused loops save more:
         78, 64, 50, 46 and 21 % were saved where it was 48, 4, 33, 3 and 10 %.
         """
         started = min(1.0, FUSED_OP_S * self.n_ops / (chunk * step_s))
-        return COMPILE_OP_S * self.n_ops, min(0.75, math.sqrt(started))
+        return min(0.75, math.sqrt(started))
 
 
 def expect(work: WorkSize) -> Expectation:
@@ -88,7 +87,7 @@ def expect(work: WorkSize) -> Expectation:
     strategy = serial
     if not work.is_fusable:
         why = "what fusing such a model takes is not known"
-    elif best_s <= GAIN * serial_s:
+    elif best_s * (1 + DOUBT / 2) <= serial_s:  # an expectation is worth one turn
         why = (
             f"expected to take {best_s / serial_s:.0%} of serial's time, by the model's operations and sizes"
         )
@@ -106,16 +105,12 @@ def expect(work: WorkSize) -> Expectation:
 
 def serial_step_s(step: StepWork) -> float:
     """Expected seconds of one client's step, alone."""
-    return OP_S * step.n_ops + arithmetic_s(step)
+    return OP_S * step.n_ops + FLOP_S * step.flops
 
 
 def fused_step_s(step: StepWork, chunk: int) -> float:
     """Expected seconds for each client of a fused step of ``chunk`` clients."""
-    return FUSED_OP_S * step.n_ops / chunk + arithmetic_s(step)
-
-
-def arithmetic_s(step: StepWork) -> float:
-    return FLOP_S * step.flops + ELEMENT_S * step.elements
+    return FUSED_OP_S * step.n_ops / chunk + FLOP_S * step.flops
 
 
 def check_s(work: WorkSize) -> float:

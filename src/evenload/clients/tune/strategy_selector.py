@@ -119,7 +119,6 @@ NEXT = {
     "rules-compiled": "rules",
     "fused-compiled": "fused",
     "rules": "fused",
-    "compiled": "eager",
     "fused": "eager",
 }
 
@@ -160,7 +159,7 @@ class StrategySelector:
             self._plans[key] = self._first_usable(self._asked, tasks) if self._asked else self._tune(tasks)
             self._n_steps[key] = n_steps
         plan = self._plans[key]
-        if plan.strategy.takes_chunks and self._checks.why_not_padded(tasks, short) is not None:
+        if plan.strategy.is_fused and self._checks.why_not_padded(tasks, short) is not None:
             plan = self._first_usable(plan.strategy, tasks)  # batches of these sizes are new
         return dataclasses.replace(plan, solo=self._checks.alone(plan.strategy, tasks))
 
@@ -202,12 +201,14 @@ class StrategySelector:
         if traits is not None and traits.draws and strategy.is_threaded:
             reasons["threads"] = "the model draws from generators that threads share"
             strategy = dataclasses.replace(strategy, outer="inline", workers=None)
-        while strategy.takes_chunks:
+        while strategy.is_fused:
             result = self._checks.check(strategy, tasks)
             if result.refusal is None:
                 return ClientPlan(strategy, why, reasons, check=result.difference)
             reasons[strategy.inner] = result.refusal
-            strategy = dataclasses.replace(strategy, inner=NEXT[strategy.inner])
+            # One client alone is fused to be compiled only: else it is slower than without.
+            inner = NEXT[strategy.inner] if strategy.chunk > 1 else "eager"
+            strategy = dataclasses.replace(strategy, inner=inner)
         why = f"instead of {next(iter(reasons))}: {next(iter(reasons.values()))}" if reasons else why
         return ClientPlan(strategy, why, reasons)
 
@@ -224,7 +225,7 @@ class StrategySelector:
         plan = Tuner(self._dispatcher, self._checks, together, self._rounds, expected).decide()
         if self._cache:
             self._cache.keep(together, self._rounds, plan)
-        if not plan.strategy.takes_chunks:
+        if not plan.strategy.is_fused:
             return plan
         return dataclasses.replace(plan, check=self._checks.check(plan.strategy, together).difference)
 

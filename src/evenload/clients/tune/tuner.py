@@ -8,7 +8,8 @@ rounds (Jamieson and Talwalkar, Non-stochastic best arm identification, 2016). S
 the job by the cheapest strategy, and compiling a third of what it is expected to save.
 
 Serial training is what a program would have taken anyway, so it loses nothing. Another strategy is taken if
-it was expected to be faster, or is so by more than its samples can be wrong: each turn leaves less doubt.
+it is faster by more than its samples can be wrong: each turn leaves less doubt. Hand-written rules, which are
+there because they are faster, are believed.
 
 What several cores gain by the clock is weighed against the CPU time that they take: the strategy with the
 least product of the two is taken, so two cores have to save 30 % of the time that one takes. (Circuits and
@@ -29,14 +30,15 @@ from evenload.clients.fused.engine import longest_first
 from evenload.clients.fused.rules import has_rules
 from evenload.clients.spread.dispatch_clients import ClientDispatcher, free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
-from evenload.clients.tune.expected_cost import FEW, SHARE, Expectation, even_chunk
+from evenload.clients.tune.expected_cost import DOUBT, FEW, SHARE, Expectation, even_chunk
 from evenload.clients.tune.step_work import most_clients
 from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
-START_S = 5.0  # seconds that starting processes that import torch takes, assumed; a hundredth is always spent
-DOUBT = 0.6  # of its cost, that a strategy may cost more which was sampled by itself; turns divide it
-TIE = 1.03  # within this factor of the best, the one that was sampled first is taken: it needs less
+START_S = (
+    5.0  # seconds, assumed, of processes that import torch, or of compiling; a hundredth is always spent
+)
+NEARLY = 1 + SHARE  # times as much is as good: what is less than samples may take is not worth a change
 FAR = 3.0  # times as good is far better: worth a compilation, or the CPU time of many cores
 
 
@@ -163,21 +165,10 @@ class Tuner:
             if not any(p.strategy.inner == inner for p in fused):
                 yield from (Strategy(inner=inner, chunk=chunk >> i) for i in range(chunk.bit_length()))
 
-    def _dear_moves(self) -> Iterator[Strategy]:
-        """``_moves``, the near ones compiled, and the best in processes, which share no interpreter lock."""
-        for at in (p.strategy for p in self._kinds()):
-            if at.is_fused and not at.is_compiled:
-                yield replace(at, inner=f"{at.inner}-compiled")
-        yield from self._moves()
-        best = self._best().strategy
-        for outer, workers in (("processes", n_workers(Strategy("processes"))), ("devices", n_gpus())):
-            if min(workers, self._n) > 1:
-                yield replace(best, outer=outer, workers=workers if outer == "processes" else None)
-
     def _kinds(self) -> list[Probe]:
         """The cheapest of every kind in this process among the near ones, sorted."""
         kinds: dict[tuple[str, str], Probe] = {}
-        for p in sorted(self._near(), key=lambda p: p.cost_s):
+        for p in sorted((self.probes[0], *self._near()), key=lambda p: p.cost_s):
             if p.strategy.outer not in ("processes", "devices"):
                 kinds.setdefault((p.strategy.outer, p.strategy.inner), p)
         return list(kinds.values())
@@ -209,22 +200,22 @@ class Tuner:
     # --- the choice -------------------------------------------------------------------------------
 
     def _best(self) -> Probe:
-        """The allowed strategy of least believed cost; the first of nearly equal ones."""
+        """The allowed strategy of least believed cost; of nearly equal ones the first, which needs less."""
         found = [p for p in self.probes if self._is_allowed(p, p.doubt)]
-        costs = [self._believed(p) for p in found]
-        return next(p for p, cost_s in zip(found, costs, strict=True) if cost_s <= TIE * min(costs))
+        least_s = min(map(self._believed, found))
+        return next(p for p in found if self._believed(p) <= NEARLY * least_s)
 
     def _believed(self, probe: Probe) -> float:
         """Seconds that the strategy is believed to cost: rules are written because they are faster."""
-        is_expected = self._expected.strategy.is_fused or probe.strategy.inner.startswith("rules")
-        return probe.cost_s * (1.0 if is_expected or probe is self.probes[0] else probe.doubt)
+        is_sure = probe is self.probes[0] or probe.strategy.inner.startswith("rules")
+        return probe.cost_s * (1.0 if is_sure else probe.doubt)
 
     def _is_allowed(self, probe: Probe, doubt: float) -> bool:
         """Is it in one thread, or beyond doubt in need of no more CPU time than serial, or far faster?"""
         serial = self.probes[0]
         return (
             probe.strategy.outer == "inline"
-            or probe.cpu_s * doubt <= TIE * serial.cpu_s
+            or probe.cpu_s * doubt <= NEARLY * serial.cpu_s
             or FAR * probe.step_s <= serial.step_s
         )
 
@@ -232,12 +223,12 @@ class Tuner:
         """Strategies that take less time than the best by their samples, and why they are not it."""
         best, reasons = self._best(), {}
         for p in self.probes:
-            if TIE * p.step_s < best.step_s and p.cpu_s > best.cpu_s:
+            if NEARLY * p.step_s < best.step_s and p.cpu_s > best.cpu_s:
                 reasons[str(p.strategy)] = (
                     f"{best.step_s / p.step_s:.2f} times as fast, for {p.cpu_s / best.cpu_s:.2f} times"
                     " the CPU time"
                 )
-            elif TIE * p.cost_s < best.cost_s:
+            elif NEARLY * p.cost_s < best.cost_s:
                 times = best.cost_s / p.cost_s
                 reasons[str(p.strategy)] = f"{times:.2f} times as fast, in too few samples to take it"
         return reasons
@@ -301,8 +292,7 @@ class Tuner:
         if kin:
             return graphs * max(p.first_s for p in kin), None
         eager = [p for p in self.probes if f"{p.strategy.inner}-compiled" == strategy.inner]
-        cost_s, gain = self._expected.compiling(strategy.chunk, min(p.step_s for p in eager))
-        return graphs * cost_s, gain
+        return graphs * START_S, self._expected.compiling(strategy.chunk, min(p.step_s for p in eager))
 
     def _pays(self, strategy: Strategy, cost_s: float, left_s: float) -> bool:
         if cost_s > left_s:
@@ -317,14 +307,14 @@ class Tuner:
     def _is_usable(self, strategy: Strategy) -> bool:
         """Does its engine do what serial training does? Else notes the reason."""
         key = strategy.inner, strategy.chunk if strategy.is_compiled else None
-        if strategy.takes_chunks and key not in self._usable:
+        if strategy.is_fused and key not in self._usable:
             began = self._clock()
             refusal = self._checks.check(strategy, self._tasks).refusal
             self._compiled_s += (self._clock() - began) * strategy.is_compiled
             if refusal is not None:
                 self.reasons[strategy.inner] = refusal
             self._usable[key] = refusal is None
-        return not strategy.takes_chunks or self._usable[key]
+        return not strategy.is_fused or self._usable[key]
 
     def _sample(self, strategy: Strategy) -> None:
         """Sample the strategy by itself, warm; notes the reason if it fails."""
@@ -346,41 +336,44 @@ class Tuner:
     def _halve(self) -> None:
         """Sample the near strategies in turns, drop the worse half, and so on with longer samples."""
         near = self._near()
-        while len(near) > 1:
-            n_rungs = math.ceil(math.log2(len(near)))
-            self._take_turns(near, self._left_s() / n_rungs)
-            kept = sorted(near, key=lambda p: p.cost_s)[: len(near) // 2]
-            near = kept
+        while near:
+            self._take_turns(near, self._left_s() / (1 + math.ceil(math.log2(len(near)))))
+            near = sorted(near, key=lambda p: p.cost_s)[: len(near) // 2]
 
     def _near(self) -> list[Probe]:
-        """Serial training, and what may be the best, if its samples are right."""
-        serial, *others = (p for p in self.probes if self._is_allowed(p, 1.0))
-        least_s = min(p.cost_s for p in (serial, *others))
-        near = (p for p in others if p.cost_s <= (1 + DOUBT) * least_s)
-        return [serial, *sorted(near, key=lambda p: p.cost_s)]
+        """The strategies beside serial training that may be the best, if their samples are right; sorted."""
+        allowed = [p for p in self.probes if self._is_allowed(p, 1.0)]
+        least_s = min(p.cost_s for p in allowed)
+        near = (p for p in allowed[1:] if p.cost_s <= (1 + DOUBT) * least_s)
+        return sorted(near, key=lambda p: p.cost_s)
 
     def _take_turns(self, near: Sequence[Probe], until_s: float) -> None:
-        """Sample in turns for ``until_s``, if that is enough; sets costs by ratios to the first in a turn."""
-        n_steps = until_s / (FEW * sum(p.step_s for p in near))
-        samples = [self._some(p.strategy, n_steps) for p in near]
+        """Sample in turns for ``until_s``, if that is enough; sets costs by ratios to serial's in each turn.
+
+        Serial training is in every turn: costs from several rounds of turns are then comparable, however the
+        machine was slowed in each.
+        """
+        serial, *_ = probes = [self.probes[0], *near]
+        n_steps = until_s / (FEW * sum(p.step_s for p in probes))
+        samples = [self._some(p.strategy, n_steps) for p in probes]
         sizes = [_steps(tasks) for tasks in samples]
-        turn_s = sum(p.step_s * size for p, size in zip(near, sizes, strict=True))
+        turn_s = sum(p.step_s * size for p, size in zip(probes, sizes, strict=True))
         if 2 * turn_s > until_s:  # one turn says nothing
             return
-        clock, turns = self._clock_for([p.strategy for p in near]), []
+        clock, turns = self._clock_for([p.strategy for p in probes]), []
         for turn in range(min(FEW * FEW, int(until_s / turn_s))):
-            order = range(len(near))[:: -1 if turn % 2 else 1]
-            found = {at: self._time(near[at].strategy, samples[at], clock) for at in order}
-            turns.append([found[at] for at in range(len(near))])
-        firsts = [turn[0] for turn in turns]
-        own_s = [statistics.median(column) for column in zip(*filter(None, firsts), strict=True)]
-        for at, probe in enumerate(near):
-            pairs = [(turn[at], first) for turn, first in zip(turns, firsts, strict=True)]
-            ratios = [[x / y for x, y in zip(a, b, strict=True)] for a, b in pairs if a and b]
-            if len(ratios) < len(turns):  # it failed
+            order = range(len(probes))[:: -1 if turn % 2 else 1]
+            found = {at: self._time(probes[at].strategy, samples[at], clock) for at in order}
+            turns.append([found[at] for at in range(len(probes))])
+        for at, probe in enumerate(probes):
+            pairs = [(own, first) for turn in turns if (own := turn[at]) and (first := turn[0])]
+            if len(pairs) < len(turns):  # it failed
                 continue
-            step, cpu = (statistics.median(column) / sizes[at] for column in zip(*ratios, strict=True))
-            probe.step_s, probe.cpu_s = own_s[0] * step, own_s[1] * cpu
+            ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
+            step, cpu = (
+                statistics.median(column) * sizes[0] / sizes[at] for column in zip(*ratios, strict=True)
+            )
+            probe.step_s, probe.cpu_s = serial.step_s * step, serial.cpu_s * cpu
             probe.proof += len(turns) * (1 + 6 * sizes[at] / self._round_steps)
 
     def _first_steps(self, strategy: Strategy) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evenload._arguments import suggests_arguments
+from evenload._arguments import flag, number, sequence, suggests_arguments
 from evenload.clients.values.optimizer import SGD
 from evenload.errors import ConfigError, UnknownName, quoted
 
@@ -242,7 +242,7 @@ class Recipe:
         object.__setattr__(self, "loss", _told_by_module(self.loss))
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
-        for name in self.metrics:
+        for name in sequence("metrics", self.metrics):
             if name not in METRICS:
                 raise UnknownName("metric", name, METRICS)
         if self.epochs is not None and self.steps is not None:
@@ -254,10 +254,6 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | CrossEntropy) and not callable(value):
                 raise ConfigError(f"{name}={quoted(value)} is not a function")
-        if self.clip is not None and not self.clip > 0:
-            raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
-        if self.prox < 0:
-            raise ConfigError(f"prox={self.prox} would push clients away from their anchor")
         if self.precision not in (None, "bfloat16"):
             raise ConfigError(
                 f"precision={quoted(self.precision)} is not known",
@@ -275,6 +271,11 @@ class Recipe:
             )
 
     def _check_numbers(self) -> None:
+        number("prox", self.prox)
+        if self.clip is not None and self.clip != math.inf:
+            number("clip", self.clip, is_zero_allowed=False)
+        for name in ("shuffle", "drop_last"):
+            object.__setattr__(self, name, flag(name, getattr(self, name)))
         for name in ("batch_size", "epochs", "steps"):
             value = getattr(self, name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -287,7 +288,8 @@ class Recipe:
 
     def _check_optimizer(self) -> None:
         """Check the optimiser and the schedule, of which a function becomes a value."""
-        if not all(hasattr(self.optimizer, name) for name in ("build", "code", "lr")):
+        is_made = not isinstance(self.optimizer, type)
+        if not (is_made and all(hasattr(self.optimizer, name) for name in ("build", "code", "lr"))):
             raise ConfigError(
                 f"optimizer={quoted(self.optimizer)}",
                 hint="one of SGD(...), Adam(...), RMSprop(...), OwnOptimizer(...), TorchOptimizer('ASGD'), "

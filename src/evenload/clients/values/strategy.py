@@ -19,7 +19,7 @@ OUTER = {
 }
 INNER = {
     "eager": "one client at a time, as plain torch would",
-    "compiled": "one client at a time, its step compiled",
+    "compiled": "one client at a time, its step compiled: fused-compiled:1",
     "fused": "a chunk of clients in one step, by vmap",
     "fused-compiled": "a chunk of clients in one compiled step",
     "rules": "fused, with hand-written rules for recurrent layers and convolutions",
@@ -55,6 +55,9 @@ class Strategy:
             raise UnknownName("outer strategy", self.outer, OUTER)
         if self.inner not in INNER and self.inner != "merged":
             raise UnknownName("inner strategy", self.inner, [*INNER, "merged"])
+        if self.inner == "compiled":
+            object.__setattr__(self, "inner", "fused-compiled")
+            object.__setattr__(self, "chunk", 1)
         if self.inner == "merged" and self.outer != "inline":
             raise ConfigError("'merged' trains one model, and cannot be spread", hint="use strategy='merged'")
         if self.chunk < 1 or (self.workers is not None and self.workers < 1):
@@ -96,11 +99,6 @@ class Strategy:
         return self.outer in ("threads", "streams")
 
     @property
-    def takes_chunks(self) -> bool:
-        """Does it run in a fused engine? "compiled" does so with one client at a time."""
-        return self.is_fused or self.inner == "compiled"
-
-    @property
     def rows(self) -> int:
         """Most clients in one step."""
         return self.chunk if self.is_fused else 1
@@ -115,7 +113,7 @@ class Strategy:
 
     @property
     def is_compiled(self) -> bool:
-        return self.inner in ("compiled", "fused-compiled", "rules-compiled")
+        return self.inner in ("fused-compiled", "rules-compiled")
 
     @property
     def grade(self) -> str:
