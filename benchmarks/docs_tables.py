@@ -340,6 +340,7 @@ PAGES: Mapping[str, Mapping[str, Table]] = {
     "explanation/referee.md": {
         "referee_outcomes": Table(f"case | {' | '.join(RIVALS)}", 7),
         "referee": Table("case | " + " | ".join(f"{name} :or word" for name in RIVALS)),
+        "referee_real": Table("case | " + " | ".join(f"{name} :or word" for name in RIVALS)),
     },
     "how-to/exec.md": {
         "exec_scripts": Table(

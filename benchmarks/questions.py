@@ -106,6 +106,8 @@ QUESTIONS: dict[str, Question] = {
         ByColumn(RIVALS, "share of the best possible, 451 items on 1 : 2 : 4 : 8", False)),
     "referee_outcomes": Question(JOBS, "Who gets through the same work when something breaks?",
         Passed(RIVALS, "ways to break after which every item is done")),
+    "referee_real": Question(JOBS, "And on real processors?",
+        ByColumn(RIVALS, "share of the best possible, two works on 2 cores", False)),
     "exec_scripts": Question(JOBS, "Do unchanged public scripts say the same through evenload exec?",
         ByRow(("script",), "calls", "calls dealt, by script", is_log=True)),
     "executor_overhead": Question(JOBS, "What does an empty task cost?",

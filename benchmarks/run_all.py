@@ -130,6 +130,8 @@ BENCHMARKS = (
     Benchmark("pipeline_run.py", 1.7, ("pipeline_run",)),
     Benchmark("referee/replay.py --at-once 3", 20, ("referee", "referee_outcomes"),
               needs="to be run by itself: its records stand beside its results"),
+    Benchmark("referee/replay.py --real --rounds 2", 5, ("referee_real",),
+              needs="to be run by itself: its records stand beside its results"),
     Benchmark("schedule_simulation.py", 1, ("schedule_simulation",)),
     Benchmark("schedule_simulation.py --learned", 0.5, ("schedule_simulation_learned",)),
     Benchmark("startup.py --runs 5", 2, ("startup",)),

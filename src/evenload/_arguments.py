@@ -66,7 +66,9 @@ def seconds(name: str, value: Any) -> float:
     """``value`` as a number above 0; it may be infinite."""
     found = _real(value)
     if not found > 0:
-        raise ConfigError(f"{name}={quoted(value)} leaves no time", hint="give seconds, or None")
+        raise ConfigError(
+            f"{name}={quoted(value)} leaves no time", hint="give a number above 0, or leave it out"
+        )
     return min(found, MOST_S)
 
 

@@ -17,7 +17,7 @@ from evenload import cli
 from evenload.cli import main
 from evenload.cli.options import page_json
 from evenload.cli.terminal.item_files import row_of, stream_items
-from evenload.errors import ConfigError, FormatError, TaskError
+from evenload.errors import ConfigError, TaskError
 
 MODULE = """
 import dataclasses, os, time
@@ -56,6 +56,9 @@ def held(x):
     while not os.path.exists("go"):
         time.sleep(0.02)
     return x
+
+def inverse(line):
+    return 1 / int(line)
 
 def crash(x):
     os._exit(9) if x == 1 else None
@@ -157,6 +160,14 @@ def test_results_that_are_nearly_json_and_some_that_are_not(
     assert [row.get("result") for row in got] == [[1, 2], {"x": 5}, None, 1.0]
     assert "a object is no JSON" in got[2]["error"]["message"]
     assert "item 2" in err
+    assert "3 of 4 done" in err
+    code, out, _ = evenload(
+        capsys, "mapped:odd", "items.json", "--backend", "inline", "--json", "--run", "run"
+    )
+    page = json.loads(out)
+    assert (page["summary"]["done"], page["summary"]["failed"]) == (3, len(page["failed"])) == (3, 1)
+    failed = [row for row in rows((folder / "run/events.jsonl").read_text()) if row["event"] == "ItemFailed"]
+    assert [row["index"] for row in failed] == [2]
 
 
 def strict(text: str) -> Any:
@@ -219,7 +230,7 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
 ) -> None:
     (folder / "bad.jsonl").write_text("1\n2\nnot json\n4\n")
     code, _, err = evenload(capsys, "mapped:double", "bad.jsonl", "-o", "out.jsonl")
-    assert code == 1
+    assert code == 2
     assert "bad.jsonl, line 3" in err
     assert [row["result"] for row in rows((folder / "out.jsonl").read_text())] == [2, 4]
 
@@ -238,6 +249,7 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("mapped:double", "words.txt", "--policy", "mesured"), "did you mean 'measured'"),
         (("mapped:double", "words.txt", "--backend", "proces"), "did you mean 'process'"),
         (("mapped:double", "words.txt", "--batch", "0"), "--batch"),
+        (("mapped:double", "words.txt", "--timeout", "-1"), "--timeout -1.0 leaves no time"),
         (("mapped:double", "words.txt", "--resume"), "--resume does not know which run"),
         (("mapped:double", "words.txt", "-o", "no/folder/out"), "cannot be written"),
         (("mapped:double", "words.txt", "-o", "link.txt"), "would overwrite what is read"),
@@ -367,6 +379,39 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> Non
     assert (program.wait(550), said) == (0, b"")
 
 
+def test_a_reader_that_leaves_after_a_failure_hides_it_not(folder: Path, popen: Any) -> None:
+    (folder / "many.txt").write_text("not a number\n" + "1\n" * 20_000)
+    command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*2", "--no-progress", "-q"]
+    program = popen(
+        [*command, "mapped:inverse", "many.txt"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
+    )
+    assert program.stdout is not None
+    assert b"error" in program.stdout.readline()
+    program.stdout.close()
+    assert program.stderr is not None
+    said = program.stderr.read()
+    program.stderr.close()
+    assert program.wait(550) == 1
+    assert said.startswith(b"failed: item 0: ")
+
+
+def test_a_command_that_ends_does_not_wait_for_its_input(folder: Path, popen: Any) -> None:
+    command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*1", "--no-progress", "-q"]
+    program = popen(
+        [*command, "mapped:inverse", "-", "--on-error", "stop"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder,
+    )  # fmt: skip
+    assert program.stdin is not None
+    assert program.stderr is not None
+    program.stdin.write(b"not a number\n")
+    program.stdin.flush()  # and more may come: its end stays open
+    said = program.stderr.read()
+    program.stderr.close()
+    assert program.wait(550) == 1, said
+    assert b"Fatal" not in said
+    program.stdin.close()
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -> None:
@@ -390,7 +435,7 @@ def test_reading_items_of_every_format(folder: Path) -> None:
     assert list(stream_items("table.csv")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
     assert list(stream_items("numbers.jsonl", "lines")) == ["1", "2", "", "3", "4"]
     (folder / "object.json").write_text('{"a": 1}')
-    with pytest.raises(FormatError, match="not a list"):
+    with pytest.raises(ConfigError, match="not a list"):
         list(stream_items("object.json"))
     with pytest.raises(ConfigError):
         list(stream_items("missing"))

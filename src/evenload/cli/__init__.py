@@ -69,7 +69,7 @@ Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration
 3 no usable device or a missing extra; 130 interrupted."""
 
 
-_ARGUMENT = re.compile(r"""(?<![\w.-])([a-z_]+)=(?:(['"])([^'"]*)\2|([\w.*]+))""")
+_ARGUMENT = re.compile(r"""(?<![\w.-])([a-z_]+)=(?:(['"])([^'"]*)\2|([\w.*+-]+))""")
 
 
 class ReaderLeft(Exception):

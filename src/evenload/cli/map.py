@@ -167,8 +167,6 @@ def map_items(request: MapRequest, monitors: Monitors) -> int:
         return _detached(request)
     settings, function = request.settings(), load_function(request.target)
     items, request = stream_items(request.items, request.format_), request.with_journal()
-    if request.folder is not None:
-        request.folder.mkdir(parents=True, exist_ok=True)
     from evenload.report.progress import make_progress
 
     with (
@@ -200,13 +198,15 @@ MOST_LISTED = 10
 class RowCollector:
     """The rows of one map: written as results come, with the failures collected for the end.
 
-    results  what the executor returns, as it comes
-    out      the file for the rows; None: standard output
-    as_json  print one JSON object at the end, with the rows in it if there is no ``out``
+    results    what the executor returns, as it comes
+    out        the file for the rows; None: standard output
+    as_json    print one JSON object at the end, with the rows in it if there is no ``out``
+    unwritten  of the failures, results that are no JSON: the executor counts them as done
     """
 
     def __init__(self, results: "Results", out: Path | None, as_json: bool):
         self.failures: list[dict[str, Any]] = []
+        self.unwritten: list[dict[str, Any]] = []
         self.is_interrupted = False
         self._results = results
         self._out = out
@@ -225,6 +225,9 @@ class RowCollector:
                     self._results.stop()
         except KeyboardInterrupt:
             self.is_interrupted = True
+        except BrokenPipeError:  # the reader has left: what failed until then is told all the same
+            if not self.failures:
+                raise
         finally:
             self._results.close()
             writer.close()
@@ -237,6 +240,7 @@ class RowCollector:
             row, line = row_of(
                 index, ResultNotSendable(f"the result cannot be written: {error}", index=index)
             )
+            self.unwritten.append(row)
         if "error" in row:
             self.failures.append(row)
         if self._as_json and self._out is None:
@@ -273,7 +277,7 @@ class RowCollector:
 
     def report(self, quiet: bool) -> None:
         """Print the JSON object on stdout if it was asked for; failures and the headline on stderr."""
-        summary = self._results.summary
+        summary = self._summary()
         for row in self.failures[:MOST_LISTED]:
             error = row["error"]
             first = error["message"].splitlines()[0] if error["message"] else ""
@@ -284,6 +288,13 @@ class RowCollector:
             click.echo(f"{'interrupted: ' if self.is_interrupted else ''}{summary}", err=True)
         if self._as_json:
             click.echo(row_json(self._page(summary), sys.stdout.encoding))
+
+    def _summary(self) -> "Summary | None":
+        """The summary of the map, in which a result that could not be written counts as failed."""
+        summary, n = self._results.summary, len(self.unwritten)
+        if summary is None or not n:
+            return summary
+        return replace(summary, done=summary.done - n, failed=summary.failed + n)
 
     def _page(self, summary: "Summary | None") -> dict[str, Any]:
         page: dict[str, Any] = {"schema": 1, "status": self.status, "failed": self.failures}
@@ -300,7 +311,7 @@ def _map(
     log: "EventLog",
 ) -> RowCollector:
     """Start workers, map, and write the rows; events go to ``log``."""
-    from evenload.events import RunFinished, RunStarted
+    from evenload.events import ItemFailed, RunFinished, RunStarted
     from evenload.executor import Executor
 
     chosen = {"policy": settings.policy, "backend": settings.backend}
@@ -316,6 +327,9 @@ def _map(
             sampled(executor.devices, log, monitors.has_dash or monitors.metrics_port),
         ):
             rows.write_all(stops_on_error=request.on_error == "stop")
+        for row in rows.unwritten:
+            index, error = row["index"], row["error"]
+            log.emit(ItemFailed(log.now(), "map", index, str(index), error["type"], error["message"]))
         log.emit(RunFinished(log.now(), rows.status))
     return rows
 

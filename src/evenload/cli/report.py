@@ -93,8 +93,8 @@ def _write(reading: "RunEvents", request: ReportRequest) -> int:
         click.echo(page_json({**summary.to_json(), "files": files, "faults": reading.faults()}, indent=2))
     else:
         click.echo(summary.headline(), err=True)
-        if summary.advice is not None:
-            click.echo(summary.advice.text(), err=True)
+        if said := summary.error or (summary.advice and summary.advice.text()):
+            click.echo(said, err=True)
         for path in written:
             click.echo(path)
     return 0
@@ -193,6 +193,8 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
             sink.add(event)
     summary, shown = tally.summary(), timeline.to_json()
     lines = [_plain(summary.name) or "run", _plain(summary.headline()), ""]
+    if summary.error:
+        lines += [*map(_plain, summary.error.splitlines()), ""]
     lines += _factor_lines(summary, width, ascii_only)
     picture = gantt_lines(_timeline_rows(shown), shown["end_s"], width, ascii_only=ascii_only)
     if picture:

@@ -294,11 +294,15 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: figures."""
+    """The last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: figures.
+
+    ``exit_code``: of the error that ended it, None without one.
+    """
 
     t: float
     status: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
 
 
 Event = (

@@ -119,6 +119,7 @@ class Summary:
     ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
     ``status``     done | failures | interrupted | failed | timed out | unfinished
+    ``error``      what ended a run that has failed, in words; else ""
     ``factors``    where the time went: factors that multiply to the share of ``wall_s`` that was useful work;
                    None if none was done; ``advice``: the largest loss, and what to do about it
     ``cost``       what the run has cost, as ``costs.cost_of`` says it of what was told; else {}
@@ -163,6 +164,7 @@ class Summary:
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     factors: Factors | None = None
     advice: Advice | None = None
+    error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds, but

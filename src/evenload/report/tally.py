@@ -19,6 +19,7 @@ from evenload.events import (
     ItemFailed,
     ItemFinished,
     Moved,
+    Note,
     Restored,
     RunFinished,
     RunStarted,
@@ -161,6 +162,7 @@ class Tally:
     def __init__(self) -> None:
         self._started: RunStarted | None = None
         self._finished: RunFinished | None = None
+        self._error = ""
         self._counted: Counted | None = None
         self._end_s = 0.0
         self._devices: dict[str, DeviceCount] = {}
@@ -223,6 +225,8 @@ class Tally:
                 self._n["moved"] += event.n_items
             case Counted():
                 self._counted = event
+            case Note(level="error"):
+                self._error = event.text[:TRACEBACK_CHARS]
             case RunFinished():
                 self._finished = event
 
@@ -360,11 +364,13 @@ class Tally:
         devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
-        factors, advice = self._factors(status != "unfinished")
+        error = self._error if status == "failed" else ""
+        factors, advice = self._factors(status != "unfinished" and not error)
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
             status=status,
+            error=error,
             unix_s=started.unix_s,
             total=total,
             n_done=n_done, n_failed=n_failed,

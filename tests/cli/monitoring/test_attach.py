@@ -148,6 +148,25 @@ def test_commands_for_jobs_say_of_a_map_what_it_is(folder, more):
         assert "`evenload map ... --resume`" in refused.stderr
 
 
+def test_a_run_whose_stage_cannot_load_says_why_wherever_it_is_asked(folder):
+    """Oracle: the exit code and the words of `evenload run` itself."""
+    (folder / "stage.py").write_text(
+        STAGE + "    def __init__(self, context):\n        raise OSError('no weights here')\n"
+    )
+    (folder / "gate").touch()
+    ran = call(folder, "run", "job.yaml", "-q")
+    why = "OSError: no weights here"
+    assert (ran.returncode, why in ran.stderr) == (3, True)
+    followed = call(folder, "attach", "runs/doubles")
+    assert (followed.returncode, why in followed.stderr) == (ran.returncode, True)
+    status = call(folder, "status", "runs/doubles").stdout
+    assert why in status
+    assert not [line for line in status.splitlines() if not line.strip()]
+    said = call(folder, "report", "runs/doubles", "--text").stdout
+    assert why in said
+    assert "To do" not in said
+
+
 @pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
 def test_stop_ends_what_is_detached(folder, run, command):
     assert call(folder, *command, "--detach").returncode == 0

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from evenload.cli.terminal.item_files import RowWriter, row_json, stream_items
-from evenload.errors import ConfigError, FormatError
+from evenload.cli.terminal.item_files import RowWriter, count_items, row_json, stream_items
+from evenload.errors import ConfigError
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "csv", "json"])
 def test_text_that_is_not_utf8_is_told_with_its_line(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"words.{suffix}"
     file.write_bytes(b"1\n2\ncaf\xe9\n")
-    with pytest.raises(FormatError, match=rf"words.{suffix}, line [123]") as caught:
+    with pytest.raises(ConfigError, match=rf"words.{suffix}, line [123]") as caught:
         list(stream_items(str(file)))
     if suffix in ("txt", "csv", "json"):
         assert "line 3: byte 4 (0xe9) is not UTF-8" in caught.value.message
@@ -28,17 +28,25 @@ def test_standard_input_is_utf8_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\n".encode() + b"\xff\n"), "ascii"))
     items = stream_items("-")
     assert next(items) == "é"
-    with pytest.raises(FormatError, match="-, line 2: byte 1"):
+    with pytest.raises(ConfigError, match="-, line 2: byte 1"):
         next(items)
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("a.csv", 'a\n"' + "x" * 140_000 + '"\n'), ("a.jsonl", "[" * 99_999)]
 )
-def test_what_the_parser_gives_up_on_is_a_format_error(tmp_path: Path, name: str, text: str) -> None:
+def test_what_the_parser_gives_up_on_is_told_with_the_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(FormatError, match=name):
+    with pytest.raises(ConfigError, match=name):
         list(stream_items(str(tmp_path / name)))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file here that opens and cannot be read")
+def test_an_error_of_the_disk_names_the_file() -> None:
+    with pytest.raises(ConfigError, match="/proc/self/mem cannot be read"):
+        list(stream_items("/proc/self/mem"))
+    with pytest.raises(ConfigError, match="/proc/self/mem cannot be read"):
+        count_items("/proc/self/mem")
 
 
 def test_items_from_a_fifo_are_not_lost_by_looking_first(tmp_path: Path) -> None:

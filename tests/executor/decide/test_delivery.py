@@ -59,16 +59,16 @@ def test_gaps_are_skipped_on_request() -> None:
     assert [block.values[0] for block in delivery.blocks()] == [0, 2, 4]
 
 
-def test_hands_over_at_once_after_a_pause_and_not_too_often() -> None:
-    delivery = make()
-    assert delivery.flush(10.0) is None  # nothing to hand over
-    delivery.put(Block((0,), [0]))
-    assert delivery.flush(10.0) is None
-    delivery.put(Block((1,), [1]))
-    due_s = delivery.flush(10.0001)
-    assert due_s is not None
-    assert 10.0001 < due_s < 10.01
-    assert delivery.flush(due_s) is None
+def test_hands_over_what_is_ready_together() -> None:
+    delivery, told = make(), []
+    delivery.listen(lambda: told.append(None))
+    delivery.flush()  # nothing to hand over
+    for index in (1, 0, 2):
+        delivery.put(Block((index,), [index]))
+    assert not told
+    delivery.flush()
+    assert len(told) == 1
+    assert [block.values[0] for block in delivery.blocks_there()] == [0, 1, 2]
 
 
 def test_failed_positions_and_bytes_follow_their_items() -> None:

@@ -6,6 +6,7 @@ The scheduler alone can be right and the run still wait for ever: if no device a
 
 import contextlib
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -248,6 +249,54 @@ def test_a_device_alone_that_ends_each_worker_for_a_while_does_not_rest() -> Non
     assert one.fates[-1] == (59, 118)
 
 
+class ItemsKill(OneDies):
+    """Items take a second each; those in ``deadly`` end each worker that begins them.
+
+    idle_s  seconds in which no worker did anything, and the engine waited for a time to come
+    """
+
+    def __init__(self, pool: DevicePool, deadly: frozenset[int]):
+        super().__init__(pool, dies_s=math.inf)
+        self._deadly, self.idle_s = deadly, 0.0
+
+    def poll(self, timeout_s: float | None) -> list[Any]:
+        is_idle, before_s = not any(one.waits_for for one in self._workers.values()), self.clock.now
+        news = super().poll(timeout_s)
+        if is_idle and timeout_s is not None:
+            self.idle_s += self.clock.now - before_s
+        return news
+
+    def _run(self, one: Any, order: Any, items: tuple[Any, ...]) -> Iterator[float | None]:
+        before = next((at for at, item in enumerate(items) if item in self._deadly), None)
+        if before is not None:
+            yield float(before)
+            one.chunk, one.held, one.position = order.chunk, items[before : before + 1], 0
+            self.n_in_vain += 1
+            yield from self._die_here(one)
+        yield from super()._run(one, order, items)
+
+
+@given(
+    share=st.sampled_from((0.1, 0.3, 0.6)),
+    seed=st.integers(0, 2**16),
+    n_devices=st.integers(1, 3),
+    n_runs=st.integers(1, 3),
+    policy=st.sampled_from(("measured", "pull", "pull:3", "static")),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_devices_do_not_all_rest_while_items_wait(
+    share: float, seed: int, n_devices: int, n_runs: int, policy: str
+) -> None:
+    """Oracle: a world in which items are to blame and no device is, so that a pause of all helps nobody."""
+    pool, rng = DevicePool(DEVICES[:n_devices]), random.Random(seed)
+    deadly = frozenset(100 * run + at for run in range(n_runs) for at in range(40) if rng.random() < share)
+    backend, runs = ItemsKill(pool, deadly), [(40, policy, MapOptions())] * n_runs
+    for one in run_all(backend, pool, runs, changes=False, in_turn=True):
+        lost = {one.items[at] for at, value in one.fates if isinstance(value, WorkerLost)}
+        assert lost == deadly & {*one.items}
+    assert backend.idle_s < 0.3 * (n_runs + backend.n_in_vain)
+
+
 def run_all(
     backend: VirtualBackend,
     pool: DevicePool,
@@ -255,8 +304,9 @@ def run_all(
     log: EventLog | None = None,
     *,
     changes: bool = True,
+    in_turn: bool = False,
 ) -> "list[Begun]":
-    """Run all side by side to their ends; the items of each are 100 above those of the one before."""
+    """Run all to their ends, side by side or in turn; items of each are 100 above those of the one before."""
     begun: list[Begun] = []
     with time_of(backend.clock):
         record = Record(log, echo=False)
@@ -267,12 +317,12 @@ def run_all(
             made = factory.make_map(double, items, options, policy_from_name(policy), pool, drop)
             begun.append(Begun(items, *made))
             own.begin(made[0])
-        while not all(one.delivery.is_over for one in begun):
-            if changes:
-                change(own, backend, pool)
-            own.step()
-            for one in begun:
-                one.receive()
+            while not all(one.delivery.is_over for one in begun) and (in_turn or number == len(runs) - 1):
+                if changes:
+                    change(own, backend, pool)
+                own.step()
+                for one in begun:
+                    one.receive()
         own.close(0.0)
     return begun
 

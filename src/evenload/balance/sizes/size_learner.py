@@ -50,8 +50,6 @@ class SizeLearner:
         if samples.n_free < LEAST_FREE:
             return self.model
         gain = min(MOST_GAIN, LEAST_GAIN + CHANCE_GAIN / samples.n_free)
-        if self.model is not None:
-            gain /= 2  # to be believed still, so that it does not come and go
         limit = (1 - gain) * samples.error_of_mean()
         found = fit(samples)
         laws = [] if found is None else [(found[1], 0, found[0])]

@@ -64,7 +64,8 @@ def start_detached(folder: Path) -> int:
 def attach(run: Path, no_progress: bool) -> int:
     """Follow the run in the folder RUN until it ends. Ctrl-C leaves the run alone.
 
-    Exit code 0: all is done, 1: some failed, or the process is gone, 130: it was interrupted, or you left.
+    Exit code 0: all is done, 1: some failed, or the process is gone, 130: it was interrupted, or you left;
+    that of the run, such as 3, where an error ended it.
     """
     from evenload.dashboard.board import is_alive
     from evenload.pipeline.store.run_folder import is_of_other_kind
@@ -73,8 +74,9 @@ def attach(run: Path, no_progress: bool) -> int:
     from evenload.report.tally import summarise
 
     began: RunStarted | None = None
+    ended: RunFinished | None = None
     path = open_run(run).path
-    status, is_left, follower = "", True, Follower(path)
+    is_left, follower = True, Follower(path)
     with (
         contextlib.suppress(KeyboardInterrupt),
         make_progress("never" if no_progress else "auto") as progress,
@@ -84,10 +86,10 @@ def attach(run: Path, no_progress: bool) -> int:
             for event in follower.read() or ():
                 progress(event)
                 if isinstance(event, RunStarted):
-                    began, status = event, ""
+                    began, ended = event, None
                 elif isinstance(event, RunFinished):
-                    status = event.status
-            if not follower.is_behind and (status or is_gone):
+                    ended = event
+            if not follower.is_behind and (ended or is_gone):
                 is_left = False
                 break
             if not follower.is_behind:
@@ -95,11 +97,13 @@ def attach(run: Path, no_progress: bool) -> int:
     if is_left:
         click.echo(f"left; it goes on: evenload attach {run}", err=True)
         return 130
-    headline = summarise(open_run(run)).headline()
-    if status:
-        click.echo(f"{status}: {headline}")
-        return CODES.get(status, 1)
-    click.echo(f"the process is gone: {headline}", err=True)
+    summary = summarise(open_run(run))
+    if ended is not None:
+        click.echo(f"{ended.status}: {summary.headline()}")
+        if summary.error:
+            click.echo(f"error: {summary.error}", err=True)
+        return ended.exit_code or CODES.get(ended.status, 1)
+    click.echo(f"the process is gone: {summary.headline()}", err=True)
     is_job = not is_of_other_kind(path.parent)
     by = f"evenload retry {run}" if is_job else "the same command with --resume"
     click.echo(f"  hint: go on: {by}", err=True)

@@ -93,7 +93,10 @@ def recorded(
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
             events = Path(passing) / "events.jsonl"
         stack.enter_context(watched(name, events, has_dash=has_dash))
-        file = [stack.enter_context(EventFile(events, is_alone=True))] if events is not None else []
+        file = []
+        if events is not None:  # only now: a folder without events is no run to `evenload status`
+            events.parent.mkdir(parents=True, exist_ok=True)
+            file.append(stack.enter_context(EventFile(events, is_alone=True)))
         yield EventLog(*sinks, *more, *file)
 
 

@@ -47,9 +47,12 @@ def status(run: Path, item: str | None, as_json: bool) -> int:
     click.echo(f"{state}: {summary.headline()}")
     if eta_s is not None:
         click.echo(f"about {eta_s:.0f} s to go")
-    click.echo("\n".join(_tables(counts)))
+    if summary.error:
+        click.echo(summary.error)
+    is_job = not is_of_other_kind(folder)
+    if is_job and counts.done:  # a map has one stage, and tells of no item that is done
+        click.echo("\n".join(_tables(counts)))
     if counts.n_failed:
-        is_job = not is_of_other_kind(folder)
         by = f"evenload retry --failed {run}" if is_job else "the same command with --resume"
         click.echo(f"try the failed ones again: {by}")
     return 0

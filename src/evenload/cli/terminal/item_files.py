@@ -7,14 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from evenload._plain_text import escaped_json
 from evenload._private_files import is_stream, lines_within
 from evenload._terminal import end_with_reader
-from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
+from evenload.errors import ConfigError, EvenloadError, TaskError
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
 MOST_LINE_BYTES = 256 << 20
@@ -27,11 +27,12 @@ def stream_items(path: str, format_: str = "auto") -> Iterator[Any]:
     lines  each line as text, without its end     jsonl  each line as JSON, empty ones left out
     csv    each row as a dict by the header       json   the elements of one list
     auto   by the suffix; lines if that says nothing
-    Raises ConfigError if there is no such file, FormatError with the line that cannot be read.
+    Raises ConfigError if the file cannot be read, with the line where it is not of its format.
     """
     kind = SUFFIXES.get(Path(path).suffix.lower(), "lines") if format_ == "auto" else format_
     if path != "-" and not is_stream(path):
-        _open(path).close()
+        with _reading(path):
+            open(path, "rb").close()
     reader: dict[str, Callable[[Iterator[str], str], Iterator[Any]]] = {
         "lines": _lines,
         "jsonl": _jsonl,
@@ -46,32 +47,44 @@ def count_items(path: str, format_: str = "auto") -> int | None:
     kind = SUFFIXES.get(Path(path).suffix.lower(), "lines") if format_ == "auto" else format_
     if path == "-" or kind not in ("lines", "jsonl") or not Path(path).is_file():
         return None
-    with open(path, "rb") as file:
+    with _reading(path), open(path, "rb") as file:
         return sum(1 for line in file if kind == "lines" or line.strip())
 
 
-def _open(path: str) -> BinaryIO:
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Enclose what reads ``path``, so that an error of the file system names it."""
     try:
-        return open(path, "rb")
+        yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="check the path, and the disk it lies on"
+        ) from error
 
 
 def _read(path: str, reader: Callable[[Iterator[str], str], Iterator[Any]]) -> Iterator[Any]:
-    if path == "-":
-        yield from reader(_decoded(sys.stdin.buffer, path), path)
-        return
-    with _open(path) as file:
+    with _reading(path), _standard_input() if path == "-" else open(path, "rb") as file:
         yield from reader(_decoded(file, path), path)
 
 
+def _standard_input() -> AbstractContextManager[BinaryIO]:
+    """Standard input with a buffer of our own.
+
+    Python ends by locking that of ``sys.stdin``, and dies of it if a thread still reads there.
+    """
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (OSError, AttributeError):  # a program has put something else in its place
+        return nullcontext(sys.stdin.buffer)
+
+
 def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
-    """Lines of text with their ends. Raises FormatError with the line that is not UTF-8."""
+    """Lines of text with their ends. Raises ConfigError with the line that is not UTF-8."""
     for number, line in enumerate(lines_within(file, path, MOST_LINE_BYTES), 1):
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FormatError(
+            raise ConfigError(
                 f"{path}, line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8",
                 hint="convert it first: iconv -f latin1 -t utf-8",
             ) from None
@@ -88,7 +101,7 @@ def _jsonl(lines: Iterator[str], path: str) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise FormatError(
+                raise ConfigError(
                     f"{path}, line {number}: {error}", hint="write one JSON value per line"
                 ) from None
 
@@ -98,9 +111,9 @@ def _json(lines: Iterator[str], path: str) -> Iterator[Any]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None
     if not isinstance(items, list):
-        raise FormatError(
+        raise ConfigError(
             f"{path} holds a {type(items).__name__}, not a list", hint="write [item, item, ...]"
         )
     yield from items
@@ -111,7 +124,7 @@ def _csv(lines: Iterator[str], path: str) -> Iterator[dict[str, str]]:
     try:
         yield from rows
     except csv.Error as error:
-        raise FormatError(f"{path}, line {rows.line_num}: {error}") from None
+        raise ConfigError(f"{path}, line {rows.line_num}: {error}") from None
 
 
 def row_of(index: int, result: Any) -> tuple[dict[str, Any], str]:

@@ -9,7 +9,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 WAIT_S = 10.0  # for results, before whoever asked is asked whether they can come
-HAND_OVER_S = 0.001  # least time between two wakings of the receiver, which cost more than a tiny task
 
 Indices = range | tuple[int, ...]
 
@@ -52,8 +51,8 @@ class Sink:
         """Add results."""
         raise NotImplementedError
 
-    def flush(self, now: float) -> float | None:
-        """Hand over what is ready; if it is too soon after the last time, return when to call again."""
+    def flush(self) -> None:
+        """Hand over what is ready, with one waking of the receiver."""
 
     def skip_gaps(self) -> None:
         """Make all waiting results ready, as the ones before them will not come."""
@@ -91,7 +90,6 @@ class Delivery(Sink):
         self._on_news: Callable[[], None] | None = None
         self._queue: SimpleQueue[list[Block] | _End] = SimpleQueue()
         self._ready: list[Block] = []
-        self._handed_over_s = 0.0
         self._next = 0
         self._held: dict[int, Block] = {}
         self._n_held_bytes = 0
@@ -120,16 +118,10 @@ class Delivery(Sink):
                 one = Block(range(index, index + 1), [block.values[at]], failed, n_bytes, block.device)
                 self._put_in_order(one)
 
-    def flush(self, now: float) -> float | None:
-        if not self._ready:
-            return None
-        due_s = self._handed_over_s + HAND_OVER_S
-        if now < due_s:
-            return due_s
-        self._handed_over_s = now
-        ready, self._ready = self._ready, []
-        self._hand_over(ready)
-        return None
+    def flush(self) -> None:
+        if self._ready:
+            ready, self._ready = self._ready, []
+            self._hand_over(ready)
 
     def skip_gaps(self) -> None:
         for start in sorted(self._held):
@@ -137,7 +129,7 @@ class Delivery(Sink):
         self._n_held_bytes = 0
 
     def close(self, error: BaseException | None = None) -> None:
-        self.flush(float("inf"))
+        self.flush()
         self._hand_over(_End(error))
 
     def listen(self, on_news: Callable[[], None] | None) -> None:

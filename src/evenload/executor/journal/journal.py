@@ -35,6 +35,7 @@ FORMAT = "1"
 MOST_FACTS_BYTES = 1 << 28
 WHAT = "results that are unpickled"
 OTHER_HINT = "on_change='rerun' forgets it and does everything again; or name another journal"
+BUSY_HINT = "wait for it to end, or name another journal"
 KEEP_HINT = "on_change='keep' takes its results all the same, 'rerun' does all again; or name another journal"
 ON_CHANGE = ("refuse", "rerun", "keep")
 
@@ -258,7 +259,7 @@ def _lock(folder: OwnFolder) -> int:
         os.close(fd)
         raise ConfigError(
             f"the journal {folder.path} is in use{f' by process {who}' if who else ''}",
-            hint="wait for it to end, or name another journal",
+            hint=BUSY_HINT,
         ) from None
     except BaseException:
         os.close(fd)

@@ -249,9 +249,7 @@ class RunEngine:
             if at_s is not None and at_s < due_s:
                 due_s = at_s
         for run in self.runs:
-            at_s = run.flush(now)
-            if at_s is not None and at_s < due_s:
-                due_s = at_s
+            run.flush()
         return due_s - now if due_s > now else 0.0
 
     # --- what the supervisor tells ----------------------------------------------------------------

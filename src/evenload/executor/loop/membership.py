@@ -106,6 +106,8 @@ class Membership:
         now = time.monotonic()
         for slot in self.slots.values():
             slot.refusals.pop(run.task.id, None)  # what it refused in an earlier run, it may build now
+            slot.back_off.n_in_vain = 0  # nor is it known yet whether its workers end at this run's work
+            slot.back_off.end_rest()
             if not slot.is_draining:
                 self._join(run, slot.id, now)
         for slot in self.slots.values():  # last, as a run ends when its last device leaves
@@ -141,6 +143,8 @@ class Membership:
         workers = self._supervisor.workers
         if len(workers) == len(self.slots):
             return
+        for run in runs:
+            self._end_rests(run, now)
         missing = [slot for slot in self.slots.values() if slot.id not in workers and slot.may_start(now)]
         for slot in sorted(missing, key=lambda slot: -self.pool.score(slot.id)):
             if any(slot.id in run.devices and self._lacks_workers(run) for run in runs):
@@ -194,6 +198,16 @@ class Membership:
         if len(there) * run.sizing.n_per_call < n_items:
             return True
         return run.has_work() and all(worker.may_work and slot.rest is not None for slot, worker in there)
+
+    def _end_rests(self, run: Run, now: float) -> None:
+        """Let the device that lost fewest workers in vain rest no longer, where none works for ``run``."""
+        workers = self._supervisor.workers
+        slots = [slot for slot in self.slots.values() if slot.id in run.devices]
+        at_work = (slot.rest is None if slot.id in workers else slot.may_start(now) for slot in slots)
+        if run.has_work() and not any(at_work):
+            waiting = [slot for slot in slots if slot.id not in workers and not slot.back_off.n_deaths]
+            for slot in sorted(waiting, key=lambda slot: slot.back_off.n_in_vain)[:1]:
+                slot.back_off.end_rest()
 
     def _start(self, slot: DeviceSlot) -> None:
         self._supervisor.start(slot.id, slot.device, self.pool, slot.environment)

@@ -346,9 +346,9 @@ class Run:
             self._describer.sent(send.items, items)
         return items
 
-    def flush(self, now: float) -> float | None:
-        """Hand over results that are ready. Returns when to call again, if it is too soon."""
-        return self._sink.flush(now)
+    def flush(self) -> None:
+        """Hand over results that are ready."""
+        self._sink.flush()
 
     # --- what became of a chunk -------------------------------------------------------------------
 

@@ -53,6 +53,11 @@ class BackOff:
         self.not_before_s = now + rest_s
         return rest_s
 
+    def end_rest(self) -> None:
+        """Let the next worker start now, where a rest after work is what it waits for."""
+        if not self.n_deaths:
+            self.not_before_s = 0.0
+
     def forgive(self) -> None:
         """Count from zero again: a worker had a result, or the slot was asked for anew."""
         self.n_deaths, self.not_before_s, self.why_given_up, self._built_last = 0, 0.0, "", None

@@ -147,7 +147,7 @@ class OutcomeReader:
         """``worker`` was ended as ``order`` says; ``stack``: where its threads were."""
         now, group = time.monotonic(), worker.slot
         for task, since_s in self._dispatcher.running_on(group).items():
-            self._span(worker, task, since_s, now, "failed" if task in order.failed else "lost")
+            self._span(worker, task, since_s, now, "lost")  # ended by us, it is work that nobody has
         if order.loading is not None:
             self.not_again(self._dispatcher.lost(group, now, order.why), group, order.why)
             return

@@ -204,7 +204,8 @@ class JobSession:
         if target is not None:
             self.headline = self._headline_of(target)
         ItemCounts(self._log, self._flow).tell()
-        self._log.emit(RunFinished(self._log.now(), self.status, self.headline))
+        code = getattr(self.error, "exit_code", None)
+        self._log.emit(RunFinished(self._log.now(), self.status, self.headline, code))
 
     def _headline_of(self, target: str) -> dict[str, Any]:
         """The figures that the function ``target`` makes of the rows; {} and a warning if it raises."""

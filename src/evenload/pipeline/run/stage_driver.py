@@ -95,7 +95,9 @@ class StageDriver:
             if self._kept is None
             else self._kept.supervisor(record, self, START_LIMITS)
         )
-        self._slow = SlowWorkers(watch, self._supervisor, dispatcher, record, inputs.name_of)
+        self._slow = SlowWorkers(
+            watch, self._supervisor, dispatcher, record, inputs.name_of, context.shortest_limit_s
+        )
         self._remote: RemoteWorkers | None = None  # all workers are on this machine
         if fleet.machines is not None:
             folder, limit = context.run_folder.path, context.spec.backend.file_limit
@@ -120,7 +122,8 @@ class StageDriver:
         self._take_fetched()
         if not self.outcomes.ended:
             wait_s = self._dispatcher.wake_s(now)
-            self._supervisor.poll(POLL_S if wait_s is None else min(wait_s, POLL_S))
+            most_s = min(POLL_S, self._slow.poll_s)
+            self._supervisor.poll(most_s if wait_s is None else min(wait_s, most_s))
             self._take_fetched()
             for worker, order, stack in self._slow.look(time.monotonic()):
                 self._end(worker, order, stack)

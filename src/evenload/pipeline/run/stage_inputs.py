@@ -35,6 +35,13 @@ class RunContext:
     reuse: ReuseSettings
     uploads: Uploads | None = None
 
+    @property
+    def shortest_limit_s(self) -> float:
+        """The shortest time limit of an item, in one stage or over all; infinite without one."""
+        errors, stages = self.spec.errors, self.spec.stages
+        limits = errors.timeout_s, errors.item_timeout_s, *(stage.timeout_s for stage in stages)
+        return min((limit_s for limit_s in limits if limit_s is not None), default=math.inf)
+
     def share(self, kept: LedgerEntry) -> None:
         """Hand on a result that is on disk: to a store, and to the cache that run folders share, if any."""
         if self.uploads is not None:

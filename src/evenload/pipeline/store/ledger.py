@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from evenload._private_files import read_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.executor.journal.journal import KEEP_HINT, OTHER_HINT, Journal
+from evenload.executor.journal.journal import BUSY_HINT, KEEP_HINT, OTHER_HINT, Journal
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.strand import ItemFailure, StageTask, Strand
 
@@ -95,6 +95,12 @@ class Ledger:
                 run_folder / FOLDER, _FINGERPRINT, is_fresh=is_fresh, tell=lambda _: _EARLIER
             )
         except ConfigError as error:
+            if error.hint == BUSY_HINT:
+                who = error.message.partition(" is in use")[2]
+                raise ConfigError(
+                    f"a run is under way in {run_folder}{who}",
+                    hint="wait for it to end, or name another folder with -o",
+                ) from None
             if error.hint not in (OTHER_HINT, KEEP_HINT):
                 raise
             said = f"{run_folder} holds {_EARLIER}" if error.hint == KEEP_HINT else error.message

@@ -224,7 +224,7 @@ def no_job_in(path: Path) -> ConfigError:
     if is_of_other_kind(path):
         return ConfigError(
             f"the run in {path} is of no job file",
-            hint="a map's rows are in the file of -o, and `evenload map ... --resume` goes on with it",
+            hint="a map's rows are in its -o FILE; copy that, or go on with `evenload map ... --resume`",
         )
     return ConfigError(f"{path} is not the folder of a run", hint="give the one that `evenload run` printed")
 

@@ -8,6 +8,7 @@ A worker shows its stack without doing anything for it: a signal has its threads
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.supervisor import Supervisor
@@ -17,8 +18,9 @@ from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_flow import StageTask
 
 STACK_WAIT_S = 2.0  # for the stack of a worker; then it is told, or ended, without
-LOOK_S = 0.1  # from one look at all that runs to the next
 SETTLED_S = 0.4  # without another line of a stack, it is whole
+LOOK_S, LEAST_LOOK_S = 0.1, 0.01  # from one look at all that runs to the next
+LOOKS_PER_LIMIT = 5  # of a short time limit
 MOST_LINES = 12
 MOST_NAMES = 5
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
@@ -44,6 +46,8 @@ class SlowWorkers:
     """The watch over a run's workers.
 
     name_of  a task's stage and item, for people
+    limit_s  the shortest time limit of the run's items: a wait for a stack is no longer
+    poll_s   how soon to look again although nothing has happened
     """
 
     def __init__(
@@ -53,16 +57,19 @@ class SlowWorkers:
         dispatcher: GroupScheduler,
         record: Record,
         name_of: Callable[[StageTask], str],
+        limit_s: float = inf,
     ):
+        self.poll_s = max(LEAST_LOOK_S, limit_s / LOOKS_PER_LIMIT)
+        self._stack_s, self._settled_s = min(STACK_WAIT_S, limit_s), min(SETTLED_S, limit_s)
         self._watch, self._supervisor, self._dispatcher = watch, supervisor, dispatcher
         self._record, self._name_of = record, name_of
-        self._looked_s = -LOOK_S
+        self._looked_s = -inf
         self._requests: dict[int, _StackRequest] = {}
         self._told: set[tuple[int, StageTask | int]] = set()
 
     def look(self, now: float) -> Iterator[tuple[Worker, EndWorker, str]]:
         """Name what is slow, and give the workers that are to be ended now, each with its stack."""
-        if now - self._looked_s < LOOK_S:
+        if now - self._looked_s < min(LOOK_S, self.poll_s):
             return
         self._looked_s = now
         groups, workers = tuple(self._dispatcher.groups.values()), self._supervisor.workers
@@ -119,8 +126,8 @@ class SlowWorkers:
         lines = worker.stack or []
         if len(lines) != request.n_lines:
             request.n_lines, request.changed_s = len(lines), now
-        is_whole = bool(lines) and now - request.changed_s >= SETTLED_S
-        if not is_whole and now - request.since_s < STACK_WAIT_S:
+        is_whole = bool(lines) and now - request.changed_s >= self._settled_s
+        if not is_whole and now - request.since_s < self._stack_s:
             return None
         del self._requests[worker.number]
         return shown_stack(lines)
