@@ -9,6 +9,7 @@ with the same sentence.
 """
 
 import argparse
+import ast
 import json
 import os
 import shutil
@@ -153,12 +154,60 @@ def implied_by(name: str) -> list[str]:
 
 
 def install(purpose: Purpose) -> None:
-    # Torch first and pinned: a looser range would fetch the newest build, gigabytes of it.
-    run_pip("pip>=25.1", "--upgrade")
-    if {"torch", "all"} & set(purpose.extras):
-        run_pip(pinned("torch"))
+    """Install by uv, in a third of the time; by pip where uv is not to be had or fails."""
+    # Torch pinned: a looser range would fetch the newest build, gigabytes of it.
+    torch = [pinned("torch")] if {"torch", "all"} & set(purpose.extras) else []
     groups = [option for group in purpose.groups for option in ("--group", group)]
-    run_pip("-e", f".[{','.join(purpose.extras)}]", *groups, "-c", "constraints.txt")
+    wanted = [*torch, "-e", f".[{','.join(purpose.extras)}]", *groups, "-c", "constraints.txt"]
+    if run_pip(pinned("uv")):
+        listed = subprocess.run([*pip(), "config", "list"], cwd=ROOT, capture_output=True, text=True)
+        settings = uv_settings(listed.stdout)
+        if settings is not None:
+            print("uv pip install", *wanted, flush=True)
+            command = [str(BIN / "uv"), "pip", "install", "--quiet", "--python", str(BIN / "python"), *wanted]
+            if is_done(command, {**settings, **os.environ}):
+                return
+    if not (run_pip("pip>=25.1", "--upgrade") and run_pip(*wanted)):
+        print("error: pip could not install the above; its own message says why", file=sys.stderr)
+        print(
+            "  hint: check the network or set PIP_INDEX_URL, then run the same command again", file=sys.stderr
+        )
+        raise SystemExit(1)
+
+
+UV_NAMES = {
+    "cert": "SSL_CERT_FILE",
+    "constraint": "UV_CONSTRAINT",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "index-url": "UV_DEFAULT_INDEX",
+    "no-index": "UV_NO_INDEX",
+    "proxy": "ALL_PROXY",
+    "trusted-host": "UV_INSECURE_HOST",
+}
+"""Environment variables by which uv learns where pip looks for packages."""
+
+OF_PIP_ALONE = {
+    "cache-dir", "config-file", "default-timeout", "disable-pip-version-check", "no-cache-dir", "no-compile",
+    "no-input", "progress-bar", "require-virtualenv", "retries", "root-user-action", "timeout",
+}  # fmt: skip
+
+
+def uv_settings(listed: str) -> dict[str, str] | None:
+    """Pip's settings as environment variables of uv, which reads none of them; None if uv has not all.
+
+    listed  what ``pip config list`` prints: lines ``global.index-url='https://...'``
+    """
+    sections, found = ("global", "install", ":env:"), {}
+    lines = [line.partition("=") for line in listed.splitlines()]
+    known = [(*key.rpartition(".")[::2], value) for key, _, value in lines]
+    for section, name, value in sorted(known, key=lambda one: one[0] == ":env:"):
+        if section in sections and name not in OF_PIP_ALONE:
+            if name not in UV_NAMES:
+                return None
+            separator = "," if name == "find-links" else " "
+            found[UV_NAMES[name]] = separator.join(ast.literal_eval(value).split())
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}  # the best of all indexes, as pip has it
 
 
 def pinned(package: str) -> str:
@@ -169,19 +218,18 @@ def pinned(package: str) -> str:
     raise SystemExit(f"constraints.txt names no version of {package}")
 
 
-def run_pip(*arguments: str) -> None:
+def pip() -> list[str]:
+    return [str(BIN / "python"), "-m", "pip"]
+
+
+def run_pip(*arguments: str) -> bool:
     # Nothing is compiled beforehand: of 24,000 files a run imports a tenth, and Python keeps those compiled.
-    command = [str(BIN / "python"), "-m", "pip", "install"]
-    command += ["--quiet", "--disable-pip-version-check", "--no-compile", *arguments]
-    print("pip install", " ".join(arguments), flush=True)
-    try:
-        subprocess.run(command, cwd=ROOT, check=True)
-    except subprocess.CalledProcessError as error:
-        print("error: pip could not install the above; its own message says why", file=sys.stderr)
-        print(
-            "  hint: check the network or set PIP_INDEX_URL, then run the same command again", file=sys.stderr
-        )
-        raise SystemExit(1) from error
+    print("pip install", *arguments, flush=True)
+    return is_done([*pip(), "install", "--quiet", "--disable-pip-version-check", "--no-compile", *arguments])
+
+
+def is_done(command: list[str], environment: dict[str, str] | None = None) -> bool:
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
 
 
 def provide(step: SystemStep) -> None:

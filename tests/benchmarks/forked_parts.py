@@ -22,16 +22,17 @@ import gpu
 
 MOST_FILES = 4096
 START = subprocess.Popen.__init__
+FOLDERS = (gpu.FOLDER, gpu.FOLDER.parent)
 
 
 def start(process: subprocess.Popen, command: Any, *more: Any, **options: Any) -> None:
-    """Start a process; of a script of the parts, a child that never becomes another program."""
+    """Start a process; of a script of the benchmarks, a child that never becomes another program."""
 
     def be_script() -> None:
         os.closerange(3, MOST_FILES)  # among them the pipe by which the parent learns that it is running
         os._exit(ended(command[1:], dict(options.get("env") or os.environ)))
 
-    if isinstance(command, list) and command[0] == sys.executable and Path(command[1]).parent == gpu.FOLDER:
+    if isinstance(command, list) and command[0] == sys.executable and Path(command[1]).parent in FOLDERS:
         sys.stdout.flush()  # else the child would say it once more
         options["preexec_fn"] = be_script
     START(process, command, *more, **options)
