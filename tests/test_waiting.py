@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 import evenload
@@ -43,6 +44,14 @@ async def nap_while_another_computes():
     await asyncio.sleep(0)
     compute(2 * NAP_S)
     await napping
+
+
+def assert_computed(meter, least_s):
+    """So much was computed; that is not judged where this process has a child, as another test may leave."""
+    if psutil.Process().children():
+        assert meter.cpu_s is None
+    else:
+        assert meter.cpu_s >= least_s
 
 
 def in_threads(*functions):
@@ -100,7 +109,7 @@ def test_what_is_computed_while_another_waits_is_work(item):
         item()
     most_s = time.monotonic() - began - NAP_S * 0.9
     assert meter.waited_s <= most_s
-    assert meter.cpu_s >= 2 * NAP_S * 0.9
+    assert_computed(meter, 2 * NAP_S * 0.9)
 
 
 def test_a_thread_that_still_waits_at_the_end_of_a_chunk_counts_until_there():
@@ -163,7 +172,7 @@ def test_what_programs_compute_that_an_item_starts_is_work_and_one_that_goes_on_
     with Meter() as goes_on:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     child.communicate(b"\n", timeout=500)
-    assert ended.cpu_s >= NAP_S
+    assert_computed(ended, NAP_S)
     assert goes_on.cpu_s is None
 
 
