@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenload.clients import SGD, Adam, AdamW, Cosine, CrossEntropy, Recipe, evaluate, train
+from evenload.clients import SGD, Adam, AdamW, Cosine, CrossEntropy, Recipe, Strategy, evaluate, train
 from evenload.clients.spread.equivalence_check import difference
 from evenload.errors import ConfigError
 
@@ -114,7 +114,8 @@ def test_fused_chunks_in_processes_are_close():
 def test_compiled_steps_are_close(strategy):
     recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], metrics=("accuracy",), **STEPS)
     serial, fused = trained("dropout", recipe, "serial"), trained("dropout", recipe, strategy)
-    assert fused.plan.strategy.inner == strategy.partition(":")[0], fused.plan.explain()
+    assert fused.plan.strategy == Strategy.parse(strategy), fused.plan.explain()
+    assert fused.plan.strategy.is_compiled
     assert worst(serial, fused) <= 1e-6
 
 

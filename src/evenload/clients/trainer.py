@@ -162,9 +162,8 @@ class Trainer(Closing):
         self, datasets: Any, recipe: Recipe | Sequence[Recipe], options: TrainOptions
     ) -> ClientInputs:
         """The checked inputs of each client. Raises ConfigError for what cannot be used."""
-        if isinstance(datasets, Mapping) or not all(
-            hasattr(datasets, way) for way in ("__len__", "__getitem__")
-        ):
+        is_listed = hasattr(datasets, "__len__") and hasattr(datasets, "__getitem__")
+        if isinstance(datasets, Mapping) or not is_listed:
             hint = "list(datasets.values())" if isinstance(datasets, Mapping) else "one dataset per client"
             raise ConfigError(f"datasets is a {type(datasets).__name__}", hint=f"give a list: {hint}")
         n = len(datasets)
