@@ -358,17 +358,15 @@ class PlannedJob(NamedTuple):
     job_problem: JobProblem
 
 
-def plan_job(
-    spec: "JobSpec", job_problem: JobProblem, *, effort: float = 1.0, watch: Watch | None = None
-) -> Plan:
+def plan_job(spec: "JobSpec", job_problem: JobProblem, *, watch: Watch | None = None) -> Plan:
     """Plan a job by its mode; mode ``auto`` compares all modes.
 
-    ``effort`` scales how long improvements are searched for, 0 for none. If the seconds of a stage are
-    unknown, the plan says what fits and gives no makespan. ``watch`` as in ``make_plan``.
+    If the seconds of a stage are unknown, the plan says what fits and gives no makespan. ``watch`` as in
+    ``make_plan``.
     Raises ConfigError, with the shortfall in GiB, if the job does not fit on the devices.
     """
     if job_problem.has_times:
-        plan = make_plan(job_problem.problem, spec.schedule.mode, effort=effort, watch=watch)
+        plan = make_plan(job_problem.problem, spec.schedule.mode, watch=watch)
     else:
         plan = _plan_without_times(job_problem, spec.schedule.mode)
     notes = (*spec.notes, *job_problem.notes, *plan.notes)
@@ -396,8 +394,8 @@ def _plan_without_times(job_problem: JobProblem, mode: str) -> Plan:
 def _first_that_fits(job_problem: JobProblem, mode: str) -> Plan:
     for name in ("swap", "model_parallel") if mode == "auto" else ():
         with contextlib.suppress(ConfigError):
-            return make_plan(job_problem.problem, name, effort=0, is_exact=False)
-    return make_plan(job_problem.problem, mode, effort=0, is_exact=False)
+            return make_plan(job_problem.problem, name, is_exact=False)
+    return make_plan(job_problem.problem, mode, is_exact=False)
 
 
 def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
