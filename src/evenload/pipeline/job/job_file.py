@@ -196,7 +196,7 @@ def _explain(part: Any) -> list[Fault]:
     if kind == "extra_forbidden":
         known = _known_keys(place[:-1])
         nearest = did_you_mean(str(place[-1]), known, 0.5)
-        if len(place) == 3 and place[0] == "stages":
+        if len(place) == 3 and place[0] == "stages" and "'params'" not in nearest:
             nearest += f"an argument of the stage's class goes under params: {{{place[-1]}: ...}}; "
         return [(place, f"unknown key; {nearest}known: {', '.join(known)}")]
     if kind == "missing":

@@ -33,6 +33,8 @@ from evenload.pipeline.problem import LOSSY, PlanStage, Problem
 MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
 MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
 MOST_EXACT_TASKS = 1_000_000  # of a problem that is simulated as a whole
+MOST_EVENTS_AGAIN = 100_000  # before another device is left out; one always may be
+PLAYED_COST = 20  # events of a simulation for one that the dispatcher deals
 N_EXACT = 3  # simulated again, beside the best of each mode
 MOST_NAMED = 3  # devices left out
 
@@ -129,7 +131,8 @@ class _Search:
         self, problem: Problem, candidate: Candidate, simulates: Callable[..., SimulatedPlan]
     ) -> Tried:
         run = simulates(problem, candidate.phases, slices="none")
-        self.n_events += run.n_events
+        is_dealt = simulates is simulate_policy and is_played(problem)
+        self.n_events += run.n_events * (PLAYED_COST if is_dealt else 1)
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)
         self.is_over |= self.tell() and math.isfinite(self.best_s)
@@ -141,13 +144,14 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def best_of(self, problem: Problem) -> tuple[list[Tried], Problem]:
+    def best_of(self, problem: Problem, below_s: float = math.inf) -> tuple[list[Tried], Problem]:
         """Return the best candidates, quickest first, and the problem that they were simulated with.
 
-        That is ``problem`` itself, unless it is so large that several items are simulated as one.
+        That is ``problem`` itself, unless it is so large that several items are simulated as one. Candidates
+        that take ``below_s`` or longer are left out.
         """
         coarse, n_together = coarsen(problem)
-        best = self._quickest(coarse)
+        best = [one for one in self._quickest(coarse) if one.makespan_s < below_s]
         n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
         if not self.is_exact:
             return best, coarse
@@ -203,11 +207,13 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
     """
     best, simulated = search.best_of(problem)
     fewer = problem
-    while best and search.mode != "single" and not search.is_cut and search.n_events <= MOST_EVENTS:
+    while best and search.mode != "single" and not search.is_cut:
+        if search.n_events > (MOST_EVENTS if fewer is problem else MOST_EVENTS_AGAIN):
+            break
         fewer = _without_least(fewer)
         if fewer is None or least_time(fewer) >= best[0].makespan_s * (1 - 1e-9):
             break
-        below, simulated_below = search.best_of(fewer)
+        below, simulated_below = search.best_of(fewer, best[0].makespan_s)
         if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):
             best, simulated = [_named_without(below[0], problem, fewer), *best], simulated_below
     if best:
