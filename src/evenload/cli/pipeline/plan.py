@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from evenload._optional import require
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.cli.options import (
     FILE,
     PATH,
@@ -116,10 +116,9 @@ def plan(request: PlanRequest) -> int:
 
 def _proved(path: Path, claim: Mapping[str, float]) -> str:
     """Say which bound a certificate proves: it may be below the plan's own."""
-    bound, share = seconds_text(claim["bound"] / 1e9, 4), claim["bound"] / claim["achieved"]
-    return (
-        f"{path}: proves {bound}, {100 * share:.4g} % of the best possible; a plan's own bound may say more"
-    )
+    bound, share = seconds_text(claim["bound"] / 1e9, 4), 100 * claim["bound"] / claim["achieved"]
+    proves = f"{path}: proves {bound}, {number_text(share, 4)} % of the best possible"
+    return f"{proves}; a plan's own bound may say more"
 
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":

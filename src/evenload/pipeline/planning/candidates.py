@@ -18,7 +18,7 @@ from evenload.pipeline.planning.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, Problem
 
 MOST_LAYOUT_CHOICES = 8
-_STEPS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3, 0.5, 1.0, 2.0)
+_STEPS = (*(n / 100 for n in range(8)), 0.085, 0.1, 0.13, 0.17, 0.22, 0.3, 0.5, 1.0, 2.0, 4.0)
 _WAYS_TO_FILL = (  # devices first, may one change stages, quotas
     ("fast", True, True),
     ("fast", True, False),

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evenload._memory_sizes import gib_text
@@ -144,14 +144,15 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def best_of(self, problem: Problem, below_s: float = math.inf) -> tuple[list[Tried], Problem]:
+    def best_of(self, problem: Problem, mode2s: Mapping[str, float]) -> tuple[list[Tried], Problem]:
         """Return the best candidates, quickest first, and the problem that they were simulated with.
 
         That is ``problem`` itself, unless it is so large that several items are simulated as one. Candidates
-        that take ``below_s`` or longer are left out.
+        that take no less than the seconds known of their mode are left out.
         """
         coarse, n_together = coarsen(problem)
-        best = [one for one in self._quickest(coarse) if one.makespan_s < below_s]
+        tried = self._quickest(coarse)
+        best = [one for one in tried if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
         n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
         if not self.is_exact:
             return best, coarse
@@ -205,7 +206,7 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
 
     Devices are left out one after the other, of least use first, while a plan without them could be quicker.
     """
-    best, simulated = search.best_of(problem)
+    best, simulated = search.best_of(problem, {})
     fewer = problem
     while best and search.mode != "single" and not search.is_cut:
         if search.n_events > (MOST_EVENTS if fewer is problem else MOST_EVENTS_AGAIN):
@@ -213,9 +214,12 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
         fewer = _without_least(fewer)
         if fewer is None or least_time(fewer) >= best[0].makespan_s * (1 - 1e-9):
             break
-        below, simulated_below = search.best_of(fewer, best[0].makespan_s)
-        if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):
-            best, simulated = [_named_without(below[0], problem, fewer), *best], simulated_below
+        mode2s = {one.candidate.mode: one.makespan_s * (1 - 1e-9) for one in reversed(best)}
+        below, simulated_below = search.best_of(fewer, mode2s)
+        if below and below[0].makespan_s < best[0].makespan_s:
+            simulated = simulated_below
+        named = [_named_without(one, problem, fewer) for one in below]
+        best = sorted([*best, *named], key=lambda one: one.makespan_s)
     if best:
         chosen, simulates = best[0].candidate, simulate_policy if search.is_exact else simulate_phases
         best[0] = Tried(chosen, simulates(simulated, chosen.phases, slices="joined"))
