@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from evenload._memory_sizes import gib_text
@@ -144,15 +144,13 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def best_of(self, problem: Problem, mode2s: Mapping[str, float]) -> tuple[list[Tried], Problem]:
+    def best_of(self, problem: Problem) -> tuple[list[Tried], Problem]:
         """Return the best candidates, quickest first, and the problem that they were simulated with.
 
-        That is ``problem`` itself, unless it is so large that several items are simulated as one. Candidates
-        that take no less than the seconds known of their mode are left out.
+        That is ``problem`` itself, unless it is so large that several items are simulated as one.
         """
         coarse, n_together = coarsen(problem)
-        tried = self._quickest(coarse)
-        best = [one for one in tried if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
+        best = self._quickest(coarse)
         n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
         if not self.is_exact:
             return best, coarse
@@ -206,7 +204,7 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
 
     Devices are left out one after the other, of least use first, while a plan without them could be quicker.
     """
-    best, simulated = search.best_of(problem, {})
+    best, simulated = search.best_of(problem)
     fewer = problem
     while best and search.mode != "single" and not search.is_cut:
         if search.n_events > (MOST_EVENTS if fewer is problem else MOST_EVENTS_AGAIN):
@@ -215,8 +213,9 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
         if fewer is None or least_time(fewer) >= best[0].makespan_s * (1 - 1e-9):
             break
         mode2s = {one.candidate.mode: one.makespan_s * (1 - 1e-9) for one in reversed(best)}
-        below, simulated_below = search.best_of(fewer, mode2s)
-        if below and below[0].makespan_s < best[0].makespan_s:
+        below, simulated_below = search.best_of(fewer)
+        below = [one for one in below if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
+        if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):
             simulated = simulated_below
         named = [_named_without(one, problem, fewer) for one in below]
         best = sorted([*best, *named], key=lambda one: one.makespan_s)
@@ -228,12 +227,14 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
 
 
 def _without_least(problem: Problem) -> Problem | None:
-    """Return the problem without the device that earns least a second at the prices of the bound."""
+    """Return the problem without the device that earns least a second at the prices of the bound, the last of
+    equals.
+    """
     if len(problem.devices) < 2:
         return None
     prices, rates = task_prices(problem), zip(*task_rates(problem), strict=True)
     earned = [max(map(operator.mul, prices, some)) for some in rates]
-    least = min(range(len(earned)), key=earned.__getitem__)
+    least = min(reversed(range(len(earned))), key=earned.__getitem__)
     return replace(problem, devices=(*problem.devices[:least], *problem.devices[least + 1 :]))
 
 
