@@ -1,6 +1,6 @@
 """How near the least possible time plans come, on modelled fleets, beside what others do with the same job.
 
-    python benchmarks/pipeline_planner.py [--draws 8] [--effort 1]
+    python benchmarks/pipeline_planner.py [--draws 8]
     python benchmarks/pipeline_planner.py --large
 
 With --large: five stages on fleets of four kinds with unequal memory, 10,000 items on 64 devices and 100,000
@@ -119,7 +119,7 @@ def barrier(problem: Problem) -> float:
 
 def fixed_pools(problem: Problem) -> float | None:
     try:
-        return make_plan(problem, "stage_parallel", effort=0).makespan_s
+        return make_plan(problem, "stage_parallel").makespan_s
     except ConfigError:
         return None
 
@@ -135,10 +135,10 @@ def fleets(n_draws: int) -> dict[str, list[float]]:
     return {**FLEETS, **drawn}
 
 
-def measure(name: str, fleet: str, speeds: Sequence[float], n_items: int, effort: float) -> dict:
+def measure(name: str, fleet: str, speeds: Sequence[float], n_items: int) -> dict:
     problem = problem_of(CASES[name], speeds, n_items)
     start = time.process_time()
-    plan = make_plan(problem, effort=effort)
+    plan = make_plan(problem)
     cpu_s = time.process_time() - start
     assert plan.bound_s is not None
     assert plan.makespan_s is not None
@@ -165,7 +165,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=8, help="random fleets")
-    parser.add_argument("--effort", type=float, default=1.0, help="of the planner's improvements")
     parser.add_argument("--large", action="store_true", help="large jobs alone")
     options = parser.parse_args()
     if options.large:
@@ -174,11 +173,11 @@ def main() -> None:
         return
     chosen = fleets(options.draws)
     rows = [
-        measure(name, fleet, chosen[fleet], n_items, options.effort)
+        measure(name, fleet, chosen[fleet], n_items)
         for name, fleet, n_items in itertools.product(CASES, chosen, COUNTS)
     ]
     print(f"planning: at most {max(row.pop('plan_cpu_s') for row in rows):.1f} CPU seconds")
-    record("pipeline_planner", rows, is_of_speed=False, draws=options.draws, effort=options.effort)
+    record("pipeline_planner", rows, is_of_speed=False, draws=options.draws)
 
 
 if __name__ == "__main__":

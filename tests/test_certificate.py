@@ -46,7 +46,7 @@ def pages():
     edit = PlanStage("edit", 1.0, 0.5, Weights(4, 2, 4), fits=("layer_split",))
     stages = (edit, PlanStage("score", 0.3, 2.0, Weights(1)))
     problem = Problem(stages, (PlanDevice("a", 1.0, 9), PlanDevice("b", 0.5, 9)), 6)
-    plan = make_plan(problem, effort=0)
+    plan = make_plan(problem)
     assert any(len(unit.devices) == 2 for phase in plan.phases for unit in phase.units)
     yield plan_certificate(problem, plan, "two stages")
 

@@ -121,11 +121,19 @@ def test_costs_have_the_mean_they_say(text: str, mean: float) -> None:
         "nan",
         "inf",
         "lognormal:99",
+        "1e308",
+        "uniform:1:1e300",
     ],
 )
 def test_what_is_no_cost_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         draw_costs(text, 3, seed=0)
+
+
+@pytest.mark.parametrize("text", ["1025", "1000000000", "1000000000000x0.5"])
+def test_too_many_devices_are_called_that(text: str) -> None:
+    with pytest.raises(ConfigError, match="is more than 1024 devices"):
+        parse_fleet(text)
 
 
 def test_too_many_items_are_refused() -> None:

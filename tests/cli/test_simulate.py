@@ -73,6 +73,7 @@ def test_costs_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     [
         ("--devices", "1y"),
         ("--cost", "slow"),
+        ("--cost", "1e308"),
         ("--items", "-1"),
         ("--launch", "-1"),
         ("--policy", "mesured"),

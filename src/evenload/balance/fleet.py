@@ -100,9 +100,10 @@ def fluid_bound(devices: Sequence[ModelDevice], work: float) -> float:
 
 MOST_DEVICES = 1024
 MOST_ITEMS = 1_000_000
+MOST_COST_S = 1e15  # thirty million years: sums and products of so many stay finite
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _GROUP = re.compile(
-    r"(?P<n>\d{1,9})"
+    r"(?P<n>\d{1,400})"
     rf"(?:x(?P<speed>{_NUMBER}))?(?P<changes>(?:@{_NUMBER}:{_NUMBER})*)(?:!(?P<dies>{_NUMBER}))?",
     re.IGNORECASE,
 )
@@ -146,7 +147,7 @@ def draw_costs(text: str, n_items: int, seed: int) -> list[float]:
     """``n_items`` costs in seconds on a device of speed 1, as ``text`` says; equal seeds give equal costs.
 
     The mean of a lognormal is 1 second unless given. Raises ConfigError on text that does not follow the
-    grammar, numbers that make no distribution, or more than MOST_ITEMS items.
+    grammar, numbers that make no distribution, costs above MOST_COST_S, or more than MOST_ITEMS items.
     """
     if not 0 <= n_items <= MOST_ITEMS:
         raise ConfigError(f"{n_items} items cannot be simulated", hint=f"use 0 to {MOST_ITEMS}")
@@ -157,8 +158,18 @@ def draw_costs(text: str, n_items: int, seed: int) -> list[float]:
         raise ConfigError(f"{quoted(text)} says no cost", hint=_COST_HINT) from None
     if not all(0 <= number < math.inf for number in numbers):
         raise ConfigError(f"{quoted(text)}: a number is below zero or not finite", hint=_COST_HINT)
-    chance = random.Random(seed)
-    if not arguments:
+    if (drawn := _drawn(kind, numbers, bool(arguments), n_items, random.Random(seed))) is None:
+        raise ConfigError(f"{quoted(text)} says no cost", hint=_COST_HINT)
+    if max(drawn, default=0.0) > MOST_COST_S:
+        raise ConfigError(f"{quoted(text)}: an item takes over {MOST_COST_S:g} s", hint=_COST_HINT)
+    return drawn
+
+
+def _drawn(
+    kind: str, numbers: list[float], is_spread: bool, n_items: int, chance: random.Random
+) -> list[float] | None:
+    """Draw the costs; None where the numbers make no distribution of this kind."""
+    if not is_spread:
         return numbers * n_items
     if kind == "uniform" and len(numbers) == 2 and numbers[0] <= numbers[1]:
         return [chance.uniform(*numbers) for _ in range(n_items)]
@@ -167,7 +178,7 @@ def draw_costs(text: str, n_items: int, seed: int) -> list[float]:
         return [mean * chance.lognormvariate(-sigma * sigma / 2, sigma) for _ in range(n_items)]
     if kind == "exponential" and len(numbers) == 1 and numbers[0] > 0:
         return [chance.expovariate(1 / numbers[0]) for _ in range(n_items)]
-    raise ConfigError(f"{quoted(text)} says no cost", hint=_COST_HINT)
+    return None
 
 
 def draw_hints(costs: list[float], error: float, seed: int) -> list[float]:

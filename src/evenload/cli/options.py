@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from evenload._arguments import refuse_drive
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, EvenloadError, quoted
 
 Command = Callable[..., Any]
 
@@ -141,7 +141,8 @@ def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]
 
     name  of the command's argument
 
-    Fields that say none are filled, too, by options that the command has of another decorator.
+    Fields that say none are filled, too, by options that the command has of another decorator. A command that
+    is to print JSON prints, too, that a device or an extra is not there.
     """
 
     def wrap(command: Command) -> Command:
@@ -149,7 +150,12 @@ def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]
         def run(*args: Any, **given: Any) -> Any:
             _refuse_to_overwrite_input(click.get_current_context())
             value = kind(**{one.name: given.pop(one.name) for one in fields(kind) if one.name in given})
-            return command(*args, **given, **{name: value})
+            try:
+                return command(*args, **given, **{name: value})
+            except EvenloadError as error:
+                if error.exit_code == 3 and getattr(value, "as_json", False):
+                    click.echo(page_json({"schema": 1, "error": error.message, "hint": error.hint}))
+                raise
 
         for one in reversed(fields(kind)):
             run = one.metadata[CLICK](one.name)(run) if CLICK in one.metadata else run

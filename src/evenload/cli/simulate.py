@@ -12,7 +12,7 @@ import click
 
 from evenload._plain_text import number_text, seconds_text
 from evenload._private_files import text_named
-from evenload.balance.fleet import MOST_ITEMS, ModelDevice, draw_costs, draw_hints, parse_fleet
+from evenload.balance.fleet import MOST_COST_S, MOST_ITEMS, ModelDevice, draw_costs, draw_hints, parse_fleet
 from evenload.balance.metrics import imbalance
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
@@ -156,8 +156,9 @@ def read_costs(path: Path) -> list[float]:
             seconds = float(line)
         except ValueError:
             seconds = math.nan
-        if not 0 <= seconds < math.inf:
-            raise ConfigError(f"{path}:{number}: {quoted(line.strip()[:40])} is not a number of seconds")
+        if not 0 <= seconds <= MOST_COST_S:
+            said = f"{path}:{number}: {quoted(line.strip()[:40])} is not a number of seconds"
+            raise ConfigError(said, hint=f"give 0 to {MOST_COST_S:g}, one a line")
         costs.append(seconds)
     if len(costs) > MOST_ITEMS:
         raise ConfigError(f"{path} has {len(costs)} items", hint=f"at most {MOST_ITEMS} can be simulated")

@@ -380,6 +380,9 @@ def _literal_keys(value: ast.expr | None) -> list[str] | None:
     return names if len(names) == len(keys) else None
 
 
+_OURS = {2: ("self", "context"), 3: ("self", "inputs", "item")}  # of __init__ and __call__, by their number
+
+
 def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) -> list[str]:
     positional = [*taken.posonlyargs, *taken.args]
     needed = positional[n_own : len(positional) - len(taken.defaults)]
@@ -388,6 +391,9 @@ def _argument_faults(taken: ast.arguments, n_own: int, given: dict[str, Any]) ->
     names = [one.arg for one in (*positional[n_own:], *taken.kwonlyargs)]
     for name in (one for one in given if one not in names and taken.kwarg is None):
         nearest = did_you_mean(name, names, 0.5)
+        if name in [one.arg for one in positional[:n_own]] and name not in _OURS[n_own]:
+            ours = ", ".join(_OURS[n_own])
+            nearest = f"it stands where evenload passes another: write ({ours}, {name}); "
         faults.append(f"unknown {quoted(name)}; {nearest}known: {', '.join(names) or 'none'}")
     return faults
 

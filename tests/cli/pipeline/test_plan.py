@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,25 @@ def test_the_certificate_of_a_plan_with_split_layers_holds(tmp_path: Path) -> No
     achieved, bound = check(load(path))
     assert float(achieved) == pytest.approx(1e9 * found["makespan_s"], rel=1e-6)
     assert 0 < bound <= 1e9 * found["bound_s"] * (1 + 1e-6)
+
+
+def test_a_plan_says_what_its_certificate_proves(tmp_path: Path) -> None:
+    """The oracle is the checker, which knows nothing of plans."""
+    path = tmp_path / "plan.cert.json"
+    said = run("plan", str(REAL), "--items", "30", "--devices", "6x24GB:h100", "--certificate", str(path))
+    achieved, bound = check(load(path))
+    share = re.search(r"proves .*, ([0-9.]+) % of the best possible", said)
+    assert share is not None
+    assert float(share[1]) == pytest.approx(float(100 * bound / achieved), rel=1e-3)
+
+
+def test_no_device_is_said_as_json_too() -> None:
+    found = CliRunner().invoke(cli, ["plan", str(REAL), "--items", "3", "--devices", "cuda:77", "--json"])
+    assert isinstance(found.exception, EvenloadError)
+    assert found.exception.exit_code == 3
+    page = json.loads(found.stdout)
+    assert page["schema"] == 1
+    assert "cuda:77" in page["error"]
 
 
 def test_no_framework_is_imported_to_plan_it() -> None:

@@ -28,6 +28,10 @@ class Open:
 
 class Deaf: ...
 
+class Hasty:
+    def __init__(self, wait=1.0): ...
+    def __call__(self, inputs, item): return {}
+
 def figures(rows): return {}
 """
 JOB = """\
@@ -196,6 +200,7 @@ def test_aliases_work(folder: Path) -> None:
         ("stages.one.repeatable=false", lambda spec: spec.stages[0].repeatable is False),
         ("devices=cpu*4", lambda spec: spec.devices.use == "cpu*4"),
         ("schedule=pull:2", lambda spec: spec.schedule.policy == "pull:2"),
+        ("stages[0].repeatable=false", lambda spec: spec.stages[0].repeatable is False),
         ("errors.retries=2", lambda spec: spec.errors.retries == 2),
     ],
 )
@@ -203,8 +208,16 @@ def test_set_wins_over_the_file(folder: Path, change: str, expected) -> None:
     assert expected(parse_spec(JOB, folder, changes=[change]))
 
 
+def test_an_argument_in_the_wrong_place_says_where_it_goes(folder: Path) -> None:
+    hasty = JOB.replace("Brighten", "Hasty").replace("gamma: 2", "wait: 2")
+    assert "write (self, context, wait)" in faults_of(hasty, folder)["stages[0].params (line 8)"]
+    beside = JOB.replace("params: {gamma: 2}", "params: {gamma: 2}\n    by: 3")
+    assert "goes under params: {by: ...}" in faults_of(beside, folder)["stages[0].by (line 9)"]
+
+
 @pytest.mark.parametrize(
-    "change", ["job.seed", "=7", "..=1", "stages.two.params.x=1", "version.x=1", "job.seed=[1"]
+    "change",
+    ["job.seed", "=7", "..=1", "stages.two.params.x=1", "stages[9].x=1", "version.x=1", "job.seed=[1"],
 )
 def test_set_that_cannot_be(folder: Path, change: str) -> None:
     with pytest.raises(ConfigError):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evenload.errors import ConfigError
 from evenload.pipeline.job.job_file import parse_spec
 from evenload.pipeline.planning.estimates.run_history import StageHistory
 from evenload.pipeline.planning.job_plan import EFFICIENCY, build_job_problem
@@ -77,3 +78,19 @@ def test_components_are_those_of_the_kind() -> None:
     assert denoise.size is not None
     assert [c.name for c in encode.size.components] == ["text_encoder"]
     assert sorted(c.name for c in denoise.size.components) == ["transformer", "vae"]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "why"),
+    [
+        ("2x0GB:h100", "memory"),
+        ("2x24GB:h100@0", "speed above 0"),
+        ("65x24GB:h100", "more than 64 devices"),
+        ("1000000000x24GB:h100", "more than 64 devices"),
+        ("24GB:h100", "is no group of devices"),
+    ],
+)
+def test_a_fleet_that_cannot_be_says_why(fleet: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_modelled(fleet)
+    assert why in caught.value.message

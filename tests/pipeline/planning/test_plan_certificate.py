@@ -39,7 +39,7 @@ def test_its_time_is_the_plans_and_its_bound_no_more(stages, devices, n_items, p
         policy=policy,
     )
     try:
-        plan = make_plan(problem, effort=0)
+        plan = make_plan(problem)
     except ConfigError:
         return  # a stage that fits nowhere
     page = plan_certificate(problem, plan)
@@ -59,7 +59,7 @@ def test_stages_that_need_several(tmp_path):
     parts = tuple(PlanStage(name, 1.0, 0.5) for name in "abc")
     two = (PlanDevice("x"), PlanDevice("y"))
     problem = Problem(parts, two, 5, needs=((), (), (0, 1)))
-    page = plan_certificate(problem, make_plan(problem, effort=0), "a graph")
+    page = plan_certificate(problem, make_plan(problem), "a graph")
     assert [one["needs"] for one in page["evidence"]["stages"]] == [[], [], [0, 1]]
     assert is_true(page)
 
@@ -73,6 +73,6 @@ def test_stages_that_need_several(tmp_path):
 )
 def test_what_cannot_be_certified_is_said(change, why):
     known = {"stages": (PlanStage("s", 1.0),), "devices": (PlanDevice("a"),), "n_items": 2}
-    plan = make_plan(Problem(**known), effort=0)
+    plan = make_plan(Problem(**known))
     with pytest.raises(ConfigError, match=why):
         plan_certificate(Problem(**known | change), plan)

@@ -119,7 +119,7 @@ def test_what_is_half_done_can_be_planned(draw) -> None:
         done.append(draw.draw(st.integers(0, most)))
     problem = Problem(stages, (PlanDevice("d0"), PlanDevice("d1", 0.5)), n_items, done=tuple(done))
     assume(any(problem.n_left(stage) for stage in range(len(stages))))
-    plan = make_plan(problem, effort=0)
+    plan = make_plan(problem)
     assert plan.makespan_s is not None
     assert math.isfinite(plan.makespan_s)
 

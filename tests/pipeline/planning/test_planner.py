@@ -9,10 +9,12 @@ import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline.dispatch.played_fleet import POLICIES
 
 from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.candidates import generate_candidates
+from evenload.pipeline.planning.job_plan import best_of_each_mode
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.planner import MODES, make_plan
 from evenload.pipeline.planning.simulate_plan import simulate_phases
@@ -103,7 +105,7 @@ def test_never_below_the_bound_and_never_above_a_candidate(
 ) -> None:
     """``has_models``: a replan's devices, which hold models, or have them parked and so back sooner."""
     problem = with_models(problem, chance) if has_models else problem
-    plan = make_plan(problem, effort=0.2)
+    plan = make_plan(problem)
     bound_s = least_time(problem)
     assert plan.makespan_s is not None
     assert plan.bound_s == bound_s
@@ -127,7 +129,7 @@ def with_models(problem: Problem, chance: random.Random) -> Problem:
 
 def planned(problem: Problem, mode: str = "auto") -> tuple[Plan | None, ConfigError | None]:
     try:
-        return make_plan(problem, mode, effort=0), None
+        return make_plan(problem, mode), None
     except ConfigError as error:
         return None, error
 
@@ -158,7 +160,7 @@ def test_every_mode_is_that_mode_or_says_why_not(problem: Problem, mode: str) ->
         return
     assert plan.mode == mode
     assert plan.makespan_s is not None
-    assert plan.makespan_s >= make_plan(problem, effort=0).makespan_s * (1 - 1e-9)  # type: ignore[operator]
+    assert plan.makespan_s >= make_plan(problem).makespan_s * (1 - 1e-9)  # type: ignore[operator]
     check_complete(problem, plan)
 
 
@@ -203,19 +205,20 @@ def test_a_stage_of_which_nothing_is_left_costs_nothing_and_need_not_fit(
     devices = tuple(replace(device, free_bytes=1) for device in problem.devices)
     done = (problem.n_items,) * n_over + rest.done
     whole = replace(problem, stages=over + rest.stages, done=done, devices=devices)
-    plan, alone = make_plan(whole, effort=0), make_plan(replace(rest, devices=devices), effort=0)
+    plan, alone = make_plan(whole), make_plan(replace(rest, devices=devices))
     assert plan == alone
     assert {unit.stage for phase in plan.phases for unit in phase.units} == {s.name for s in rest.stages}
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(problem=problems, slower=speeds)
-def test_another_device_never_makes_it_longer(problem: Problem, slower: float) -> None:
-    """One that may run nothing is as good as none."""
+@given(problem=problems, policy=st.sampled_from(POLICIES), slower=st.sampled_from([0.01, 0.25, 0.5, 1.0]))
+def test_another_device_never_makes_it_longer(problem: Problem, policy: str, slower: float) -> None:
+    """A plan may leave it out, by whatever policy. One that may run nothing is as good as none."""
+    problem = replace(problem, policy=policy)
     barred = PlanDevice("barred", 1.0, barred=frozenset(stage.name for stage in problem.stages))
     speed = min(slower, *(device.speed for device in problem.devices))
     before, same, more = (
-        (make_plan(one, effort=0).makespan_s, least_time(one))
+        (make_plan(one).makespan_s, least_time(one))
         for one in (
             replace(problem, devices=(*problem.devices, *others))
             for others in ((), (barred,), (PlanDevice("more", speed),))
@@ -223,6 +226,49 @@ def test_another_device_never_makes_it_longer(problem: Problem, slower: float) -
     )
     assert same == pytest.approx(before)
     assert all(after <= first * (1 + 1e-9) for after, first in zip(more, before, strict=True))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("policy", "makespan_s"), [("static", 6.0), ("pull:4", 8.0)])
+def test_a_slow_device_is_left_out(policy: str, makespan_s: float) -> None:
+    """Counted by hand: 18 items of 1 s on three equal devices are six rounds, or by four 8, 6 and 4 s."""
+    problem = problem_of([(1.0, 0.0)], [1.0] * 3, 18, policy=policy)
+    more = problem_of([(1.0, 0.0)], [*[1.0] * 3, 0.05], 18, policy=policy)
+    for one in (problem, more):
+        assert make_plan(one).makespan_s == pytest.approx(makespan_s)
+    assert "d3" in make_plan(more).candidates[0].label
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(problem=problems, policy=st.sampled_from(POLICIES))
+def test_a_plan_has_one_time_however_it_is_asked_for(problem: Problem, policy: str) -> None:
+    problem = replace(problem, policy=policy)
+    for told in best_of_each_mode(make_plan(problem)):
+        if told.makespan_s is not None:
+            best = make_plan(problem, told.mode)
+            assert best.makespan_s is not None
+            assert best.makespan_s <= told.makespan_s * (1 + 1e-9)
+            if best.candidates[0].label == told.label:
+                assert best.makespan_s == pytest.approx(told.makespan_s)
+
+
+def test_what_was_not_compared_is_not_called_impossible() -> None:
+    plan = make_plan(problem_of([(1.0, 1.0)] * 2, [1.0] * 3, 8), watch=lambda _: True)
+    assert {one.why for one in plan.candidates[1:]} == {"not compared: the search ended before"}
+    assert any("search" in note for note in plan.notes)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    n_items=st.integers(1, 10**15), n_times=st.integers(1, 7), fleet=st.lists(speeds, min_size=1, max_size=4)
+)
+def test_the_items_of_a_plan_are_those_that_were_given(
+    n_items: int, n_times: int, fleet: list[float]
+) -> None:
+    plan = make_plan(problem := problem_of([(1.0, 1.0), (0.5, 0.0)], fleet * n_times, n_items))
+    for stage in problem.stages:
+        units = [unit for phase in plan.phases for unit in phase.units if unit.stage == stage.name]
+        assert sum(unit.n_items for unit in units) == n_items
+        assert all(0 <= unit.n_items <= (unit.limit or n_items) for unit in units)
 
 
 fleets = st.lists(st.sampled_from([4, 8, 12, 22, 45]), min_size=1, max_size=6)
@@ -275,7 +321,7 @@ def test_the_job_asked_for_layers_split_over_three_devices_each() -> None:
     )
     devices = tuple(PlanDevice(f"cuda:{n}", 1.0, int(22.35 * GIB)) for n in range(6))
     problem = Problem(stages, devices, 250, context_bytes=int(0.6 * GIB))
-    plan = make_plan(problem, effort=0)
+    plan = make_plan(problem)
     groups = {len(u.devices) for phase in plan.phases for u in phase.units if u.stage == "denoise"}
     assert groups == {3}
     assert plan.ratio is not None
@@ -387,7 +433,7 @@ def test_host_memory_is_a_budget_for_all_devices_that_stream() -> None:
 def test_more_than_one_of_the_samples_goes_on() -> None:
     stages = (PlanStage("make", 1.0, n_tasks=4), PlanStage("end", 1.0, n_tasks=2))
     problem = Problem(stages, (PlanDevice("a"), PlanDevice("b")), 3)
-    check_complete(problem, make_plan(problem, effort=0))
+    check_complete(problem, make_plan(problem))
 
 
 @pytest.mark.parametrize("mode", ["stage_parallel", "swap", "data_parallel", "single", "auto"])
@@ -396,5 +442,5 @@ def test_a_job_is_gone_on_with_in_its_mode_also_when_its_first_stage_is_done(
     mode: str, done: tuple[int, int]
 ) -> None:
     problem = replace(problem_of([(1.0, 0.5), (1.0, 0.5)], [1.0, 1.0, 1.0], 6), done=done)
-    plan = make_plan(problem, mode, effort=0)
+    plan = make_plan(problem, mode)
     assert plan.mode == mode or mode == "auto"

@@ -30,11 +30,15 @@ def one_stage(policy: str, speeds: list[float], n_items: int, load_s: float = 0.
 )
 def test_eight_items_on_a_device_and_one_at_a_quarter_of_its_speed(policy: str, makespan_s: float) -> None:
     """The oracle is counted by hand: by ``static`` four items of 4 s are the slow one's, and so on."""
-    plan = make_plan(problem := one_stage(policy, [1.0, 0.25], 8, load_s=3.0), "data_parallel")
-    assert plan.makespan_s == pytest.approx(makespan_s + 3.0)
-    assert sum(unit.n_items for phase in plan.phases for unit in phase.units) == 8
-    quickest = make_plan(problem)
-    assert quickest.makespan_s == pytest.approx(min(makespan_s, 8.0) + 3.0)  # the fast one can do it alone
+    problem = one_stage(policy, [1.0, 0.25], 8, load_s=3.0)
+    (on_both,) = generate_candidates(problem, least_time(problem), "data_parallel")
+    played = simulate_policy(problem, on_both.phases)
+    assert played.makespan_s == pytest.approx(makespan_s + 3.0)
+    assert sum(played.unit2items.values()) == 8
+    for mode in ("auto", "data_parallel"):
+        plan = make_plan(problem, mode)
+        assert plan.makespan_s == pytest.approx(min(makespan_s, 8.0) + 3.0)  # the fast one can do it alone
+        assert sum(unit.n_items for phase in plan.phases for unit in phase.units) == 8
 
 
 @given(st.sampled_from(BLIND), st.integers(1, 60), st.integers(1, 5), st.integers(0, 10**6))
@@ -45,7 +49,7 @@ def test_a_plan_of_one_stage_takes_as_long_as_a_map(policy, n_items, n_devices, 
     speeds = sorted((rng.uniform(0.3, 3.0) for _ in range(n_devices)), reverse=True)
     named = {f"d{at}": speed for at, speed in enumerate(speeds)}
     mapped = simulate(policy, [ModelDevice(*one) for one in named.items()], [1.0] * n_items, priors=named)
-    plan = make_plan(one_stage(policy, speeds, n_items), "data_parallel", effort=0)
+    plan = make_plan(one_stage(policy, speeds, n_items), "data_parallel")
     used = {device for phase in plan.phases for unit in phase.units for device in unit.devices}
     if used == named.keys():
         assert plan.makespan_s == pytest.approx(mapped.makespan_s)

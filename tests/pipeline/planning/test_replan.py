@@ -23,7 +23,7 @@ def problem() -> Problem:
 
 @pytest.fixture(scope="module")
 def swap_plan(problem: Problem) -> Plan:
-    return make_plan(problem, "swap", effort=0)
+    return make_plan(problem, "swap")
 
 
 def holding(problem: Problem, stage: str) -> tuple[PlanDevice, ...]:

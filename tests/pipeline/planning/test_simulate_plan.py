@@ -94,7 +94,7 @@ def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
 
 def check_a_coarse_plan(many: Problem) -> None:
     coarse, n_together = coarsen(many)
-    plan = make_plan(many, effort=0)
+    plan = make_plan(many)
     assert plan.makespan_s is not None
     assert plan.makespan_s >= least_time(many)
     assert not any("simulated as" in note for note in plan.notes)

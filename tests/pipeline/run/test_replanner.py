@@ -32,7 +32,7 @@ class Voyage:
     ):
         stages = (PlanStage("edit", 5.0, 20.0), PlanStage("score", 3.4, 15.0))
         self.problem = problem or Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 100)
-        self.plan = make_plan(self.problem, mode, effort=0)
+        self.plan = make_plan(self.problem, mode)
         items = [(Item(n, str(n)), {}) for n in range(self.problem.n_items)]
         self.flow = ItemFlow([StageRule(name) for name in NAMES], items)
         self.dispatcher = GroupScheduler(self.plan.phases, NAMES)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from evenload._optional import require
-from evenload._plain_text import seconds_text
+from evenload._plain_text import number_text, seconds_text
 from evenload.cli.options import (
     FILE,
     PATH,
@@ -98,17 +98,27 @@ def plan(request: PlanRequest) -> int:
         found = plan_job(spec, job_problem, watch=progress)
     finally:
         progress.close()
-    write_certificate(
-        request.certificate, lambda: plan_certificate(job_problem.problem, found, spec.job.name)
-    )
+    proved = []
+    if request.certificate is not None:
+        proof = plan_certificate(job_problem.problem, found, spec.job.name)
+        write_certificate(request.certificate, lambda: proof)
+        proved = ["", _proved(request.certificate, proof["claim"])]
     if request.as_json:
         click.echo(page_json(found.to_json(), indent=2))
         return 0
     from evenload.cli.pipeline.plan_page import page
 
     names = [device.name for device in fleet]
-    click.echo("\n".join(page(found, spec.job.name, n_items, names, is_verbose=request.verbose)))
+    lines = page(found, spec.job.name, n_items, names, is_verbose=request.verbose)
+    click.echo("\n".join([*lines, *proved]))
     return 0
+
+
+def _proved(path: Path, claim: Mapping[str, float]) -> str:
+    """Say which bound a certificate proves: it may be below the plan's own."""
+    bound, share = seconds_text(claim["bound"] / 1e9, 4), 100 * claim["bound"] / claim["achieved"]
+    proves = f"{path}: proves {bound}, {number_text(share, 4)} % of the best possible"
+    return f"{proves}; a plan's own bound may say more"
 
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":

@@ -134,8 +134,8 @@ def json_schema() -> dict[str, Any]:
 def apply_change(document: dict[str, Any], change: str) -> Place:
     """Set one key of ``document`` in place, and return where that is. The value is read as YAML.
 
-    ``job.seed=7``, ``stages.restore.call.steps=8``, or ``restore.steps=8``: a first part that names a stage
-    stands for that stage's ``params`` (for its ``call`` where that has the key).
+    ``job.seed=7``, ``stages.restore.call.steps=8``, ``stages[0].call.steps=8``, or ``restore.steps=8``: a
+    first part that names a stage stands for its ``params`` (for its ``call`` where that has the key).
     Raises ConfigError if the text is not ``key=value`` or the place does not exist.
     """
     key, equals, text = change.partition("=")
@@ -150,6 +150,8 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
     listed = document.get("stages")
     named = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
     stages = {str(stage.get("name")): stage for stage in named}
+    if (numbered := _NUMBERED.fullmatch(parts[0])) and int(numbered[1]) < len(named):
+        parts = ["stages", str(named[int(numbered[1])].get("name")), *parts[1:]]
     if parts[0] in stages and parts[0] not in JobSpec.model_fields:
         is_call = len(parts) > 1 and parts[1] in (stages[parts[0]].get("call") or {})
         parts = ["stages", parts[0], "call" if is_call else "params", *parts[1:]]
@@ -169,6 +171,9 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
         raise ConfigError(f"--set {printable(key)}: {quoted(parts[-2])} is not a section of the job file")
     section[parts[-1]] = value
     return (*above, *parts)
+
+
+_NUMBERED = re.compile(r"stages\[(\d{1,9})\]")  # as faults name a stage
 
 
 def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +196,8 @@ def _explain(part: Any) -> list[Fault]:
     if kind == "extra_forbidden":
         known = _known_keys(place[:-1])
         nearest = did_you_mean(str(place[-1]), known, 0.5)
+        if len(place) == 3 and place[0] == "stages" and "'params'" not in nearest:
+            nearest += f"an argument of the stage's class goes under params: {{{place[-1]}: ...}}; "
         return [(place, f"unknown key; {nearest}known: {', '.join(known)}")]
     if kind == "missing":
         return [(place, "is required and not given")]

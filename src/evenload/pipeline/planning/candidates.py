@@ -18,26 +18,7 @@ from evenload.pipeline.planning.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, Problem
 
 MOST_LAYOUT_CHOICES = 8
-_STEPS = (
-    0.0,
-    0.01,
-    0.02,
-    0.03,
-    0.04,
-    0.05,
-    0.06,
-    0.07,
-    0.085,
-    0.1,
-    0.13,
-    0.17,
-    0.22,
-    0.3,
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-)
+_STEPS = (*(n / 100 for n in range(8)), 0.085, 0.1, 0.13, 0.17, 0.22, 0.3, 0.5, 1.0, 2.0, 4.0)
 _WAYS_TO_FILL = (  # devices first, may one change stages, quotas
     ("fast", True, True),
     ("fast", True, False),
@@ -49,15 +30,11 @@ _WAYS_TO_FILL = (  # devices first, may one change stages, quotas
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to run the job: a list of phases, before it is simulated.
-
-    layouts  for each phase, all units that it may have; an improvement may add some of them
-    """
+    """A way to run the job: a list of phases, before it is simulated."""
 
     mode: str
     label: str
     phases: tuple[CandidatePhase, ...]
-    layouts: tuple[Layout, ...] = ()
 
 
 def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") -> Iterator[Candidate]:
@@ -74,13 +51,11 @@ def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") ->
     for layouts, name in choices:
         if name in wants:
             label = _label("stage after stage on all devices", layouts)
-            yield Candidate(name, label, _all_units(layouts), layouts=layouts)
+            yield Candidate(name, label, _all_units(layouts))
     for layouts, name in choices:
-        if name in wants:
-            yield from _stages_together(problem, layouts, name)
         if name == "swap" and mode == "stage_parallel" and len(problem.stages) == 1:  # the others are done
             label = _label("one stage on all devices", layouts)
-            yield Candidate(mode, label, _all_units(layouts), layouts=layouts)
+            yield Candidate(mode, label, _all_units(layouts))
         if name in wants or "stage_parallel" in wants:
             yield from _staggered(problem, layouts, bound_s, wants)
 
@@ -134,7 +109,7 @@ def _on_one_device(problem: Problem) -> Iterator[Candidate]:
                 best = seconds, ways
     if best is not None:
         layouts = tuple((option,) for option in best[1])
-        yield Candidate("single", f"all on {best[1][0].devices[0]}", _all_units(layouts), layouts=layouts)
+        yield Candidate("single", f"all on {best[1][0].devices[0]}", _all_units(layouts))
 
 
 def _fit_together(options: Sequence[PlacementOption], device: PlanDevice, problem: Problem) -> bool:
@@ -143,35 +118,16 @@ def _fit_together(options: Sequence[PlacementOption], device: PlanDevice, proble
     return device.free_bytes is None or bytes_together(sized, device.id, problem) <= device.free_bytes
 
 
-def _phase_of_stages(problem: Problem, numbers: Sequence[int]) -> CandidatePhase:
-    """Hold the stages ``numbers`` together on each device that can hold all of them whole."""
+def _every_stage_everywhere(problem: Problem) -> Iterator[Candidate]:
+    """Yield all stages on each device that can hold all of them whole."""
     units: list[CandidateUnit] = []
     for device in problem.devices:
-        singles = [best_single(problem.stages[number], device, problem) for number in numbers]
+        singles = [best_single(stage, device, problem) for stage in problem.stages]
         options = [option for option in singles if option is not None and option.fit.name == "whole"]
-        if len(options) == len(numbers) and _fit_together(options, device, problem):
+        if len(options) == len(singles) and _fit_together(options, device, problem):
             units += [CandidateUnit(option) for option in options]
-    return tuple(units)
-
-
-def _every_stage_everywhere(problem: Problem) -> Iterator[Candidate]:
-    phase = _phase_of_stages(problem, range(len(problem.stages)))
-    if phase:
-        yield Candidate("data_parallel", "every stage on each device", (phase,))
-
-
-def _stages_together(problem: Problem, layouts: Sequence[Layout], mode: str) -> Iterator[Candidate]:
-    """Yield neighbouring stages on the same devices at the same time, the others before and after."""
-    n_stages = len(problem.stages)
-    apart = _all_units(layouts)
-    for first in range(n_stages - 1):
-        for last in range(first + 1, n_stages):
-            is_all = (first, last) == (0, n_stages - 1)
-            together = () if is_all else _phase_of_stages(problem, range(first, last + 1))
-            if together:
-                names = "+".join(stage.name for stage in problem.stages[first : last + 1])
-                label = _label(f"{names} together, the others before and after", layouts)
-                yield Candidate(mode, label, (*apart[:first], together, *apart[last + 1 :]))
+    if units:
+        yield Candidate("data_parallel", "every stage on each device", (tuple(units),))
 
 
 def _staggered(
@@ -194,7 +150,7 @@ def _staggered(
         mode = "stage_parallel" if _is_static(phases) else "model_parallel" if is_split else "swap"
         if mode in wants:
             text = "side by side" if mode == "stage_parallel" else "staggered, devices change stages in turn"
-            yield Candidate(mode, _label(f"{text}, {name} devices first", layouts), phases, layouts=layouts)
+            yield Candidate(mode, _label(f"{text}, {name} devices first", layouts), phases)
 
 
 def _is_static(phases: Sequence[CandidatePhase]) -> bool:

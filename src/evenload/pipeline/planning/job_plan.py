@@ -8,7 +8,7 @@
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +151,9 @@ def _weight_notes(spec: "JobSpec", facts: Sequence[StageFacts], devices: Sequenc
 
 def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[PlanDevice, ...]:
     """Return the devices with speeds relative to the fastest and the memory that the job may use."""
-    rates = {device.id: device.speed * _rate(device) for device in devices}
+    rates = {
+        device.id: device.speed * (device.hardware.tflops if device.hardware else 1.0) for device in devices
+    }
     fastest = max(rates.values())
     barred = barred_stages(spec, sorted(rates, key=lambda one: -rates[one]))
     return tuple(
@@ -164,10 +166,6 @@ def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[Plan
         )
         for device in devices
     )
-
-
-def _rate(device: FleetDevice) -> float:
-    return device.hardware.tflops if device.hardware else 1.0
 
 
 def _usable_bytes(device: FleetDevice, spec: "JobSpec") -> int | None:
@@ -358,17 +356,15 @@ class PlannedJob(NamedTuple):
     job_problem: JobProblem
 
 
-def plan_job(
-    spec: "JobSpec", job_problem: JobProblem, *, effort: float = 1.0, watch: Watch | None = None
-) -> Plan:
+def plan_job(spec: "JobSpec", job_problem: JobProblem, *, watch: Watch | None = None) -> Plan:
     """Plan a job by its mode; mode ``auto`` compares all modes.
 
-    ``effort`` scales how long improvements are searched for, 0 for none. If the seconds of a stage are
-    unknown, the plan says what fits and gives no makespan. ``watch`` as in ``make_plan``.
+    If the seconds of a stage are unknown, the plan says what fits and gives no makespan. ``watch`` as in
+    ``make_plan``.
     Raises ConfigError, with the shortfall in GiB, if the job does not fit on the devices.
     """
     if job_problem.has_times:
-        plan = make_plan(job_problem.problem, spec.schedule.mode, effort=effort, watch=watch)
+        plan = make_plan(job_problem.problem, spec.schedule.mode, watch=watch)
     else:
         plan = _plan_without_times(job_problem, spec.schedule.mode)
     notes = (*spec.notes, *job_problem.notes, *plan.notes)
@@ -396,8 +392,8 @@ def _plan_without_times(job_problem: JobProblem, mode: str) -> Plan:
 def _first_that_fits(job_problem: JobProblem, mode: str) -> Plan:
     for name in ("swap", "model_parallel") if mode == "auto" else ():
         with contextlib.suppress(ConfigError):
-            return make_plan(job_problem.problem, name, effort=0, is_exact=False)
-    return make_plan(job_problem.problem, mode, effort=0, is_exact=False)
+            return make_plan(job_problem.problem, name, is_exact=False)
+    return make_plan(job_problem.problem, mode, is_exact=False)
 
 
 def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
@@ -405,24 +401,13 @@ def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
     stages, names = [], [stage.name for stage in job_problem.stages]
     for stage, needs in zip(job_problem.stages, job_problem.problem.graph.needs, strict=True):
         components = stage.size.components if stage.size is not None else ()
-        stages.append(
-            {
-                "name": stage.name,
-                "needs": [names[need] for need in needs],
-                "weight_bytes": stage.weight_bytes,
-                "components": [
-                    {"name": c.name, "class": c.class_name, "bytes": c.bytes, "dtype": c.dtype,
-                     "from": c.source, "n_blocks": c.count.n_blocks}
-                    for c in components
-                ],
-                "activation_bytes": stage.activation_bytes,
-                "activation_from": stage.activation_from,
-                "item_s": stage.item_s,
-                "item_from": stage.item_from,
-                "load_s": stage.load_s,
-                "load_from": stage.load_from,
-            }
-        )  # fmt: skip
+        known = {one.name: getattr(stage, one.name) for one in fields(stage) if one.name != "size"}
+        listed = [
+            {"name": c.name, "class": c.class_name, "bytes": c.bytes, "dtype": c.dtype,
+             "from": c.source, "n_blocks": c.count.n_blocks}
+            for c in components
+        ]  # fmt: skip
+        stages.append({**known, "needs": [names[need] for need in needs], "components": listed})
     return {
         "n_items": job_problem.problem.n_items,
         "devices": {

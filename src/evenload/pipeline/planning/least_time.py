@@ -37,17 +37,16 @@ _MOST_TRIED = 200  # counts of a device's longer tasks; beyond, fractions are as
 
 def least_time(problem: Problem) -> float:
     """Return the seconds that no plan on these devices can beat; infinite if a stage fits nowhere."""
-    costs = [_cost(number, problem) for number in range(len(problem.stages))]
+    costs = _costs(problem)
     if any(not any(cost.speeds) for cost in costs):
         return math.inf
-    left = [number for number, cost in enumerate(costs) if cost.n_left]
-    if not left:
+    bound = _Bound(problem, costs)
+    if not bound.left:
         return 0.0
-    bound = _Bound(problem, costs, left)
     low = max(bound.path_s(), _EARLIEST_S)
-    low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
+    low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in bound.left)])
     low, prices = _priced(bound, low)
-    is_many = sum(costs[s].n_left for s in left) > _MANY * len(problem.devices)
+    is_many = sum(cost.n_left for cost in costs) > _MANY * len(problem.devices)
     return low if is_many else _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
 
 
@@ -64,18 +63,15 @@ def _priced(bound: "_Bound", low: float) -> tuple[float, Mapping[int, float]]:
 
 def task_prices(problem: Problem) -> list[float]:
     """Return a price for a task of each stage, at which the bound of all stages together is proved."""
-    costs = [_cost(number, problem) for number in range(len(problem.stages))]
-    left = [number for number, cost in enumerate(costs) if cost.n_left]
-    if not left:
-        return [0.0] * len(costs)
-    bound = _Bound(problem, costs, left)
-    _, prices = _priced(bound, max(bound.path_s(), _EARLIEST_S))
+    costs = _costs(problem)
+    bound = _Bound(problem, costs)
+    prices = _priced(bound, max(bound.path_s(), _EARLIEST_S))[1] if bound.left else {}
     return [prices.get(number, 0.0) * cost.item_s for number, cost in enumerate(costs)]
 
 
 def task_rates(problem: Problem) -> list[list[float]]:
     """Return the tasks a second of each device, of each stage; 0 where it cannot hold the stage."""
-    costs = [_cost(number, problem) for number in range(len(problem.stages))]
+    costs = _costs(problem)
     return [[speed / cost.item_s for speed in cost.speeds] for cost in costs]
 
 
@@ -89,6 +85,10 @@ class _LeastWork:
     speeds: tuple[float, ...]
     work_s: float
     is_split: bool
+
+
+def _costs(problem: Problem) -> list[_LeastWork]:
+    return [_cost(number, problem) for number in range(len(problem.stages))]
 
 
 def _cost(number: int, problem: Problem) -> _LeastWork:
@@ -124,8 +124,9 @@ _Kind = tuple[tuple[float, ...], float]  # devices that are alike: speed on each
 class _Bound:
     """Tests of whether all work can be done by a time ``t``; each says False only if it surely cannot."""
 
-    def __init__(self, problem: Problem, costs: Sequence[_LeastWork], left: Sequence[int]):
-        self.costs, self.left = costs, left
+    def __init__(self, problem: Problem, costs: Sequence[_LeastWork]):
+        self.costs = costs
+        self.left = left = [number for number, cost in enumerate(costs) if cost.n_left]
         speeds = zip(*(cost.speeds for cost in costs), strict=True)
         ready = [device.ready_s for device in problem.devices]
         self.kinds: Counter[_Kind] = Counter(zip(speeds, ready, strict=True))

@@ -6,6 +6,7 @@ fleet ::= group ("," group)* [",host=" size]          group ::= count "x" size [
 relative to usual.
 """
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from evenload.devices.rates.hardware import HARDWARE, Hardware, hardware_named
 from evenload.errors import ConfigError, quoted
 
 MOST_DEVICES = 64
-_GROUP = re.compile(r"(\d{1,4})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")
+_GROUP = re.compile(r"(\d{1,400})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")
 _HOST = re.compile(r"\s*host=(.*)")
 _HINT = "write 6x24GB:h100 (six of 24 GB free), 4x24GB:rtx4090,2x80GB:a100 or 2x24GB:h100@0.5 (at half speed)"
 
@@ -68,8 +69,11 @@ def parse_modelled(text: str, *, is_speed_needed: bool = True) -> list[FleetDevi
             raise ConfigError(f"{quoted(part.strip())}: {error}", hint=_HINT) from error
         is_known = match[3] and (is_speed_needed or match[3].lower() in HARDWARE)
         hardware = hardware_named(match[3]) if is_known else None
-        if not speed > 0 or len(devices) + int(match[1]) > MOST_DEVICES:
-            raise ConfigError(f"{quoted(part.strip())}: too many devices, or no speed", hint=_HINT)
+        if not 0 < speed < math.inf or not free_bytes:
+            said = "a device has memory, and a speed above 0"
+            raise ConfigError(f"{quoted(part.strip())} can hold or do nothing: {said}", hint=_HINT)
+        if len(devices) + int(match[1]) > MOST_DEVICES:
+            raise ConfigError(f"{quoted(text)} is more than {MOST_DEVICES} devices", hint=_HINT)
         for _ in range(int(match[1])):
             name = match[3].lower() if match[3] else "gpu"
             devices.append(FleetDevice(f"cuda:{len(devices)}", name, free_bytes, hardware, speed))

@@ -1,8 +1,8 @@
 """Choose how to run a job: simulate every candidate, improve the best, compare it with the bound."""
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from evenload._memory_sizes import gib_text
@@ -10,7 +10,7 @@ from evenload.balance.policy import Guided, Pull, policy_from_name
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import CandidateResult, DeviceMemory, Plan
 from evenload.pipeline.planning.candidates import Candidate, generate_candidates
-from evenload.pipeline.planning.least_time import least_time
+from evenload.pipeline.planning.least_time import least_time, task_prices, task_rates
 from evenload.pipeline.planning.placement_options import (
     ALIKE,
     MANY_DEVICES,
@@ -33,12 +33,10 @@ from evenload.pipeline.problem import LOSSY, PlanStage, Problem
 MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
 MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
 MOST_EXACT_TASKS = 1_000_000  # of a problem that is simulated as a whole
-TASKS_PER_SEARCH = 30_000  # simulated tasks that an improvement may cost
-N_IMPROVED = 2
-N_EXACT = 3
-GOOD = 1.02  # times the bound: then no improvement is looked for
-GOOD_ENOUGH = 1.003
-
+MOST_EVENTS_AGAIN = 100_000  # before another device is left out; one always may be
+PLAYED_COST = 20  # events of a simulation for one that the dispatcher deals
+N_EXACT = 3  # simulated again, beside the best of each mode
+MOST_NAMED = 3  # devices left out
 
 FEWEST_TASKS, MOST_TASKS = 1500, 25_000  # of a coarse problem
 MOST_PLAYED = 1000  # tasks of one that is played, a third of a second of CPU
@@ -85,56 +83,7 @@ def refine(candidate: Candidate, problem: Problem, n_together: int) -> Candidate
                 return None
             units.append(CandidateUnit(exact, None if unit.limit is None else unit.limit * n_together))
         phases.append(tuple(units))
-    return replace(candidate, phases=tuple(phases), layouts=())
-
-
-def hill_climb(
-    candidate: Candidate, simulated: SimulatedPlan, problem: Problem, budget: int, enough_s: float
-) -> tuple[Candidate, SimulatedPlan]:
-    """Return the best candidate found with at most ``budget`` simulations, and its simulated run.
-
-    Stops early once the makespan is at most ``enough_s``. A change gives one unit another limit, takes it
-    out, or adds a unit that the candidate's layouts allow.
-    """
-    draw = random.Random(0)
-    phases, best = candidate.phases, simulated
-    n_tried, is_better = 0, True
-    while is_better and best.makespan_s > enough_s:
-        is_better = False
-        changes = list(_changes(phases, best, candidate))
-        draw.shuffle(changes)
-        for changed in changes:
-            if n_tried >= budget:
-                break
-            n_tried += 1
-            tried = simulate_phases(problem, changed, slices="none")
-            if tried.makespan_s < best.makespan_s * (1 - 1e-9):
-                phases, best, is_better = changed, tried, True
-                break
-    return replace(candidate, phases=tuple(phases)), best
-
-
-def _changes(
-    phases: tuple[CandidatePhase, ...], simulated: SimulatedPlan, candidate: Candidate
-) -> Iterator[tuple[CandidatePhase, ...]]:
-    for number, phase in enumerate(phases):
-        for position, unit in enumerate(phase):
-            n_done = simulated.unit2items.get((number, position), 0)
-            limits = {max(0, n_done + step) for step in (-3, -1, 1, 3)} | {n_done, None}
-            for limit in sorted(limits - {unit.limit}, key=lambda n: -1 if n is None else n):
-                kept = () if limit == 0 else (CandidateUnit(unit.option, limit),)
-                yield _with(phases, number, (*phase[:position], *kept, *phase[position + 1 :]))
-        if len(candidate.layouts) == len(phases):
-            taken = {device for unit in phase for device in unit.option.devices}
-            for option in candidate.layouts[number]:
-                if not taken.intersection(option.devices):
-                    yield _with(phases, number, (*phase, CandidateUnit(option)))
-
-
-def _with(
-    phases: tuple[CandidatePhase, ...], number: int, phase: CandidatePhase
-) -> tuple[CandidatePhase, ...]:
-    return (*phases[:number], phase, *phases[number + 1 :])
+    return replace(candidate, phases=tuple(phases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,52 +110,33 @@ class Tried:
     candidate: Candidate
     simulated: SimulatedPlan
 
-
-def search_plan(
-    problem: Problem, mode: str, effort: float, watch: Watch | None, is_exact: bool
-) -> tuple[list[Tried], Problem, float, bool]:
-    """Return the best candidates, quickest first, with what they were simulated, the bound of ``problem``,
-    and whether the search was ended.
-
-    They were simulated with ``problem`` itself if ``is_exact``, unless it is so large that several items are
-    simulated as one. Only the first candidate has the slices of its run.
-    """
-    coarse, n_together = coarsen(problem)
-    search, bound_s = _Search(mode, watch), least_time(problem)
-    best = search.best_of(coarse, effort, bound_s if coarse is problem else least_time(coarse))
-    n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
-    if is_exact and is_played(problem):
-        best = search.again(coarse, best, 1)
-    elif is_exact and best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
-        best, coarse = search.again(problem, best, n_together), problem
-    if best:
-        chosen, simulates = best[0].candidate, simulate_policy if is_exact else simulate_phases
-        best[0] = Tried(chosen, simulates(coarse, chosen.phases, slices="joined"))
-    search.tell(is_over=True)
-    return best, coarse, bound_s, search.is_over
+    @property
+    def makespan_s(self) -> float:
+        return self.simulated.makespan_s
 
 
 class _Search:
-    """A search for the quickest plan: what was tried, what that cost, and whether it is to end."""
+    """A search for the quickest plan: what it cost so far, and whether it is to end.
 
-    def __init__(self, mode: str, watch: Watch | None):
-        self.mode, self.watch = mode, watch
-        self.n_events, self.n_tried = 0, 0
-        self.best_s, self.bound_s = math.inf, 0.0
-        self.is_over = False
+    is_over  who watches ended it
+    is_cut   not everything that was to be compared was
+    """
+
+    def __init__(self, mode: str, watch: Watch | None, bound_s: float, is_exact: bool):
+        self.mode, self.watch, self.bound_s, self.is_exact = mode, watch, bound_s, is_exact
+        self.n_events, self.n_tried, self.best_s = 0, 0, math.inf
+        self.is_over = self.is_cut = False
 
     def simulate(
-        self,
-        problem: Problem,
-        candidate: Candidate,
-        simulates: Callable[..., SimulatedPlan] = simulate_phases,
-    ) -> SimulatedPlan:
+        self, problem: Problem, candidate: Candidate, simulates: Callable[..., SimulatedPlan]
+    ) -> Tried:
         run = simulates(problem, candidate.phases, slices="none")
-        self.n_events += run.n_events
+        is_dealt = simulates is simulate_policy and is_played(problem)
+        self.n_events += run.n_events * (PLAYED_COST if is_dealt else 1)
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)
         self.is_over |= self.tell() and math.isfinite(self.best_s)
-        return run
+        return Tried(candidate, run)
 
     def tell(self, *, is_over: bool = False) -> bool:
         """Tell who watches how far the search is; return whether it is to end."""
@@ -214,86 +144,110 @@ class _Search:
         state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
         return self.watch is not None and self.watch(state)
 
-    def best_of(self, problem: Problem, effort: float, bound_s: float) -> list[Tried]:
-        """Return the best candidate of each label, quickest first; the quickest ones improved.
+    def best_of(self, problem: Problem) -> tuple[list[Tried], Problem]:
+        """Return the best candidates, quickest first, and the problem that they were simulated with.
 
-        bound_s  the least time of the problem
+        That is ``problem`` itself, unless it is so large that several items are simulated as one.
         """
-        self.bound_s = bound_s
+        coarse, n_together = coarsen(problem)
+        best = self._quickest(coarse)
+        n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+        if not self.is_exact:
+            return best, coarse
+        if is_played(problem):
+            return self._again(coarse, best, 1), coarse
+        if coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
+            return self._again(problem, best, n_together), problem
+        return best, coarse
+
+    def _quickest(self, problem: Problem) -> list[Tried]:
+        """Return the quickest candidate of each label, those first that take least."""
         tried: dict[tuple[str, str], Tried] = {}
-
-        def consider(candidate: Candidate, simulated: SimulatedPlan) -> None:
-            if problem.host_bytes is not None and _pinned_bytes(candidate.phases) > problem.host_bytes:
-                return
-            key = (candidate.mode, candidate.label)
-            if key not in tried or simulated.makespan_s < tried[key].simulated.makespan_s:
-                tried[key] = Tried(candidate, simulated)
-
-        for candidate in generate_candidates(problem, bound_s, self.mode):
-            consider(candidate, self.simulate(problem, candidate))
-            if self.is_over or (self.n_events > MOST_EVENTS and math.isfinite(self.best_s)):
+        best_s, most = math.inf, self.n_events + MOST_EVENTS
+        for candidate in generate_candidates(problem, least_time(problem), self.mode):
+            if self.is_over or (self.n_events > most and math.isfinite(best_s)):
+                self.is_cut = True
                 break
-        for one in self._to_improve(problem, list(tried.values()), bound_s):
-            n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
-            if budget := int(effort * TASKS_PER_SEARCH / max(1, n_tasks)):
-                consider(*hill_climb(one.candidate, one.simulated, problem, budget, bound_s * GOOD_ENOUGH))
-        finite = [one for one in tried.values() if math.isfinite(one.simulated.makespan_s)]
-        best = sorted(finite, key=lambda one: one.simulated.makespan_s)
-        return self._with_fewer(problem, best)
+            if problem.host_bytes is not None and _pinned_bytes(candidate.phases) > problem.host_bytes:
+                continue
+            one = self.simulate(problem, candidate, simulate_phases)
+            best_s = min(best_s, one.makespan_s)
+            key = (candidate.mode, candidate.label)
+            if one.makespan_s < (tried[key].makespan_s if key in tried else math.inf):
+                tried[key] = one
+        return sorted(tried.values(), key=lambda one: one.makespan_s)
 
-    def _to_improve(self, problem: Problem, tried: Sequence[Tried], bound_s: float) -> list[Tried]:
-        ranked = sorted(tried, key=lambda one: one.simulated.makespan_s)
-        is_good = not ranked or ranked[0].simulated.makespan_s <= bound_s * GOOD
-        return [] if is_good or self.is_over else ranked[:N_IMPROVED]
-
-    def _with_fewer(self, problem: Problem, best: list[Tried]) -> list[Tried]:
-        """Try it without the slowest device, which may cost more than it helps."""
-        fewer = _without_slowest(problem) if self.mode != "single" else None
-        if not best or fewer is None or self.is_over or self.n_events > MOST_EVENTS:
-            return best
-        if (bound_s := least_time(fewer)) < best[0].simulated.makespan_s:
-            below = self.best_of(fewer, 0, bound_s)
-            if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
-                return [below[0], *best]
-        return best
-
-    def again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
-        """Simulate the best candidates with all items, and by the policy; scale the others' times.
+    def _again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
+        """Simulate the best candidates, and that of each mode, with all items and by the policy.
 
         n_together  items of ``problem`` that were simulated as one
         """
-        self.n_events, self.best_s, found = 0, math.inf, []
-        for one in best[:N_EXACT]:
+        modes: dict[str, Tried] = {}
+        for one in best:
+            modes.setdefault(one.candidate.mode, one)
+        chosen = [*best[:N_EXACT], *(one for one in modes.values() if one not in best[:N_EXACT])]
+        found: list[Tried] = []
+        most = self.n_events + MOST_EXACT_EVENTS
+        for one in chosen:
+            if found and (self.is_over or self.n_events > most):
+                self.is_cut = True
+                break
             exact = refine(one.candidate, problem, n_together)
             if exact is not None:
-                found.append((one, Tried(exact, self.simulate(problem, exact, simulate_policy))))
-            if found and (self.is_over or self.n_events > MOST_EXACT_EVENTS):
-                break
-        found = [pair for pair in found if math.isfinite(pair[1].simulated.makespan_s)]
-        if not found:
-            return []
-        found.sort(key=lambda pair: pair[1].simulated.makespan_s)
-        least_s = found[0][1].simulated.makespan_s
-        scale = max(1.0, least_s / found[0][0].simulated.makespan_s)
-        rest = [tried for _, tried in found[1:]]
-        for one in best:
-            if all(one is not before for before, _ in found):
-                makespan_s = max(least_s, one.simulated.makespan_s * scale)
-                rest.append(Tried(one.candidate, replace(one.simulated, makespan_s=makespan_s)))
-        return [found[0][1], *sorted(rest, key=lambda one: one.simulated.makespan_s)]
+                found.append(self.simulate(problem, exact, simulate_policy))
+        finite = [one for one in found if math.isfinite(one.makespan_s)]
+        return sorted(finite, key=lambda one: one.makespan_s)
+
+
+def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem]:
+    """Return what ``_Search.best_of`` does, where a quicker plan without some devices comes first.
+
+    Devices are left out one after the other, of least use first, while a plan without them could be quicker.
+    """
+    best, simulated = search.best_of(problem)
+    fewer = problem
+    while best and search.mode != "single" and not search.is_cut:
+        if search.n_events > (MOST_EVENTS if fewer is problem else MOST_EVENTS_AGAIN):
+            break
+        fewer = _without_least(fewer)
+        if fewer is None or least_time(fewer) >= best[0].makespan_s * (1 - 1e-9):
+            break
+        mode2s = {one.candidate.mode: one.makespan_s * (1 - 1e-9) for one in reversed(best)}
+        below, simulated_below = search.best_of(fewer)
+        below = [one for one in below if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
+        if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):
+            simulated = simulated_below
+        named = [_named_without(one, problem, fewer) for one in below]
+        best = sorted([*best, *named], key=lambda one: one.makespan_s)
+    if best:
+        chosen, simulates = best[0].candidate, simulate_policy if search.is_exact else simulate_phases
+        best[0] = Tried(chosen, simulates(simulated, chosen.phases, slices="joined"))
+    search.tell(is_over=True)
+    return best, simulated
+
+
+def _without_least(problem: Problem) -> Problem | None:
+    """Return the problem without the device that earns least a second at the prices of the bound, the last of
+    equals.
+    """
+    if len(problem.devices) < 2:
+        return None
+    prices, rates = task_prices(problem), zip(*task_rates(problem), strict=True)
+    earned = [max(map(operator.mul, prices, some)) for some in rates]
+    least = min(reversed(range(len(earned))), key=earned.__getitem__)
+    return replace(problem, devices=(*problem.devices[:least], *problem.devices[least + 1 :]))
+
+
+def _named_without(tried: Tried, problem: Problem, fewer: Problem) -> Tried:
+    left_out = [device.id for device in problem.devices if device not in fewer.devices]
+    said = ", ".join(left_out) if len(left_out) <= MOST_NAMED else f"{len(left_out)} devices"
+    candidate = replace(tried.candidate, label=f"{tried.candidate.label}, without {said}")
+    return replace(tried, candidate=candidate)
 
 
 def _pinned_bytes(phases: Sequence[CandidatePhase]) -> int:
     """Return the most host memory that is pinned at once, over all devices and stages of a phase."""
     return max((sum(unit.option.fit.host_bytes for unit in phase) for phase in phases), default=0)
-
-
-def _without_slowest(problem: Problem) -> Problem | None:
-    """Return the problem without its slowest device, which may cost more than it helps."""
-    if len(problem.devices) < 2:
-        return None
-    slowest = min(problem.devices, key=lambda device: device.speed)
-    return replace(problem, devices=tuple(device for device in problem.devices if device is not slowest))
 
 
 MODES = ("single", "data_parallel", "model_parallel", "stage_parallel", "swap")
@@ -303,14 +257,12 @@ def make_plan(
     problem: Problem,
     mode: str = "auto",
     *,
-    effort: float = 1.0,
     watch: Watch | None = None,
     is_exact: bool = True,
 ) -> Plan:
     """Return the quickest plan found.
 
     mode    auto, or one of MODES
-    effort  scales how long improvements are searched for; 0 for none
     watch   called after each simulation with what is found so far; once it returns True, that is the plan
     is_exact  simulate every item, unless there are very many; else several are taken as one
     Raises ConfigError with the shortfall in GiB if a stage fits nowhere, or nothing of ``mode`` does.
@@ -321,15 +273,16 @@ def make_plan(
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
-    best, simulated, bound_s, is_ended = search_plan(problem, mode, effort, watch, is_exact)
+    search = _Search(mode, watch, least_time(problem), is_exact)
+    best, simulated = search_plan(search, problem)
     if not best:
         raise ConfigError(
             f"no plan of mode {mode} is possible on {len(problem.devices)} devices",
             hint=_HINTS.get(mode, "use mode auto"),
         )
-    plan = _plan(problem, simulated, best, bound_s, mode)
+    plan = _plan(problem, simulated, best, search)
     note = "the search for a plan was ended before its time: a longer one may find a better plan"
-    return replace(plan, notes=(*plan.notes, note)) if is_ended else plan
+    return replace(plan, notes=(*plan.notes, note)) if search.is_over else plan
 
 
 _HINTS = {
@@ -337,6 +290,7 @@ _HINTS = {
     "model_parallel": "no stage has blocks to split, or fit leaves out layer_split; use mode auto",
     "stage_parallel": "it takes a device for each stage; use mode swap or auto",
     "single": "no single device holds every stage; use mode auto",
+    "swap": "a stage fits on no device alone; use mode model_parallel or auto",
 }
 
 
@@ -351,21 +305,19 @@ def _without_done_stages(problem: Problem) -> Problem:
     return replace(problem, stages=stages, done=done, needs=needs)
 
 
-def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], bound_s: float, mode: str) -> Plan:
-    chosen = best[0]
+def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], search: _Search) -> Plan:
+    chosen, bound_s = best[0], search.bound_s
     n_together = math.ceil(problem.n_items / coarse.n_items) if coarse is not problem else 1
-    results = tuple(
-        CandidateResult(one.candidate.mode, one.candidate.label, one.simulated.makespan_s) for one in best
-    )
+    results = tuple(CandidateResult(one.candidate.mode, one.candidate.label, one.makespan_s) for one in best)
     possible = {one.candidate.mode for one in best}
     note = f"{problem.n_items} items were simulated as {coarse.n_items} larger ones"
     return Plan(
         mode=chosen.candidate.mode,
         phases=phases_of_plan(problem, chosen.candidate.phases, chosen.simulated.unit2items, n_together),
-        makespan_s=max(chosen.simulated.makespan_s, bound_s),
+        makespan_s=max(chosen.makespan_s, bound_s),
         bound_s=bound_s,
-        why=_why(best, bound_s, mode),
-        candidates=results + (_impossible(possible) if mode == "auto" else ()),
+        why=_why(best, bound_s, search.mode),
+        candidates=results + (_absent(possible, problem, search) if search.mode == "auto" else ()),
         memory=_memory(problem, chosen.candidate.phases),
         slices=tuple(chosen.simulated.slices),
         notes=(note,) if n_together > 1 else (),
@@ -374,21 +326,29 @@ def _plan(problem: Problem, coarse: Problem, best: Sequence[Tried], bound_s: flo
 
 def _why(best: Sequence[Tried], bound_s: float, mode: str) -> str:
     chosen = best[0]
-    over = chosen.simulated.makespan_s / bound_s - 1 if bound_s > 0 else 0.0
+    over = chosen.makespan_s / bound_s - 1 if bound_s > 0 else 0.0
     said = f"{chosen.candidate.label}: {100 * max(over, 0):.1f} % above the least possible"
     others = [one for one in best[1:] if one.candidate.mode != chosen.candidate.mode]
     if mode == "auto" and others:
-        slower = others[0].simulated.makespan_s / chosen.simulated.makespan_s - 1
+        slower = others[0].makespan_s / chosen.makespan_s - 1
         said += f"; the best of {others[0].candidate.mode} takes {100 * slower:.0f} % longer"
     return said
 
 
-def _impossible(possible: set[str]) -> tuple[CandidateResult, ...]:
-    return tuple(
-        CandidateResult(mode, "not possible", None, _HINTS.get(mode, "").split(";")[0])
-        for mode in MODES
-        if mode not in possible
+def _absent(compared: set[str], problem: Problem, search: _Search) -> tuple[CandidateResult, ...]:
+    """Say of each mode that is not among those compared why."""
+    can_split = any(
+        "layer_split" in one.fits and one.weights and one.weights.n_blocks > 1 for one in problem.stages
     )
+    found = []
+    for mode in (mode for mode in MODES if mode not in compared):
+        why = _HINTS[mode].split(";")[0]
+        if search.is_cut:
+            why = "not compared: the search ended before"
+        elif mode == "model_parallel" and can_split:
+            why = "to split layers is not possible here, or gains nothing"
+        found.append(CandidateResult(mode, "not compared" if search.is_cut else "not possible", None, why))
+    return tuple(found)
 
 
 def _memory(problem: Problem, phases: Sequence[CandidatePhase]) -> tuple[DeviceMemory, ...]:

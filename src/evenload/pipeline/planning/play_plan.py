@@ -49,24 +49,25 @@ def phases_of_plan(
 ) -> tuple[Phase, ...]:
     """Return the phases as a run follows them, those without units left out.
 
-    unit2items  items of each unit, by number of its phase and position in it
-    n_together  items that were simulated as one
+    unit2items  items of each unit, by number of its phase and position in it, as simulated
+    n_together  the most items that were simulated as one
     """
-    found = []
+    names = [stage.name for stage in problem.stages]
+    simulated, before, found = Counter[str](), Counter[str](), []
+    for (number, position), n_items in unit2items.items():
+        simulated[phases[number][position].option.stage] += n_items
     for number, phase in enumerate(phases):
-        units = tuple(
-            Unit(
-                unit.option.devices,
-                unit.option.stage,
-                unit.option.fit,
-                unit2items.get((number, position), 0) * n_together,
-                None if unit.limit is None else unit.limit * n_together,
-            )
-            for position, unit in enumerate(phase)
-        )
-        names = {unit.stage for unit in units}
+        units: list[Unit] = []
+        for position, unit in enumerate(phase):
+            stage, limit = unit.option.stage, None if unit.limit is None else unit.limit * n_together
+            first, last = before[stage], before[stage] + unit2items.get((number, position), 0)
+            before[stage], n_left = last, problem.n_left(names.index(stage))
+            of = max(simulated[stage], 1)
+            n_items = last * n_left // of - first * n_left // of  # whole items, all of the stage together
+            units.append(Unit(unit.option.devices, stage, unit.option.fit, n_items, limit))
         if units:
-            found.append(Phase(units, tuple(s.name for s in problem.stages if s.name in names)))
+            here = {unit.stage for unit in units}
+            found.append(Phase(tuple(units), tuple(name for name in names if name in here)))
     return tuple(found)
 
 

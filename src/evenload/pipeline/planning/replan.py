@@ -17,7 +17,6 @@ from evenload.pipeline.problem import PlanDevice, Problem
 
 LEAST_SAVED = 0.03  # a new plan must save this share of what is left ...
 LEAST_SAVED_S = 0.25  # ... and so many seconds: planning takes time as well
-EFFORT = 0.3  # of the planner: measured times are not worth a long search
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def replan(problem: Problem, state: RunState, current: Sequence[Phase], mode: st
     if going_on is not None:
         makespan_s = simulate_phases(rest, going_on, slices="none").makespan_s
         current_s = makespan_s if makespan_s < float("inf") else None
-    found = make_plan(rest, mode, effort=EFFORT)
+    found = make_plan(rest, mode)
     assert found.makespan_s is not None
     if current_s is None:
         return ReplanDecision(found, None, f"the present plan cannot go on; {found.why}")
