@@ -23,6 +23,7 @@ from evenload.errors import ConfigError, EvenloadError, FormatError
 
 SCHEDULE = [[WORK] * 4 + [None] * 5 + [EXCHANGE, WORK], [None, WORK, WORK, None, WORK] + [None] * 6]
 N_MUTANTS = 40
+BEYOND = ({"ts": 1, "dur": 1e308}, {"ts": -1e308, "dur": 1})  # finite in µs, not in ns
 SHARDS = [
     b'"',
     b"}",
@@ -122,6 +123,7 @@ NONSENSE: dict[str, bytes] = {
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": ["x"]}}, {"ph": "M", "args": 1}
     ),
     "a year": events({"ph": "X", "cat": "kernel", "pid": 0, "ts": 1e16, "dur": 3}),
+    "beyond numbers": events(*({"ph": "X", "cat": "kernel", "pid": 0, **far} for far in BEYOND)),
     "ends": events(*({"ph": p, "pid": 0, "tid": 1, "ts": 1} for p in "EEBBB")),
     "base": events(baseTimeNanoseconds="x", distributedInfo={"rank": "7"}, deviceProperties=3),
     "deep": b'{"traceEvents": [' + b'{"a":' * 100_000,
@@ -241,6 +243,7 @@ def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_pat
         (b"", "no trace of a known format"),
         (b"hello", "no trace of a known format"),
         (b"{}", "no trace"),
+        (gzip.compress(bytes(1000))[:12], "nothing can be unpacked"),
         (b'{"traceEvents": 3}', "no trace"),
         (b"[]", "no device did anything"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "pid": 0, "ts": 1, "dur": 0}]}', "in no time"),

@@ -257,6 +257,10 @@ def test_what_the_tree_never_had():
     ):
         with pytest.raises(ConfigError):
             call()
+    with pytest.raises(ConfigError, match="no leaf 0 among 0") as caught:
+        MerkleTree([]).prove(0)
+    assert caught.value.hint is not None
+    assert "-1" not in caught.value.hint
     with pytest.raises(ConfigError, match="no consistency proofs"):
         MerkleTree([bytes(32)] * 2, scheme="bitcoin").prove_consistency(1)
 

@@ -215,7 +215,8 @@ class SpanColumns:
         columns = [np.array(column) for column in zip(*rows, strict=True)]
         if columns:
             start, stop, *others = columns
-            self.add(start * 1e9, (stop - start) * 1e9, *others)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.add(start * 1e9, (stop - start) * 1e9, *others)
 
     def take(self) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
         """Return the columns start_ns, stop_ns, row, kind, name, without strays, and forget them.

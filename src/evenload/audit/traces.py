@@ -80,6 +80,11 @@ def read_trace(path: Path, options: AuditOptions = AuditOptions()) -> Recording:
         return read_own_run(path)
     with TraceFile(path) as file:
         first = file.first.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not first and file.is_cut:
+            raise FormatError(
+                f"{quoted(str(path), 200)} is damaged, or cut so early that nothing can be unpacked",
+                hint="copy it again, or record again and let the profiler finish",
+            )
         if first.startswith(SQLITE):
             return read_nsight(file)
         if first.startswith(EVENT_LINE):

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evenload.errors import ConfigError
 from evenload.merkle.scheme import Scheme, zero_node
+
+
+def require_leaf(index: int, size: int) -> None:
+    """Raise ConfigError unless a tree of ``size`` leaves has leaf ``index``."""
+    if not 0 <= index < size:
+        hint = f"use 0 to {size - 1}" if size else "add leaves first: an empty tree has none to prove"
+        raise ConfigError(f"there is no leaf {index} among {size}", hint=hint)
 
 
 def has_twins(nodes: np.ndarray) -> bool:

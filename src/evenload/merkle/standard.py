@@ -13,6 +13,7 @@ from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.proof import MultiProof, SortedProof
 from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import Scheme, from_hex
+from evenload.merkle.shape import require_leaf
 
 __all__ = ["MultiProof", "SortedProof", "StandardTree"]
 
@@ -136,8 +137,7 @@ class StandardTree:
         return MultiProof(leaf_hashes, tuple(proof), tuple(flags))
 
     def _at(self, index: int) -> int:
-        if not 0 <= index < len(self):
-            raise ConfigError(f"there is no leaf {index} among {len(self)}", hint=f"use 0 to {len(self) - 1}")
+        require_leaf(index, len(self))
         return int(self._position[index])
 
     def _hash(self, leaves: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.proof import ConsistencyProof, InclusionProof
 from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
-from evenload.merkle.shape import Edge, has_twins
+from evenload.merkle.shape import Edge, has_twins, require_leaf
 
 
 class MerkleTree:
@@ -102,8 +102,7 @@ class MerkleTree:
         chosen = self._size if size is None else size
         edge = self._edge(chosen)
         for index in indices:
-            if not 0 <= index < chosen:
-                raise ConfigError(f"there is no leaf {index} among {chosen}", hint=f"use 0 to {chosen - 1}")
+            require_leaf(index, chosen)
         return [
             InclusionProof(
                 self.scheme, int(index), chosen, tuple(edge.path(int(index))), self._stored(0, int(index))

@@ -284,6 +284,22 @@ def test_what_was_signed_and_is_not_there_stops_the_log(tmp_path):
         Log(other)
 
 
+@pytest.mark.parametrize("n_bytes", [1, 40, 100])
+def test_a_checkpoint_that_was_cut_is_named(tmp_path, n_bytes):
+    with Log(tmp_path, origin=NAME) as log:
+        log.append([b"a", b"b"])
+        whole = log.checkpoint(KEY)
+    (tmp_path / "checkpoint").write_text(whole[:n_bytes])
+    with pytest.raises(FormatError, match="checkpoint: ") as caught:
+        Log(tmp_path)
+    assert "restore" in (caught.value.hint or "")
+    with pytest.raises(FormatError, match=r"^checkpoint: "):
+        check_published(tmp_path, KEY.verifier)
+    (tmp_path / "checkpoint").write_text(whole)
+    with Log(tmp_path) as log:
+        assert log.append([b"c"]) == range(2, 3)
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     with Log(tmp_path_factory.mktemp("log"), origin=NAME, threads=1) as log:

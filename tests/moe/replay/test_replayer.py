@@ -187,7 +187,12 @@ def test_a_plan_as_tensorrt_llm_reads_it(tmp_path):
         ("a.json", "{}", "is no plan"),
         ("a.json", "[1", "is no plan"),
         ("a.npz", "no zip", "is no plan"),
-        ("a.json", f'{{"physical_to_logical_map": [[5]], "n_experts": 3, "fleet": {ONE_GPU}}}', "do not fit"),
+        (
+            "a.json",
+            f'{{"physical_to_logical_map": [[5]], "n_experts": 3, "fleet": {ONE_GPU}}}',
+            "5 to 5, of 3",
+        ),
+        ("a.json", f'{{"physical_to_logical_map": [[-2]], "n_experts": 3, "fleet": {ONE_GPU}}}', "-2 to -2"),
         (
             "a.json",
             f'{{"physical_to_logical_map": [[0, 1]], "n_experts": 3, "fleet": {ONE_GPU}}}',
@@ -197,8 +202,9 @@ def test_a_plan_as_tensorrt_llm_reads_it(tmp_path):
 )
 def test_what_is_no_plan_is_refused(tmp_path, name, content, words):
     (tmp_path / name).write_text(content)
-    with pytest.raises(FormatError, match=words):
+    with pytest.raises(FormatError, match=words) as caught:
         read_plan(tmp_path / name)
+    assert "moe place -o" in (caught.value.hint or "")
 
 
 def test_no_such_plan(tmp_path):

@@ -125,9 +125,12 @@ class _Collector:
                 self._unknown[one.name] += 1
             if self._operators is not None:
                 self._note_operator(one, self._operators)
+        with np.errstate(over="ignore"):  # endless times are impossible spans, which the columns count
+            start_ns = np.fromiter((one.ts for one in spans), np.float64, n) * 1e3
+            length_ns = np.fromiter((one.dur for one in spans), np.float64, n) * 1e3
         self.columns.add(
-            np.fromiter((one.ts for one in spans), np.float64, n) * 1e3,
-            np.fromiter((one.dur for one in spans), np.float64, n) * 1e3,
+            start_ns,
+            length_ns,
             np.fromiter((rows[one.pid, one.tid, one.cat] for one in spans), np.int32, n),
             0,
             np.fromiter((names[one.name] for one in spans), np.int32, n),

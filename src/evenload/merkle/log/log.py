@@ -238,7 +238,13 @@ class Log(Closing):
         """The checkpoint of that note. Raises FormatError if the leaves are not those that it speaks of."""
         if not self._note:
             return None
-        found = Checkpoint.parse(split_note(self._note)[0])
+        try:
+            found = Checkpoint.parse(split_note(self._note)[0])
+        except FormatError as error:
+            raise FormatError(
+                f"{printable(str(self.folder / 'checkpoint'))}: {error.message}",
+                hint="restore it from a copy, or from a reader's: it says which leaves have been signed",
+            ) from error
         is_mine = found.origin == self.origin and found.size <= len(self)
         if not is_mine or self._tree.root_at(found.size) != found.root:
             raise FormatError(

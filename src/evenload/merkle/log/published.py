@@ -23,7 +23,11 @@ def check_published(
     first thing that is missing or wrong, naming its file; ConfigError for keys that are none.
     """
     folder = Path(folder)
-    found = read_checkpoint(_read(folder, "checkpoint", MOST_NOTE_BYTES), keys, origin=origin)
+    note = _read(folder, "checkpoint", MOST_NOTE_BYTES)
+    try:
+        found = read_checkpoint(note, keys, origin=origin)
+    except FormatError as error:
+        raise FormatError(f"checkpoint: {error.message}", hint=error.hint) from error
     tree = MerkleTree(threads=threads)
     for tile in tiles_of(found.size):
         if tile.level == 0:

@@ -15,6 +15,7 @@ from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import logical_maps
 
 FLEET = "# evenload: "  # a comment in TensorRT-LLM's file
+MAKE_ONE = "write one with 'evenload moe place -o'"
 _MOST_BYTES = 1 << 28
 
 
@@ -68,9 +69,7 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(
-            f"no plan at {quoted(str(path), 200)}", hint="write one with 'evenload moe place -o'"
-        )
+        raise ConfigError(f"no plan at {quoted(str(path), 200)}", hint=MAKE_ONE)
     try:
         read = {".json": _read_json, ".yaml": _read_yaml}.get(path.suffix, _read_npz)
         phy2log, n_experts, facts = read(path)
@@ -80,12 +79,15 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
     except MissingExtra:
         raise
     except Exception as error:  # numpy, zipfile and zlib have many kinds; all mean that it is damaged
-        raise FormatError(f"{path.name} is no plan: {reason_of(error)}") from error
-    fits = phy2log.ndim == 2 and phy2log.shape[1] == fleet.n_gpus * fleet.width and phy2log.size > 0
-    if not fits or phy2log.min() < -1 or phy2log.max() >= n_experts:
+        raise FormatError(f"{path.name} is no plan: {reason_of(error)}", hint=MAKE_ONE) from error
+    if phy2log.ndim != 2 or phy2log.shape[1] != fleet.n_gpus * fleet.width or not phy2log.size:
         raise FormatError(
-            f"{path.name}: slots of shape {phy2log.shape} do not fit its fleet of {fleet.n_gpus} GPUs"
+            f"{path.name}: slots of shape {phy2log.shape} do not fit its fleet of {fleet.n_gpus} GPUs",
+            hint=MAKE_ONE,
         )
+    least, most = int(phy2log.min()), int(phy2log.max())
+    if least < -1 or most >= n_experts:
+        raise FormatError(f"{path.name}: slots of experts {least} to {most}, of {n_experts}", hint=MAKE_ONE)
     return phy2log, n_experts, fleet
 
 
