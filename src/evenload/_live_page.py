@@ -70,13 +70,12 @@ def _command(events: Path) -> list[str]:
     return [sys.executable, *flags, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
 
 
-def start_apart() -> tuple[str, int, int] | None:
+def start_apart() -> tuple[str, int] | None:
     """Start the live page of a program that this process is about to become, and print its address.
 
     It is no child of this process: a program that waits for all its children does not wait for it. Returns
-    the events file, which the page deletes with its folder; a descriptor: the page ends when no process has
-    it open any more; and one that is at its end when the page is gone. None: the page has said why it cannot
-    begin. Raises MissingExtra.
+    the events file, which the page deletes with its folder, and a descriptor: the page ends when no process
+    has it open any more. None: the page has said why it cannot begin. Raises MissingExtra.
     """
     import subprocess
     import tempfile
@@ -99,15 +98,14 @@ def start_apart() -> tuple[str, int, int] | None:
         if not (read := os.read(told, 4096)):
             break
         line += read
+    os.close(told)
     if not line:
-        os.close(told)
         os.close(alive)  # one that is only slow ends then
         print_line("warning: there is no live page")
         return None
     print_line(f"live page: {line.decode().strip()}")
-    for fd in (alive, told):
-        os.set_inheritable(fd, True)
-    return str(events), alive, told
+    os.set_inheritable(alive, True)
+    return str(events), alive
 
 
 @contextlib.contextmanager

@@ -123,6 +123,76 @@ def test_a_call_that_hangs_is_made_once_more(folder):
     assert "1 worker died" in ended.stderr
 
 
+def test_a_call_that_always_hangs_fails_by_its_limit_and_the_time_counts(folder):
+    """Oracle: the script's own clock around its calls, and twice the limit."""
+    (folder / "own.py").write_text(
+        "import multiprocessing, signal, time\n"
+        "def work(x):\n"
+        "    return signal.pause() if x == 3 else x\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "        began = time.monotonic()\n"
+        "        calls = [pool.apply_async(work, (x,)) for x in range(8)]\n"
+        "        try:\n"
+        "            [call.get() for call in calls]\n"
+        "        except Exception as error:\n"
+        "            print(error, time.monotonic() - began, sep='|')\n"
+    )
+    ended = run("--timeout", "1", "-o", "told.json", sys.executable, "own.py", cwd=folder)
+    said, seconds = ended.stdout.rsplit("|", 1)
+    assert "work took longer than 1 s, 2 times" in said
+    told = json.loads((folder / "told.json").read_text())
+    assert told["items"] == 7
+    assert 2.0 <= told["wall_s"] <= float(seconds), "two limits, by two workers one after the other"
+
+
+def test_a_pool_whose_workers_leave_after_chunks_has_the_chunks_of_its_own(folder):
+    """Oracle: the script alone. A function counts its calls in a process, which is renewed after a chunk."""
+    (folder / "own.py").write_text(
+        "import multiprocessing\n"
+        "n = 0\n"
+        "def work(x):\n"
+        "    global n\n"
+        "    n += 1\n"
+        "    return n\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('fork').Pool(2, maxtasksperchild=1) as pool:\n"
+        "        print(pool.map(work, range(100)))\n"
+    )
+    plain = subprocess.run(
+        [sys.executable, "own.py"], capture_output=True, text=True, cwd=folder, timeout=500
+    )
+    assert run("-q", sys.executable, "own.py", cwd=folder).stdout == plain.stdout
+
+
+def test_without_a_standard_error_standard_output_is_the_scripts_alone(folder):
+    (folder / "marked").touch()
+    for more in ([], ["--json"]):
+        words = [*EXEC, *more, sys.executable, "own.py"]
+        command = ["sh", "-c", '"$@" 2>&-', "sh", *words]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, timeout=500)
+        assert (ended.returncode, ended.stdout) == (0, f"{sum(x * x for x in range(100))} []\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is full")
+def test_figures_that_cannot_be_written_are_told_and_cost_nothing(folder):
+    (folder / "marked").touch()
+    ended = run("-o", "/dev/full", sys.executable, "own.py", cwd=folder)
+    assert ended.returncode == 0
+    assert ended.stderr.startswith("error: ")
+    assert "evenload: 100 items of work in" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_figures_of_an_earlier_run_do_not_stay(folder):
+    (folder / "told.json").write_text("{}")
+    (folder / "ends.py").write_text("import os\nos._exit(9)\n")
+    assert run("-o", "told.json", sys.executable, "ends.py", cwd=folder).returncode == 9
+    assert not (folder / "told.json").exists()
+    refused = run("-o", "ends.py", sys.executable, "ends.py", cwd=folder)
+    assert (refused.returncode, (folder / "ends.py").exists()) == (2, True)
+
+
 def test_an_executor_that_is_left_while_a_worker_dies_ends_its_calls(folder):
     pool = "concurrent.futures.ProcessPoolExecutor(1) as executor:\n"
     left = "        futures = [executor.submit(work, x) for x in range(20)]\n"

@@ -95,7 +95,7 @@ def watch(tmp_path) -> Iterator[Any]:
         one.process.communicate(timeout=LIMIT_S)
 
 
-def test_the_page_counts_what_the_script_counts(watch, tmp_path):
+def test_the_page_counts_what_the_script_counts(watch, until, tmp_path):
     """One call kills its worker, one raises, and the last waits: for the test, which opens its gate."""
     os.mkfifo(tmp_path / "gate")
     seen = watch(SCRIPT)
@@ -121,7 +121,7 @@ def test_the_page_counts_what_the_script_counts(watch, tmp_path):
     out, err = seen.process.communicate(timeout=LIMIT_S)
     assert out == f"{[x for x in range(12) if x != 7]}\n"
     assert (seen.process.returncode, err.splitlines()[-1]) == (0, "  1 worker died, and the script went on")
-    assert seen.is_gone()
+    until(seen.is_gone, "the page is gone")
 
 
 def test_the_page_does_not_outlive_a_script_that_is_killed(watch, until, tmp_path):
@@ -170,7 +170,7 @@ def test_the_script_finds_no_child_and_no_descriptor_of_the_page(watch, tmp_path
     assert [path.stat().st_size for path in tmp_path.glob("file*")] == [0] * 20
 
 
-def test_a_daemon_that_the_script_leaves_behind_keeps_no_page(watch, tmp_path):
+def test_a_daemon_that_the_script_leaves_behind_keeps_no_page(watch, until, tmp_path):
     os.mkfifo(tmp_path / "gate")
     seen = watch(
         "import os\n"
@@ -182,5 +182,5 @@ def test_a_daemon_that_the_script_leaves_behind_keeps_no_page(watch, tmp_path):
     )
     _, err = seen.process.communicate(timeout=LIMIT_S)
     assert (seen.process.returncode, "gave no work to a pool" in err) == (0, True)
-    assert seen.is_gone()
+    until(seen.is_gone, "the page is gone")
     open(tmp_path / "gate", "wb").close()

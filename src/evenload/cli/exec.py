@@ -71,10 +71,7 @@ def exec_script(
     }
     if out is not None:
         asked["out"] = str(out.absolute())
-        if out.is_dir() or not out.absolute().parent.is_dir():  # before the script has run
-            raise ConfigError(
-                f"{quoted(str(out))} cannot be written", hint="name a file in a folder that exists"
-            )
+        _make_way(out, rest)
     if devices is not None:
         from evenload.devices.pool import DevicePool
 
@@ -87,6 +84,22 @@ def exec_script(
 
         asked["page"] = start_apart()
     os.execv(python, command(python, flags, asked, rest))
+
+
+def _make_way(out: Path, words: list[str]) -> None:
+    """Delete what an earlier run has written to ``out``: a script that is killed leaves nothing in its place.
+
+    Raises ConfigError where nothing can be written, or the file is one that ``words`` name.
+    """
+    folder = out.absolute().parent
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):  # before the script has run
+        raise ConfigError(
+            f"{quoted(str(out))} cannot be written", hint="name a file in a folder that you may write to"
+        )
+    if out.is_file():
+        if any(os.path.isfile(word) and out.samefile(word) for word in words):
+            raise ConfigError(f"-o {quoted(str(out))} would overwrite what is read", hint="name another file")
+        out.unlink()
 
 
 def _interpreter(words: list[str]) -> tuple[str, list[str], list[str]]:

@@ -34,9 +34,8 @@ def test_what_is_told_adds_up(calls):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         path.touch()
-        alive, told = os.pipe(), os.pipe()
-        os.close(told[1])  # the page is gone, so that nobody waits for it
-        page = ScriptPage("own.py", str(path), alive[1], told[0])
+        alive = os.pipe()
+        page = ScriptPage("own.py", str(path), alive[1])
         pool = page.join(["cpu:0", "cpu:1"])
         now, began_s = dict.fromkeys(("cpu:0", "cpu:1"), 0.0), time.monotonic()
         n_done, n_failed, busy_s = 0, 0, 0.0
@@ -49,7 +48,6 @@ def test_what_is_told_adds_up(calls):
             busy_s += seconds
         page.close()
         os.close(alive[0])
-        os.close(told[0])
         events = list(read_events(path))
     assert isinstance(events[0], RunStarted)
     assert isinstance(events[-1], RunFinished)

@@ -74,6 +74,7 @@ class Member:
     is_ready  it waits for tasks, or has
     is_told   to leave, or has said that it does
     is_read   nothing more comes from it
+    is_late   it was killed, as it was at one task for too long
     """
 
     slot: str
@@ -89,6 +90,7 @@ class Member:
     is_ready: bool = False
     is_told: bool = False
     is_read: bool = False
+    is_late: bool = False
 
     @property
     def worker(self) -> str:

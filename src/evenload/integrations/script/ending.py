@@ -10,7 +10,9 @@ from typing import Any
 
 from evenload._plain_text import plain, seconds_text
 from evenload._private_files import plain_file, write_named
+from evenload._terminal import print_line
 from evenload.balance.bound import ratio_to
+from evenload.errors import ConfigError
 from evenload.integrations.script.observe import works_of
 from evenload.integrations.script.takeover import ScriptRun
 
@@ -26,8 +28,11 @@ def tell(run: ScriptRun, asked: dict[str, Any]) -> None:
         os.unlink(run.notes)
     ended = facts(run)
     if asked.get("out"):
-        write_named(Path(asked["out"]), json.dumps(ended, indent=1) + "\n")
-    if not asked.get("quiet"):
+        try:
+            write_named(Path(asked["out"]), json.dumps(ended, indent=1) + "\n", "-o")
+        except ConfigError as error:
+            print_line(f"error: {error.message}")
+    if not asked.get("quiet") and sys.__stderr__ is not None:  # else it would be printed to standard output
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(json.dumps(ended) if asked.get("json") else text(ended), file=sys.__stderr__, flush=True)
 

@@ -32,6 +32,7 @@ class MeasuredWork:
     slots     the places of its workers
     n_put     tasks that the script has given it
     n_untold  items of tasks that are not kept
+    given_up_s  by piece, when the last task of it was given up
     """
 
     kind: str
@@ -43,12 +44,17 @@ class MeasuredWork:
     names: Counter[str] = field(default_factory=Counter)
     busy_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     pieces: list[list[Done]] = field(default_factory=lambda: [[]])
+    given_up_s: dict[int, float] = field(default_factory=dict)
     _n_kept: int = 0
 
     def pause(self) -> None:
         """Begin a new piece: nothing is left to do."""
         if self.pieces[-1]:
             self.pieces.append([])
+
+    def give_up(self, now: float) -> None:
+        """Note that a task was given up: until then there was work."""
+        self.given_up_s[len(self.pieces) - 1] = now
 
     def add(self, done: Done) -> None:
         """Count a task that is done."""
@@ -63,12 +69,16 @@ class MeasuredWork:
 
     def seconds(self) -> tuple[float, float, float]:
         """Return what the work took, the least that it could have, and what it would have as pools deal."""
-        each = [_judged(piece, self.slots) for piece in self.pieces if piece]
+        each = [
+            _judged(piece, self.slots, self.given_up_s.get(number, 0.0))
+            for number, piece in enumerate(self.pieces)
+            if piece
+        ]
         wall_s, bound_s, plain_s = zip((0.0,) * 3, *each, strict=True)
         return sum(wall_s), sum(bound_s), sum(plain_s)
 
 
-def _judged(piece: Sequence[Done], slots: Sequence[str]) -> tuple[float, float, float]:
+def _judged(piece: Sequence[Done], slots: Sequence[str], given_up_s: float) -> tuple[float, float, float]:
     from evenload.balance.bound import StageWork, bound_together
 
     likes = {slot: "cpu" for slot in slots if slot.startswith("cpu:")}
@@ -76,7 +86,7 @@ def _judged(piece: Sequence[Done], slots: Sequence[str]) -> tuple[float, float, 
     for one in piece:
         stage = stages.setdefault(one.name, StageWork(slots, likes=likes))
         stage.add(one.slot, one.over_s - one.begun_s, one.n_items)
-    wall_s = max(one.over_s for one in piece) - min(one.put_s for one in piece)
+    wall_s = max(given_up_s, *(one.over_s for one in piece)) - min(one.put_s for one in piece)
     bound_s, _ = bound_together(list(stages.values()))
     speeds = {name: stage.bound().speeds for name, stage in stages.items()}
     return wall_s, min(bound_s, wall_s), plain_seconds(piece, slots, speeds)

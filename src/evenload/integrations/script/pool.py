@@ -1,7 +1,8 @@
 """``multiprocessing.Pool`` with its own code, but for who of its workers gets which task.
 
 The calls, callbacks, orders and errors, the start of processes and their end are the original's. In the
-place of its two queues is a ``Team``; and of a map without a chunk size, more and smaller pieces are dealt.
+place of its two queues is a ``Team``; and of a map without a chunk size, in a pool whose workers stay, more
+and smaller pieces are dealt.
 """
 
 import importlib
@@ -77,7 +78,8 @@ class DealtPool(original.Pool):
                 iterable = list(iterable)
             chunk = -(-len(iterable) // (len(self._pool) * 4)) or 1
             chunksize = chunk
-            if len(self._pool) > 1 and _travels_as_name(func) and _are_apart(iterable):
+            is_open = len(self._pool) > 1 and self._maxtasksperchild is None  # which counts chunks
+            if is_open and _travels_as_name(func) and _are_apart(iterable):
                 item_s = self._inqueue.item_s.get(_name(func))
                 piece = -(-len(iterable) // PIECES) if item_s is None else PIECE_S / max(item_s, 1e-9)
                 chunksize = _Piece(min(max(piece, 1), chunk))

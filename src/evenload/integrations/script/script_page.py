@@ -7,7 +7,6 @@ Nothing here waits for the page. Short calls are told together: a line for each 
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections import Counter
@@ -37,7 +36,6 @@ ALONE_S, TOGETHER_S, GAP_S = (
     0.05,
 )  # a call that is told alone, calls together, a pause between them
 MOST_FAILURES = 200  # that are told each; the others are counted
-LAST_WORDS_S = 8.0  # for the page to show the end
 
 
 class _OwnFile:
@@ -65,13 +63,12 @@ class ScriptPage:
     name      of the script
     events    the file, which the page deletes
     alive_fd  the page ends when no process has it open any more
-    ended_fd  at its end when the page is gone
     status    of the script, in the words of ``RunFinished``
     """
 
-    def __init__(self, name: str, events: str, alive_fd: int, ended_fd: int):
+    def __init__(self, name: str, events: str, alive_fd: int):
         self._name, self._unix_s, self._began_s = name, time.time(), time.monotonic()
-        self._alive, self._ended = _OwnFile(alive_fd), _OwnFile(ended_fd)
+        self._alive = _OwnFile(alive_fd)
         self._file: _OwnFile | None = None
         with contextlib.suppress(OSError):  # the page may be gone already
             self._file = _OwnFile(os.open(events, os.O_WRONLY | os.O_APPEND))
@@ -148,9 +145,6 @@ class ScriptPage:
             self.emit(RunFinished(self.since(time.monotonic()), status))
             self._write()
             self.leave()
-        with contextlib.suppress(OSError, ValueError, KeyboardInterrupt):
-            if self._ended.is_open:
-                select.select([self._ended.fd], [], [], LAST_WORDS_S)
 
     def _tell_if_new(self, key: str, timeless: Event, event: Event) -> None:
         if self._told.get(key) != timeless:

@@ -286,6 +286,7 @@ class Team:
         """Kill a worker that is at one task for too long. Returns when to look again."""
         late_s = member.since_s + (self._timeout_s or 0.0)
         if now >= late_s:
+            member.is_late = True
             with suppress(ProcessLookupError):
                 if member.process.exitcode is None:  # processes of loky have no kill()
                     os.kill(member.process.pid, signal.SIGKILL)
@@ -491,6 +492,12 @@ class Team:
         self._tidy(work.group, group)
 
     def _given_up(self, member: Member, work: Work) -> WorkerLost:
+        self.work.give_up(time.monotonic())
+        if member.is_late:
+            return self._lost(
+                f"{work.name} took longer than {self._timeout_s:g} s, {MOST_DEATHS} times",
+                hint="raise --timeout, or leave it out",
+            )
         return self._lost(
             f"{MOST_DEATHS} workers ended while they were at {work.name}, the last one with {member.end}",
             hint="without evenload the script would have ended here, or waited for ever",
