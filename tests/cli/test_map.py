@@ -253,6 +253,16 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("mapped:double", "words.txt", "--resume"), "--resume does not know which run"),
         (("mapped:double", "words.txt", "-o", "no/folder/out"), "cannot be written"),
         (("mapped:double", "words.txt", "-o", "link.txt"), "would overwrite what is read"),
+        (("mapped.py:double", "words.txt", "-o", "sub/../mapped.py"), "would overwrite what is read"),
+        (
+            ("mapped:double", "words.txt", "--run", "R", "-o", "R/events.jsonl"),
+            "would overwrite what is read",
+        ),
+        (
+            ("mapped:double", "words.txt", "--journal", "J", "-o", "J/journal.json"),
+            "would overwrite what is read",
+        ),
+        (("mapped:double", "words.txt", "-o", ""), "names nothing"),
         (("mapped:Adder.Inner", "words.txt", "--devices", "cpux"), "cpux"),
     ],
 )
@@ -262,10 +272,73 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
     (folder / "broken.py").write_text("1 / 0")
     (folder / "leaves.py").write_text("import sys; sys.exit(5)")
     (folder / "link.txt").symlink_to("words.txt")
+    (folder / "sub").mkdir()
     code, out, err = evenload(capsys, *arguments)
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["latin.txt", "cut.jsonl", "deaf.txt"])
+def test_what_ends_by_an_error_leaves_the_rows_of_an_earlier_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (folder / "out.jsonl").write_text("from an earlier run")
+    (folder / "latin.txt").write_bytes(b"one\ntwo\n\xe9\n")
+    (folder / "cut.jsonl").write_text('1\n{"a": \n3\n')
+    (folder / "deaf.txt").write_text("one")
+    (folder / "deaf.py").write_text(
+        "class Deaf:\n"
+        "    def __init__(self):\n"
+        "        raise RuntimeError('no')\n"
+        "    def __call__(self, x):\n"
+        "        return x\n"
+    )
+    target = "deaf.py:Deaf" if name == "deaf.txt" else "mapped.py:double"
+    code, _, err = evenload(capsys, target, name, "-o", "out.jsonl", "--devices", "cpu*1")
+    assert code == (3 if name == "deaf.txt" else 2)
+    assert (folder / "out.jsonl").read_text() == "from an earlier run"
+    part = folder / "out.jsonl.part"
+    assert part.exists() == ("the rows are in" in err)
+    assert not part.exists() or rows(part.read_text())
+
+
+def test_two_at_once_do_not_write_one_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], popen: Any, until: Any
+) -> None:
+    command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
+    (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
+    first = popen([*command, "--devices", "cpu*1", "-q"], start_new_session=True)
+    part = folder / "out.jsonl.part"
+    until(lambda: part.exists() and part.stat().st_size, "the first one writes")
+    code, _, err = evenload(
+        capsys, "mapped:double", "numbers.jsonl", "-o", "out.jsonl", "--backend", "inline"
+    )
+    assert (code, "another program writes" in err) == (2, True)
+    os.killpg(first.pid, signal.SIGINT)
+    first.communicate(timeout=550)
+    got = rows((folder / "out.jsonl").read_text())
+    assert [row["index"] for row in got] == [row["result"] for row in got]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_rows_are_json_of_the_same_values_in_every_encoding(folder: Path, encoding: str) -> None:
+    """Oracle: a parser of JSON, which is written in UTF-8; a mark of the order of bytes is no text."""
+    (folder / "said.txt").write_bytes(b"\xef\xbb\xbf" + "é 漢\nplain\n".encode())
+    words = [sys.executable, "-m", "evenload", "map", "builtins:str", "said.txt", "-q", "--backend", "inline"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    said = subprocess.run(words, capture_output=True, cwd=folder, env=environment, timeout=500).stdout
+    assert [json.loads(line)["result"] for line in said.decode("utf-8").splitlines()] == ["é 漢", "plain"]
+
+
+@pytest.mark.parametrize(("closed", "says"), [("<&-", "standard input"), (">&-", "standard output")])
+def test_a_stream_that_is_closed_is_refused(folder: Path, closed: str, says: str) -> None:
+    words = [sys.executable, "-m", "evenload", "map", "builtins:str", "-", "--backend", "inline"]
+    command = ["sh", "-c", f'"$@" {closed}', "sh", *words]
+    ended = subprocess.run(command, input="one", capture_output=True, text=True, cwd=folder, timeout=500)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"{says} is closed" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,8 +229,9 @@ class RowCollector:
             if not self.failures:
                 raise
         finally:
+            is_cut = sys.exc_info()[0] is not None
             self._results.close()
-            writer.close()
+            writer.close(is_cut=is_cut)
 
     def _line(self, index: int, value: Any) -> str:
         """The row of a result as a line of JSON; a failure is also kept for the end."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from evenload._arguments import refuse_drive
+from evenload._private_files import is_stream
 from evenload.errors import ConfigError, EvenloadError, quoted
 
 Command = Callable[..., Any]
@@ -31,6 +32,8 @@ class HerePath(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         refuse_drive(value)
+        if not os.fspath(value):
+            self.fail("an empty path names nothing", param, ctx)
         try:
             os.stat(value)
         except OSError as error:
@@ -122,18 +125,34 @@ def write_certificate(path: Path | None, make: Callable[[], dict[str, Any]]) -> 
         write_named(path, text_of(make()), "--certificate")
 
 
+WRITTEN = ("-o", "--report", "--trace", "--badge", "--certificate")  # options that name a file to write
+OF_RUNS = ("events.jsonl", "journal.json", "results.jsonl")  # what evenload reads again in a folder of a run
+
+
 def _refuse_to_overwrite_input(context: click.Context) -> None:
-    """Raise ConfigError if ``-o`` names a file that is an argument of the command."""
+    """Raise ConfigError if an option names a file to write that the command reads, or writes by another."""
     given = {param: context.params.get(param.name or "") for param in context.command.params}
-    inputs = [one for param, one in given.items() if isinstance(param, click.Argument)]
-    every = [one for some in inputs for one in (some if isinstance(some, tuple) else (some,))]
-    read = [Path(one) for one in every if isinstance(one, (str, Path))]
-    for written in (one for param, one in given.items() if "-o" in param.opts and isinstance(one, Path)):
-        for path in read:
-            if path.is_file() and written.is_file() and path.samefile(written):
-                raise ConfigError(
-                    f"-o {quoted(str(written))} would overwrite what is read", hint="name another file"
-                )
+    written = {
+        param.opts[0]: value
+        for param, value in given.items()
+        if isinstance(value, Path) and not set(WRITTEN).isdisjoint(param.opts)
+    }
+    others = [value for param, value in given.items() if param.opts[0] not in written]
+    every = [one for some in others for one in (some if isinstance(some, tuple) else (some,))]
+    read = [Path(one) for one in every if isinstance(one, str | Path) and one and "\0" not in str(one)]
+    read += [Path(file) for one in map(str, read) for file, colon, _ in [one.rpartition(":")] if colon]
+    folders = [os.path.realpath(one) for one in read]
+    for number, (option, path) in enumerate(written.items()):
+        is_read = any(one.is_file() and path.is_file() and one.samefile(path) for one in read)
+        is_own = path.name in OF_RUNS and os.path.realpath(path.parent) in folders
+        if is_read or is_own:
+            raise ConfigError(
+                f"{option} {quoted(str(path))} would overwrite what is read", hint="name another file"
+            )
+        if os.path.realpath(path) in map(os.path.realpath, [*written.values()][:number]) and not is_stream(
+            path
+        ):
+            raise ConfigError(f"{quoted(str(path))} is to be written twice", hint="name two files")
 
 
 def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]:

@@ -1,20 +1,22 @@
 """Items from files, read as they are needed, and rows of results, written as they come."""
 
+import codecs
 import contextlib
 import csv
 import dataclasses
+import fcntl
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from evenload._plain_text import escaped_json
 from evenload._private_files import is_stream, lines_within
-from evenload._terminal import end_with_reader
-from evenload.errors import ConfigError, EvenloadError, TaskError
+from evenload._terminal import end_with_reader, print_line
+from evenload.errors import ConfigError, EvenloadError, TaskError, quoted
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
 MOST_LINE_BYTES = 256 << 20
@@ -72,6 +74,8 @@ def _standard_input() -> AbstractContextManager[BinaryIO]:
 
     Python ends by locking that of ``sys.stdin``, and dies of it if a thread still reads there.
     """
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed", hint="name a file, or pipe the items in")
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except (OSError, AttributeError):  # a program has put something else in its place
@@ -81,6 +85,7 @@ def _standard_input() -> AbstractContextManager[BinaryIO]:
 def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
     """Lines of text with their ends. Raises ConfigError with the line that is not UTF-8."""
     for number, line in enumerate(lines_within(file, path, MOST_LINE_BYTES), 1):
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -174,21 +179,49 @@ def row_json(row: Any, encoding: str | None = None) -> str:
     return text
 
 
-class RowWriter:
-    """An output for rows: standard output, or a file that gets its name when the run ends, however it ends.
+def is_utf8(encoding: str | None) -> bool:
+    """Whether ``encoding`` is a name of UTF-8."""
+    try:
+        return codecs.lookup(encoding or "ascii").name == "utf-8"
+    except LookupError:
+        return False
 
-    A symlink stays, and what it leads to is written. A pipe or device is written itself, without ``.part``.
-    Raises ConfigError if the file cannot be made, EvenloadError if a row cannot be written (a full disk), and
-    BrokenPipeError if the reader has left.
+
+def _draft(part: Path) -> TextIO:
+    """Open the draft of an output, which nobody else writes. Raises OSError, ConfigError."""
+    while True:
+        file = part.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
+                file.truncate(0)
+                return file
+        except BlockingIOError:
+            file.close()
+            raise ConfigError(
+                f"another program writes {quoted(str(part))}", hint="wait for it, or name another file"
+            ) from None
+        file.close()  # it has got its name meanwhile
+
+
+class RowWriter:
+    """An output for rows: standard output, or a file that gets its name when the run ends.
+
+    Where the run ends by an error, a file of that name that was there before stays, and the rows are in the
+    ``.part`` file beside it. A symlink stays, and what it leads to is written. A pipe or device is written
+    itself, without ``.part``. Raises ConfigError if the file cannot be made, or another program writes it,
+    EvenloadError if a row cannot be written (a full disk), and BrokenPipeError if the reader has left.
     """
 
     def __init__(self, path: Path | None, *, is_mute: bool = False):
         self._target: Path | None = None  # what the .part file is renamed to
         self._part: Path | None = None
-        self._file: IO[str] | None = None if is_mute else sys.stdout
+        self._file: TextIO | None = None if is_mute else sys.stdout
         self._name = "standard output" if path is None else str(path)
-        self._owns_file = path is not None
+        self._owns_file, self._is_broken = path is not None, False
         if path is None:
+            if sys.__stdout__ is None:  # what stands in its place takes everything, and nobody sees it
+                raise ConfigError("standard output is closed", hint="give -o FILE for the rows")
             if not is_mute:
                 end_with_reader()
             return
@@ -196,37 +229,43 @@ class RowWriter:
             self._target = Path(os.path.realpath(path))
             self._part = self._target.with_name(self._target.name + ".part")
         try:
-            self._file = (self._part or path).open("w", encoding="utf-8")
+            self._file = path.open("w", encoding="utf-8") if self._part is None else _draft(self._part)
         except OSError as error:
             raise ConfigError(f"{self._part or path} cannot be written: {error.strerror}") from error
 
     def write(self, line: str) -> None:
         if self._file is None:
             return
+        if not (self._owns_file or line.isascii() or is_utf8(self._file.encoding)):
+            line = row_json(json.loads(line))
         with self._named_errors():
-            try:
-                self._file.write(line + "\n")
-            except UnicodeEncodeError:
-                self._file.write(row_json(json.loads(line)) + "\n")
+            self._file.write(line + "\n")
 
     def flush(self) -> None:
         if self._file is not None:
             with self._named_errors():
                 self._file.flush()
 
-    def close(self) -> None:
+    def close(self, *, is_cut: bool = False) -> None:
+        """Let the file have its name. ``is_cut``: the run has ended by an error."""
         if self._file is None or not self._owns_file:
             return self.flush()
         try:
-            self.flush()
+            if not self._is_broken:
+                self.flush()
             with self._named_errors():
                 if self._part is not None and self._target is not None:
                     os.fsync(self._file.fileno())
-                    self._file.close()
-                    self._part.replace(self._target)
+                    if not (self._is_broken or (is_cut and self._target.exists())):
+                        self._part.replace(self._target)
+                    elif self._part.stat().st_size:
+                        print_line(f"note: {self._target} is as it was; the rows are in {self._part}")
+                    else:
+                        self._part.unlink()
         finally:
             with contextlib.suppress(OSError):
                 self._file.close()
+        return None
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -235,6 +274,7 @@ class RowWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
+            self._is_broken = True
             raise EvenloadError(
                 f"{self._name} cannot be written: {error.strerror}", hint="make room, or write it elsewhere"
             ) from error
