@@ -35,9 +35,8 @@ from evenload.clients.tune.step_work import most_clients
 from evenload.clients.values.strategy import ClientPlan, Strategy, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
-START_S = (
-    5.0  # seconds, assumed, of processes that import torch, or of compiling; a hundredth is always spent
-)
+# Seconds, assumed, of processes that import torch, or of compiling; a hundredth is always spent.
+START_S = 5.0
 NEARLY = 1 + SHARE  # times as much is as good: what is less than samples may take is not worth a change
 FAR = 3.0  # times as good is far better: worth a compilation, or the CPU time of many cores
 
