@@ -75,6 +75,7 @@ class Member:
     is_told   to leave, or has said that it does
     is_read   nothing more comes from it
     is_late   it was killed, as it was at one task for too long
+    held      the group whose dealer has nothing for it while tasks wait there, and since when
     """
 
     slot: str
@@ -91,6 +92,7 @@ class Member:
     is_told: bool = False
     is_read: bool = False
     is_late: bool = False
+    held: "tuple[TaskGroup, float] | None" = None
 
     @property
     def worker(self) -> str:

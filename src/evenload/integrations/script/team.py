@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 64 * 2**20  # before whoever puts tasks has to wait
 MOST_IN_LINE = 64  # calls
 LATEST = 4  # calls, which say how long the next one takes
+HELD_S, MOST_HELD = 1.0, 10.0  # seconds, and usual times of a task, for which a free worker is left without
 CLAIM_S = 1.0  # after a worker's death, for the others to say what they have taken from the line
 LOOK_S = 0.5  # between two looks at what waits, for a live page
 MOST_DEATHS = 2  # of workers that were at a task, until it is given up
@@ -274,13 +275,42 @@ class Team:
                 answer = group.dealer.next(slot, now, most=free[slot].n_left)
                 if isinstance(answer, Deal):
                     self._send(free.pop(slot), group, answer.indices, answer.chunk, now)
-                elif answer.until is not None:
-                    times.append(answer.until)
+                    continue
+                if not group.dealer.n_ready:
+                    break
+                at, until_s = self._held(free[slot], group, now)
+                if now >= until_s:
+                    group.dealer.forget([at])
+                    self._send(free.pop(slot), group, (at,), NONE, now)
+                else:
+                    times.append(until_s if answer.until is None else min(answer.until, until_s))
+        for member in free.values():
+            if member.held is not None and not member.held[0].dealer.n_ready:
+                member.held = None
         if not free:
             self._fill_line()
         if self._timeout_s:  # behind what was sent just now, too: nothing else may ever wake the thread
             times += [self._kill_if_late(one, now) for one in self._members if one.todo]
         return max(0.0, min(times) - now) if times else None
+
+    def _held(self, member: Member, group: TaskGroup, now: float) -> tuple[int, float]:
+        """Return the first task that waits, and when a worker gets it to which the dealer gives none.
+
+        The dealer may leave the last tasks to faster workers, which may be at calls that wait for a later
+        one.
+        """
+        if member.held is None or member.held[0] is not group:
+            member.held = group, now
+        at = self._waiting(group)[0]
+        work = group.tasks[at].work
+        usual_s = self.item_s.get(work.name, 0.0) * work.n_items
+        return at, member.held[1] + HELD_S + MOST_HELD * usual_s
+
+    def _waiting(self, group: TaskGroup) -> list[int]:
+        """Return the tasks of a group that the dealer has, and no worker."""
+        begun = {at for member in self._members if member.group is group for at in member.todo}
+        begun |= {at for one, at in self._in_line.values() if one is group} | {*group.line}
+        return [at for at in group.tasks if at not in begun]
 
     def _kill_if_late(self, member: Member, now: float) -> float:
         """Kill a worker that is at one task for too long. Returns when to look again."""
@@ -362,6 +392,7 @@ class Team:
         tasks = [group.tasks[index] for index in indices]
         member.todo.extend(indices)
         member.group, member.chunk, member.busy_s, member.since_s = group, chunk, 0.0, now
+        member.held = None
         if member.n_left is not None:
             member.n_left -= len(tasks)
         for task in tasks:
@@ -438,9 +469,7 @@ class Team:
         """Have calls that turn out to be short stand in the line, and be no longer the dealer's."""
         group.mean_s = _nearer(group.mean_s, seconds)
         if group.is_short and group.dealer.n_ready:
-            begun = {at for member in self._members if member.group is group for at in member.todo}
-            begun |= {at for one, at in self._in_line.values() if one is group} | {*group.line}
-            waiting = [at for at in group.tasks if at not in begun]
+            waiting = self._waiting(group)
             group.dealer.forget(waiting)
             group.line.extend(waiting)
 
