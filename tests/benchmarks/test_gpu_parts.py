@@ -65,6 +65,7 @@ def test_parts_pretend(modules, tmp_path):
 
 def test_a_gpu_that_is_shared_is_one_gpu_in_each_worker(monkeypatch):
     """What parts give to an executor, which needs a GPU to go on."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # else workers of later tests would import benchmarks by it
     spec = importlib.util.spec_from_file_location("tested_part", BENCHMARKS / "gpu_parts" / "part.py")
     part = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(part)
