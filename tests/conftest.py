@@ -24,7 +24,12 @@ import psutil
 import pytest
 from _pytest.runner import runtestprotocol
 from examples_count import examples
-from forked_workers import forked_servers, python_that_has_read, start_servers_anew  # noqa: F401
+from forked_workers import (  # noqa: F401
+    forked_servers,
+    python_that_has_read,
+    quick_servers,
+    start_servers_anew,
+)
 from hypothesis import HealthCheck, settings
 from longest_first import longest_first, needs_cluster
 

@@ -187,18 +187,28 @@ class Server:
 
 
 class Starter:
-    """What evenload's ``fork_server`` knows of ``subprocess``, in a forked program."""
+    """What evenload's ``fork_server`` knows of ``subprocess``, in a forked program.
+
+    imports  modules that the process at ``address`` loads before the first fork server
+    """
 
     DEVNULL = subprocess.DEVNULL
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, imports: Sequence[str] = ()):
         self._address = address
+        self._imports = tuple(imports)
 
     def Popen(self, command: list[str], **options: Any) -> Any:
         """Start a new interpreter, or a fork server, which is forked as programs are."""
         if command[-1] != "evenload-fork":
             return subprocess.Popen(command, **options)
-        request = {"arguments": command[1:], "folder": "/", "environment": options["env"], "has_group": True}
+        request = {
+            "arguments": command[1:],
+            "folder": "/",
+            "environment": options["env"],
+            "has_group": True,
+            "imports": self._imports,
+        }
         null = os.open(os.devnull, os.O_RDWR)
         try:
             fds = {**dict.fromkeys(range(3), null), **{fd: fd for fd in options["pass_fds"]}}

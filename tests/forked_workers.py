@@ -32,8 +32,16 @@ ARGUMENTS = "EVENLOAD_TESTS_READ"
 ADDRESS = "EVENLOAD_TESTS_FORKED_FROM"
 """In the environment of the workers: where the process is to be asked."""
 
+QUICK = "EVENLOAD_TESTS_SERVERS_FROM"
+"""In the environment of the workers: where a small process is to be asked, which has read what servers do.
+
+It is the runner's child, not a worker's: those that an item starts, and nobody else, are children there.
+"""
+
 COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 """Tests of ``evenload.clients`` use it in whichever worker they are."""
+
+READ_BY_SERVERS = ("evenload.executor.worker.fork_main", "evenload.pipeline.worker.stage_host", "numpy")
 
 LIMIT_S = 1100.0
 
@@ -41,7 +49,7 @@ LIMIT_S = 1100.0
 def python_that_has_read(life: ExitStack, arguments: Sequence[str]) -> str:
     """A command in place of Python's, whose programs are forked from a process that has read the tests.
 
-    life  ends the process
+    life  ends the process, and the small one of ``quick_servers``
     """
     environment = {**os.environ, ARGUMENTS: json.dumps(arguments)}
     programs = life.enter_context(Programs(environment))
@@ -49,6 +57,7 @@ def python_that_has_read(life: ExitStack, arguments: Sequence[str]) -> str:
     with open(os.devnull, "r+") as null:
         programs.start(Path(__file__), *[null.fileno()] * 3).wait(LIMIT_S)
     os.environ[ADDRESS] = programs.address
+    os.environ[QUICK] = life.enter_context(Programs(os.environ)).address
     return shlex.join(python_command())
 
 
@@ -71,6 +80,15 @@ def forked_servers() -> Iterator[None]:
     """Fork servers of executors are forked from that process, too: for workers that import torch and more."""
     if fork_server is not None and ADDRESS in os.environ:
         vars(fork_server)["subprocess"] = Starter(os.environ[ADDRESS])
+    yield
+    start_servers_anew()
+
+
+@pytest.fixture(scope="module")
+def quick_servers() -> Iterator[None]:
+    """Executors start in half of the time, pipelines in a third; how they start is tested elsewhere."""
+    if fork_server is not None and QUICK in os.environ:
+        vars(fork_server)["subprocess"] = Starter(os.environ[QUICK], READ_BY_SERVERS)
     yield
     start_servers_anew()
 

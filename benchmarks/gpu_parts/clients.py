@@ -146,7 +146,8 @@ def in_streams(cohort: Cohort) -> None:
 
 def in_processes(cohort: Cohort, k: int, how: str = "") -> None:
     """Clients over ``k`` processes that share the device, as evenload does it over ``k`` devices."""
-    for inner in ("eager", f"fused:{-(-cohort.n // k)}"):
+    inners = "eager", f"fused:{-(-cohort.n // k)}"
+    for inner in inners[1:] if cohort.part.pretend else inners:  # each starts processes
         if cohort.part.left_s < START_S:
             raise NotHere("too little time is left to start processes")
         place = sharing(cohort.part, k)

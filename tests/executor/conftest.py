@@ -32,6 +32,13 @@ def threaded(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_start_quickly(request: pytest.FixtureRequest) -> None:
+    """Most of what a short run takes is its fork server's start, which tests of ``worker`` are about."""
+    if request.path.parent.name != "worker":
+        request.getfixturevalue("quick_servers")
+
+
 TwoWorkers = Callable[[str], AbstractContextManager[Executor]]
 
 

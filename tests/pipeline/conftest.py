@@ -20,6 +20,11 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_start_quickly(quick_servers: None) -> None:
+    """Most of what a short run takes is the start of its fork server."""
+
+
 OWN_STEPS = """
 import asyncio
 from own.words import WORD
