@@ -257,9 +257,9 @@ def test_what_was_not_compared_is_not_called_impossible() -> None:
     assert any("search" in note for note in plan.notes)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
-    n_items=st.integers(1, 10**15), n_times=st.integers(1, 7), fleet=st.lists(speeds, min_size=1, max_size=4)
+    n_items=st.integers(1, 10**15), n_times=st.integers(1, 3), fleet=st.lists(speeds, min_size=1, max_size=4)
 )
 def test_the_items_of_a_plan_are_those_that_were_given(
     n_items: int, n_times: int, fleet: list[float]
