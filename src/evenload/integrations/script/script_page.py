@@ -30,11 +30,8 @@ from evenload.integrations.script.dealt_tasks import UnderWay
 from evenload.integrations.script.measured_work import Done
 from evenload.integrations.script.worker_ends import failure_of
 
-ALONE_S, TOGETHER_S, GAP_S = (
-    0.1,
-    0.25,
-    0.05,
-)  # a call that is told alone, calls together, a pause between them
+# The least time of a call that is told alone, the most of calls together, and of a pause between them.
+ALONE_S, TOGETHER_S, GAP_S = 0.1, 0.25, 0.05
 MOST_FAILURES = 200  # that are told each; the others are counted
 
 

@@ -278,12 +278,12 @@ class Team:
                     continue
                 if not group.dealer.n_ready:
                     break
-                at, until_s = self._held(free[slot], group, now)
-                if now >= until_s:
-                    group.dealer.forget([at])
-                    self._send(free.pop(slot), group, (at,), NONE, now)
-                else:
+                until_s = self._held_until(free[slot], group, now)
+                if now < until_s:
                     times.append(until_s if answer.until is None else min(answer.until, until_s))
+                elif waiting := self._waiting(group)[:1]:
+                    group.dealer.forget(waiting)
+                    self._send(free.pop(slot), group, waiting, NONE, now)
         for member in free.values():
             if member.held is not None and not member.held[0].dealer.n_ready:
                 member.held = None
@@ -293,18 +293,17 @@ class Team:
             times += [self._kill_if_late(one, now) for one in self._members if one.todo]
         return max(0.0, min(times) - now) if times else None
 
-    def _held(self, member: Member, group: TaskGroup, now: float) -> tuple[int, float]:
-        """Return the first task that waits, and when a worker gets it to which the dealer gives none.
+    def _held_until(self, member: Member, group: TaskGroup, now: float) -> float:
+        """Return when a free worker gets the first task that waits, though the dealer gives it none.
 
         The dealer may leave the last tasks to faster workers, which may be at calls that wait for a later
         one.
         """
         if member.held is None or member.held[0] is not group:
             member.held = group, now
-        at = self._waiting(group)[0]
-        work = group.tasks[at].work
+        work = next(iter(group.tasks.values())).work
         usual_s = self.item_s.get(work.name, 0.0) * work.n_items
-        return at, member.held[1] + HELD_S + MOST_HELD * usual_s
+        return member.held[1] + HELD_S + MOST_HELD * usual_s
 
     def _waiting(self, group: TaskGroup) -> list[int]:
         """Return the tasks of a group that the dealer has, and no worker."""
