@@ -52,7 +52,6 @@ def run_program(seed: int, keep: Path | None = None, stop: threading.Event | Non
     """
     program, outcome = program_of(seed), Outcome(seed)
     folder = Path(tempfile.mkdtemp(prefix="evenload-chaos-"))
-    shm = shared_memory()
     try:
         for name in ("attempts", "tmp", "cache"):
             (folder / name).mkdir()
@@ -67,7 +66,7 @@ def run_program(seed: int, keep: Path | None = None, stop: threading.Event | Non
                 break
         else:
             outcome.violations.append("the last life did not come to its end") if code else None
-        outcome.violations += left_behind(folder, shm)
+        outcome.violations += left_behind(folder)
         lines = [parse(line) for line in (folder / "evidence").read_text().splitlines()]
         outcome.violations += check(program, lines)
         outcome.faults = count_faults(lines)
@@ -126,15 +125,14 @@ def last_words(folder: Path) -> str:
     return (folder / "said").read_text(errors="backslashreplace")[-3000:]
 
 
-def left_behind(folder: Path, shm: set[str]) -> list[str]:
-    """Processes, files and segments that are there after the end; processes get a while to leave."""
+def left_behind(folder: Path) -> list[str]:
+    """Processes and files that are there after the end; processes get a while to leave."""
     until = time.monotonic() + LEAVE_S
     while (pids := ours(folder)) and time.monotonic() < until:
         time.sleep(0.02)
     left = [f"process {pid} is left: {command(pid)}" for pid in pids]
     left += [f"a temporary file is left: {path.name}" for path in (folder / "tmp").iterdir()]
     left += [f"a half-written file is left: {path}" for path in (folder / "cache").rglob("*.tmp")]
-    left += [f"a segment is left: {name}" for name in shared_memory() - shm if "evenload" in name]
     return left
 
 
@@ -142,10 +140,6 @@ def command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
     return ""
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
 def end_all(folder: Path) -> None:
