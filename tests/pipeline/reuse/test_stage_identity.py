@@ -50,14 +50,6 @@ def test_code_counts_by_the_files_that_are_reached(folder: Path, name, before, a
     assert (identity(folder).digest == was.digest) == is_same
 
 
-def test_params_count_with_the_files_that_they_name(folder: Path) -> None:
-    was = identity(folder, params={"k": 1, "weights": ["weights.bin"]})
-    assert identity(folder, params={"weights": ["weights.bin"], "k": 1}).digest == was.digest
-    assert identity(folder, params={"k": 2, "weights": ["weights.bin"]}).digest != was.digest
-    (folder / "weights.bin").write_bytes(b"2")
-    assert identity(folder, params={"k": 1, "weights": ["weights.bin"]}).digest != was.digest
-
-
 @pytest.mark.parametrize(
     ("given", "is_same"),
     [

@@ -159,7 +159,7 @@ def before(steps: list[Step], number: int) -> set[int]:
     return set(steps[number].needs).union(*(before(steps, need) for need in steps[number].needs))
 
 
-def document(steps: list[Step]) -> dict[str, Any]:
+def document(steps: list[Step], *, copies: bool = False) -> dict[str, Any]:
     stages = []
     for step in steps:
         stage: dict[str, Any] = {
@@ -186,7 +186,7 @@ def document(steps: list[Step]) -> dict[str, Any]:
         "version": 1,
         "job": {"name": "graph", "inputs": {"jsonl": "rows.jsonl"}, "seed": 3},
         "devices": "cpu*2",
-        "schedule": {"policy": random.Random(repr(steps)).choice(POLICIES)},
+        "schedule": {"policy": random.Random(repr(steps)).choice(POLICIES), "copies": copies},
         "stages": stages,
         "errors": {"max_error_rate": 1.0},
         "report": {"html": False, "trace": False},
@@ -377,9 +377,11 @@ def rows_of(folder: Path) -> list[Row]:
     return found
 
 
-def write_job(folder: Path, steps: list[Step], n_items: int) -> list[dict[str, Any]]:
+def write_graph(
+    folder: Path, steps: list[Step], n_items: int, *, copies: bool = False
+) -> list[dict[str, Any]]:
     rows = [{"id": f"r{n}", "column": n * n} for n in range(n_items)]
     (folder / "stages.py").write_text(STAGES)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "job.yaml").write_text(yaml.safe_dump(document(steps)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(document(steps, copies=copies)))
     return rows

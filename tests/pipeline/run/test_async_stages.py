@@ -119,15 +119,6 @@ def test_one_slow_item_holds_up_no_other_and_no_more_are_in_flight_than_allowed(
     assert (tmp_path / "closed").read_text() == "0"
 
 
-def test_each_item_has_its_own_seed_and_values_as_in_a_loop_of_one(tmp_path: Path) -> None:
-    (tmp_path / "many").mkdir()
-    (tmp_path / "one").mkdir()
-    many = run_job(tmp_path / "many", ASK, [{}] * 15, backend="inline")
-    one = run_job(tmp_path / "one", ASK.replace("5}", "1}"), [{}] * 15, backend="inline")
-    assert [item.outputs["text"] for item in many] == [item.outputs["text"] for item in one]
-    assert {item.outputs["most"] for item in one} == {1}
-
-
 def test_an_item_that_fails_or_takes_too_long_costs_no_other_and_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from pipeline.run.random_graphs import (
     plain_item,
     random_steps,
     rows_of,
-    write_job,
+    write_graph,
 )
 
 from evenload.pipeline import Pipeline
@@ -29,7 +29,7 @@ from evenload.report.tally import summarise
 def check_a_graph(folder: Path, seed: int, n_items: int, n_stops: int) -> None:
     rng = random.Random(seed)
     steps = random_steps(rng)
-    rows = write_job(folder, steps, n_items)
+    rows = write_graph(folder, steps, n_items)
     wanted = [plain_item(steps, row) for row in rows]
     for _ in range(n_stops):
         (folder / "stop_after").write_text(str(rng.randint(1, 3 * n_items)))
@@ -70,7 +70,7 @@ def check_an_edit(folder: Path, rng: random.Random, steps: list[Step], rows: lis
     assert {call.split()[0] for call in calls} <= after
 
 
-@pytest.mark.parametrize("seed", [0, 3, 10, 16, 21])  # samples; parts in parts; parts that are lost
+@pytest.mark.parametrize("seed", [0, 10, 21])  # samples; parts in parts; parts that are lost
 def test_a_random_graph_gives_what_a_plain_loop_gives(tmp_path: Path, seed: int) -> None:
     check_a_graph(tmp_path, seed, n_items=3, n_stops=1)
 
@@ -82,20 +82,14 @@ def test_many_random_graphs(tmp_path: Path, seed: int) -> None:
 
 
 def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Callable[..., Any]) -> None:
-    """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls."""
+    """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls.
+
+    Who is idle at the end runs copies of what others have.
+    """
     rng = random.Random(seed)
     steps = random_steps(rng)
-    rows = write_job(folder, steps, n_items)
-    command = [
-        sys.executable,
-        "-m",
-        "evenload",
-        "run",
-        str(folder / "job.yaml"),
-        "-o",
-        str(folder / "run"),
-        "-q",
-    ]
+    rows = write_graph(folder, steps, n_items, copies=True)
+    command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
     statuses = []
     for number in range(n_lives):
         for order in folder.glob("kill_*"):

@@ -1,6 +1,5 @@
 """Stages that hang in every way: all other items end with a plain loop's bytes, and what hangs is listed."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pipeline.written_jobs import write_job
 
 from evenload.cli import cli
 from evenload.errors import ConfigError
@@ -61,13 +61,8 @@ class Weigh:
         return {"weight": item.seed % 1000 + inputs["at"]}
 """
 JOB = """\
-version: 1
-job: {name: hangs, inputs: {jsonl: rows.jsonl}, seed: 3, out: run}
-devices: cpu*2
-stages:
   - {name: draw, target: 'stages.py:Draw', outputs: {drawn: png}, params: {PARAMS}}
   - {name: weigh, target: 'stages.py:Weigh'}
-report: {html: false, trace: false}
 """
 
 
@@ -92,11 +87,9 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_job(folder: Path, hung: dict[int, dict[str, str]], n: int = 8, params: str = "") -> Path:
-    (folder / "stages.py").write_text(STAGES)
     rows = [{"id": f"r{at}", **hung.get(at, {})} for at in range(n)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "job.yaml").write_text(JOB.replace("PARAMS", params))
-    return folder / "job.yaml"
+    stages = JOB.replace("PARAMS", params)
+    return write_job(folder, STAGES, stages, rows, job="seed: 3, out: run", devices="cpu*2")
 
 
 def with_lanes(make_plan: Callable[..., PlannedJob]) -> Callable[..., PlannedJob]:

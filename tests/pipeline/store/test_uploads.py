@@ -148,16 +148,6 @@ def test_digests_follow_files_of_an_earlier_session(run: Path, tmp_path: Path, l
     assert set(store.puts.values()) == {1}
 
 
-def test_what_the_store_lost_or_cut_is_put_again(run: Path, tmp_path: Path) -> None:
-    store = FaultyStore(tmp_path / "far")
-    for _ in range(2):
-        with Uploads(store, run, TO, ONCE) as uploads:
-            assert uploads.finish().n_left == 0
-        assert {**contents(tmp_path / "far"), "SHA256SUMS": b""} == {**expected(run), "SHA256SUMS": b""}
-        (tmp_path / "far/outputs/draw/1.txt").unlink(missing_ok=True)
-        (tmp_path / "far/outputs/draw/2.txt").write_bytes(b"")
-
-
 def test_only_the_stages_that_were_asked_for_and_no_links(run: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("mine")
     (run / "outputs/score/link.txt").symlink_to(tmp_path / "secret")
