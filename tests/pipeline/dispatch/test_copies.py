@@ -1,26 +1,13 @@
 """Copies of tasks at the end of a stage: played fleets of which the least possible makespan is known."""
 
-import heapq
-
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
+from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, least_s, phases_of_mode
 
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 
 LIMIT = 1.6
-
-
-def least_s(item_s: list[float], n_items: int) -> float:
-    """Return the least makespan of equal whole items: each goes to who would end it first."""
-    ends = [(seconds, seconds) for seconds in item_s]
-    heapq.heapify(ends)
-    last_s = 0.0
-    for _ in range(n_items):
-        last_s, seconds = ends[0]
-        heapq.heapreplace(ends, (last_s + seconds, seconds))
-    return last_s
 
 
 def played_s(item_s: list[float], n_items: int, **options) -> float:

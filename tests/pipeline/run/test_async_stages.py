@@ -195,19 +195,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         running.opened.set()
 
 
-def test_workers_keep_the_limit_of_requests_together(tmp_path: Path, server: Server) -> None:
-    """The oracle is the server's own clock: two workers with a limit each would be done in half of it."""
-    server.n_free = 1000
-    params = f"{{url: '{server.url}/v1', model: m, prompt: '{{q}}', requests_per_minute: 600}}"
-    stages = f"  - {{name: ask, kind: openai, params: {params}, in_flight: 4}}\n"
-    result = run_job(tmp_path, stages, [{"q": str(at)} for at in range(40)], devices="cpu*2")
-    assert [item.status for item in result] == ["done"] * 40
-    events = (tmp_path / "run/events.jsonl").read_text()
-    assert all(f'"event":"Span","stage":"ask","device":"cpu:{n}"' in events for n in (0, 1))
-    assert server.asked_s[-1] - server.asked_s[0] > 0.75 * 39 * 0.1
-    assert not list((tmp_path / "run").glob("pace*"))
-
-
 @pytest.mark.timeout(600)
 def test_an_item_whose_answer_never_comes_is_ended_and_asked_for_once(tmp_path: Path, server: Server) -> None:
     """Also on a connection that was open before, where a request that fails is sent again."""

@@ -120,17 +120,6 @@ def test_the_last_tasks_of_a_stage_have_a_place_when_their_worker_ends() -> None
     assert voyage.dispatcher.why_stuck() is None
 
 
-def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None:
-    voyage = Voyage()
-    for device in tuple(voyage.there):
-        voyage.dispatcher.refused(device, 1, "no memory")
-    voyage.there.remove("d0")
-    voyage.look()
-    assert voyage.replanner.n_considered == 1
-    assert not voyage.replanner.made
-    assert [note.level for note in voyage.events if isinstance(note, Note)] == ["debug"]
-
-
 def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
     voyage = Voyage("swap", dict.fromkeys(NAMES, "unknown"))
     voyage.work("d0", 0, 12, 5.0)

@@ -81,13 +81,6 @@ def test_lists_dicts_bytes_and_files_come_through(job: Path) -> None:
     assert result.n_restored > 0
 
 
-def test_lists_that_are_not_declared_are_refused_with_what_to_declare(job: Path) -> None:
-    job.write_text(job.read_text().replace("boxes: json, ", ""))
-    result = Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "run")
-    assert {row.status for row in result} == {"failed"}
-    assert "outputs: {boxes: json}" in str(result.failures[0].error)
-
-
 def test_a_type_that_is_none_is_refused(job: Path) -> None:
     text = job.read_text()
     for wrong in ("gif", "file.", "file.a/b", "png.mp4"):

@@ -7,7 +7,6 @@ import pytest
 
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.store import result_cache
 from evenload.pipeline.store.ledger import LedgerEntry
 from evenload.pipeline.store.result_cache import CachedSize, ResultCache, evict, to_evict
 
@@ -86,22 +85,6 @@ def test_a_full_cache_gives_way(tmp_path: Path) -> None:
     cache = filled(tmp_path, limit_bytes=1)
     cache.close()
     assert taken(cache, tmp_path / "other") is None
-
-
-def test_all_files_are_looked_at_only_when_they_may_be_too_much(tmp_path: Path, monkeypatch) -> None:
-    seen = []
-    real = result_cache._sizes
-    monkeypatch.setattr(result_cache, "_sizes", lambda folder: seen.append(1) or real(folder))
-    filled(tmp_path).close()
-    assert len(seen) == 1, "nobody had counted"
-    n_bytes = int((tmp_path / "cache/size").read_text().split()[0])
-    assert n_bytes >= 4096, "a file of a few bytes takes a block"
-    ResultCache(tmp_path / "cache").close()
-    assert evict(tmp_path / "cache", n_bytes, 0)
-    assert len(seen) == 1
-    assert evict(tmp_path / "cache", n_bytes, 1)
-    assert len(seen) == 2, "one byte more may be too much"
-    assert taken(ResultCache(tmp_path / "cache", n_bytes - 1), tmp_path / "other") is None
 
 
 @pytest.mark.parametrize("note", ["", "x", "1", "1 2 3", "-1 0", "9" * 10_000, f"0 {2**62}", "0 5"])

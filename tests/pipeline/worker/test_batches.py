@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pipeline.written_jobs import made_by, write_job
 
-from evenload.errors import SpecError
 from evenload.events import Note, Span, read_events
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
@@ -149,15 +148,6 @@ def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_size_is_don
     assert calls(job) == []
     run(job, allow, "stages.s.batch=2", target="Rounds")
     assert calls(job) == [2] * 12
-
-
-def test_a_stage_without_batches_is_refused_where_its_source_shows_it(job: Path) -> None:
-    with (job.parent / "stages.py").open("a") as stages:
-        stages.write('\n__all__ = ["Alone"]\n')
-    with pytest.raises(SpecError, match=r"stages\[0\].batch .*Alone has no method batch"):
-        run(job, target="Alone")
-    result = run(job, "stages.s.batch=1", target="Alone")
-    assert (result.n_done, calls(job)) == (24, [1] * 24)
 
 
 def test_a_stage_without_batches_runs_item_by_item_and_it_is_said(job: Path) -> None:

@@ -15,7 +15,7 @@ from pipeline.local_server import Answers, LocalServer
 from pipeline.written_jobs import write_job
 
 from evenload.cli import main
-from evenload.errors import MissingExtra, SpecError
+from evenload.errors import SpecError
 from evenload.events import RunStarted, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.run.ending.uploading import upload_run
@@ -191,16 +191,6 @@ def test_faults_of_the_section_are_told_before_any_work(job: Path, upload: dict[
     job.write_text(f"{job.read_text()}upload: {json.dumps(upload)}\n")
     with pytest.raises(SpecError, match=said):
         Pipeline.from_yaml(job)
-
-
-def test_a_missing_package_is_told_before_any_work(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(url: str) -> None:
-        raise ImportError("Please install gcsfs")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", absent)
-    with pytest.raises(MissingExtra, match="pip install gcsfs"):
-        Pipeline.from_yaml(job, ["upload=gs://bucket/run"]).run(backend="inline")
-    assert not (job.parent / "runs").exists()
 
 
 def test_a_folder_of_another_file_system_has_whole_files(job: Path, tmp_path: Path) -> None:

@@ -113,17 +113,6 @@ def test_a_file_beyond_the_limit_of_the_job_is_refused_before_it_comes(
     fetched.close()
 
 
-def test_an_outcome_that_names_another_place_is_a_failure(tmp_path: Path, until: Callable) -> None:
-    fetched = FetchedFiles(tmp_path, place_of, lambda: None)
-    for piece in pieces_of(TASK, CONTENTS):
-        fetched.take(1, piece)
-    outcome = outcome_of(TASK, CONTENTS)
-    outcome.outputs["drawn"] = "../elsewhere"
-    fetched.finish(1, outcome)
-    assert "another place" in ended(fetched, until).error[1]
-    fetched.close()
-
-
 def test_what_a_lost_worker_had_sent_is_dropped(tmp_path: Path, small_pieces: None, until: Callable) -> None:
     """Its task is run again: by the time that the first result is on disk, it is another's."""
     fetched = FetchedFiles(tmp_path, place_of, lambda: None)
