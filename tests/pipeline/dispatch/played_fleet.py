@@ -137,8 +137,7 @@ class Fleet:
             return True
         running = tuple(self.dispatcher.running_on(group))
         if running and self.rng.random() < self.p_slow:
-            self.saving = [one for one in self.saving if one[1] != group]
-            self.ahead.pop(group, None)
+            self._forget(group)
             how = {self.rng.choice(["alone", "later"]): running}
             assert self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how)) == ([], [])
             return True
@@ -168,10 +167,14 @@ class Fleet:
                 self._done(group, task)
         return True
 
-    def _lose(self, group: str, *, blames: bool = True) -> None:
+    def _forget(self, group: str) -> None:
+        """The worker of ``group`` is gone, with all that it had."""
         self.busy.pop(group, None)
         self.ahead.pop(group, None)
         self.saving = [one for one in self.saving if one[1] != group]
+
+    def _lose(self, group: str, *, blames: bool = True) -> None:
+        self._forget(group)
         for task in self.dispatcher.lost(group, self.now, "was killed", blames=blames):
             self._give_up(task, "WorkerLost")
 

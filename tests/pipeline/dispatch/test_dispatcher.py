@@ -167,20 +167,16 @@ def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     )
     order, real = [], dispatcher.decide
 
+    def rank(task: StageTask) -> tuple[float, float, int]:
+        return -priority[task.strand], -costs.get(task.strand, 0), task.strand
+
     def decide(now: float, *, deals: bool = True):
         waiting = {stage: list(dispatcher.waiting[stage]) for stage in (0, 1)}
         actions = real(now, deals=deals)
-        for action in actions:
-            if isinstance(action, RunTasks):
-                left = waiting[action.tasks[0].stage]
-                for task in action.tasks:
-                    ranks = {
-                        one: (-priority[one.strand], -costs.get(one.strand, 0), one.strand) for one in left
-                    }
-                    assert p_death or task == min(left, key=ranks.__getitem__)
-                    assert p_death or action.why == "highest priority first"
-                    left.remove(task)
-                    order.append(task)
+        for task in (task for action in actions if isinstance(action, RunTasks) for task in action.tasks):
+            assert p_death or task == min(waiting[task.stage], key=rank)
+            waiting[task.stage].remove(task)
+            order.append(task)
         return actions
 
     dispatcher.decide = decide  # type: ignore[method-assign]

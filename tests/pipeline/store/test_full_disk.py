@@ -98,7 +98,7 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
     assert again.n_restored > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_writing_that_is_forbidden_meanwhile_costs_no_item(
     job: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
