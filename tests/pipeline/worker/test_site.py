@@ -63,6 +63,7 @@ def test_a_machine_without_them_works_with_copies(setup: StageSetup, own_tempora
     check = replace(check, job_files=tuple(one._replace(mark="another") for one in check.job_files))
     site = Site([setup], check)
     assert (site.has_run_folder, site.report().has_job_files) == (False, False)
+    assert not Site([setup], replace(check_of(setup), run_folder=setup.run_folder / "gone")).has_run_folder
     site.take([with_content(given) for given in files_of_job([setup])])
     assert site.report().has_job_files
     (here,) = site.stages()

@@ -78,7 +78,6 @@ def test_pieces_become_files_in_their_places(tmp_path: Path, small_pieces: None,
         (lambda pieces: [*pieces, pieces[0]._replace(output="../../etc", start=0)], "is no file that"),
         (lambda pieces: [pieces[0]._replace(content=b"text"), *pieces[1:]], "no bytes"),
         (lambda pieces: [pieces[0]._replace(n_bytes=1 << 60), *pieces[1:]], "more than is fetched"),
-        (lambda pieces: [pieces[0]._replace(n_bytes="3"), *pieces[1:]], "no size"),
         (lambda pieces: [], "have come"),
     ],
 )
