@@ -27,12 +27,15 @@ def test_an_earlier_run_is_taken_away_only_if_asked(tmp_path: Path) -> None:
 
 
 def test_what_was_half_written_is_swept_and_not_taken_for_a_strangers(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    for name in ("config.yaml.2129.tmp", ".report.html.x7.tmp"):
+    for name in ("journal", "outputs/rate"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("config.yaml.2129.tmp", ".report.html.x7.tmp", "outputs/rate/i1.png.77.tmp"):
         (tmp_path / name).write_text("half")
     with RunFolder.opened(tmp_path) as folder:
         assert folder.is_resumed
-        assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "journal") == [
+            "journal", "outputs", "rate"
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fresh", [False, True])
