@@ -1,4 +1,4 @@
-"""What items go through: conditions, samples, the best of them, and what failures leave."""
+"""What items go through: samples, the best of them, and what failures leave."""
 
 from typing import Any
 
@@ -20,33 +20,6 @@ def flow(rules: list[StageRule], n: int = 2, **inputs: Any) -> ItemFlow:
 
 def fates(flow: ItemFlow) -> list[str]:
     return [strand.fate for strand in flow.strands]
-
-
-def test_samples_have_seeds_of_their_own_and_the_best_goes_on() -> None:
-    rules = [
-        StageRule("text"),
-        StageRule("edit", samples=3),
-        StageRule("score", best_by="score"),
-        StageRule("last"),
-    ]
-    one = flow(rules, 1)
-    one.begin()
-    tasks = one.done(StageTask(0, 0), {"t": 1})
-    assert tasks == [StageTask(1, 0), StageTask(1, 1), StageTask(1, 2)]
-    seeds = [strand.item.seed for strand in one.strands]
-    assert len(set(seeds)) == 3
-    assert seeds[0] == 100
-    assert all(strand.outputs == {"t": 1} for strand in one.strands)
-    for task in tasks:
-        assert one.done(task, {}) == [StageTask(2, task.strand)]
-    assert one.done(StageTask(2, 0), {"score": 4}) == []
-    assert one.done(StageTask(2, 1), {"score": 9}) == []
-    assert one.done(StageTask(2, 2), {"score": 5}) == [StageTask(3, 1)]
-    one.done(StageTask(3, 1), {})
-    assert fates(one) == ["not chosen", "done", "not chosen"]
-    row = row_of(one.items[0], {}, one.strands)
-    assert (row.status, row.outputs["score"], row.seed) == ("done", 9, seeds[1])
-    assert [sample["status"] for sample in row.samples] == ["not chosen", "done", "not chosen"]
 
 
 @pytest.mark.parametrize("n_best", [1, 2])

@@ -108,23 +108,6 @@ def test_batches_keep_their_promises_whatever_comes_when(
     assert p_death or not played.given_up
 
 
-def scored_beside(rule: BatchRule, n_items: int, **more) -> Watched:
-    """One device edits, another takes what there is to score."""
-    units = (Unit(("d0",), "edit"), Unit(("d1",), "score"))
-    dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: rule}, queue=1)
-    return Watched(dispatcher, n_items, rule, {StageTask(1, at): ("", "") for at in range(n_items)}, **more)
-
-
-def test_a_batch_waits_for_others_and_not_longer_than_said() -> None:
-    """Items come once a second, and a batch takes four: it is whole if it may wait for that long."""
-    sizes = {}
-    for max_wait_s in (0.0, 1.5, 10.0):
-        played = scored_beside(BatchRule(4, max_wait_s), 10, stage_s={0: 1.0, 1: 0.01})
-        played.go()
-        sizes[max_wait_s] = played.sizes
-    assert sizes == {0.0: [1] * 10, 1.5: [2] * 5, 10.0: [4, 4, 2]}
-
-
 def test_a_halved_batch_is_whole_for_its_worker() -> None:
     units = (Unit(("d0",), "score"), Unit(("d1",), "edit"))
     dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: BatchRule(4, 50.0)})

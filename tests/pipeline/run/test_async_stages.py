@@ -16,8 +16,6 @@ from pipeline.written_jobs import write_job
 
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.dispatch import hang_watch
-from evenload.report.source import open_run
-from evenload.report.tally import summarise
 
 STAGES = """
 import asyncio, os, time
@@ -62,11 +60,6 @@ class Ask:
 
     async def close(self):
         (HERE / "closed").write_text(str(self.n_now))
-
-class Slow(Ask):
-    async def __call__(self, inputs, item):
-        await asyncio.sleep(0.3)
-        return {"text": item.id}
 
 class Plain:
     def __call__(self, inputs, item):
@@ -144,15 +137,6 @@ def test_a_worker_that_dies_takes_only_the_item_that_killed_it(tmp_path: Path) -
 def test_an_item_that_computes_where_it_should_wait_is_told(tmp_path: Path) -> None:
     run_job(tmp_path, ASK, [{"how": "computes"} if at == 3 else {} for at in range(6)], backend="inline")
     assert "held the event loop" in warnings_of(tmp_path)
-
-
-def test_what_items_wait_is_told_as_waiting(tmp_path: Path) -> None:
-    stages = "  - {name: ask, target: 'stages.py:Slow', in_flight: 4}\n"
-    run_job(tmp_path, stages, [{}] * 16)
-    summary = summarise(open_run(tmp_path / "run"))
-    (worker,) = summary.factors.workers  # type: ignore[union-attr]
-    assert worker.lost_s["waiting"] >= 0.8 * 4 * 0.3
-    assert worker.in_task_s <= summary.wall_s - 0.8 * 4 * 0.3
 
 
 def test_a_function_may_be_async_and_a_stage_that_is_not_is_told(tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
-"""Tests the plan's event and the queue lengths through whole runs, reports and the command line."""
+"""Tests the plan's event and the queue lengths through whole runs and reports."""
 
 from pathlib import Path
 
 import pytest
 from pipeline.written_jobs import write_job
 
-from evenload.events import Event, EventLog, Planned, Queued, RunStarted
+from evenload.events import Event, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.dispatcher import GroupScheduler
-from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.job.spec_stage import StageSpec
-from evenload.pipeline.plan import Phase, Unit
-from evenload.pipeline.run.run_events import QueueLengths, declared_work
+from evenload.pipeline.run.run_events import declared_work
 from evenload.report.html import view_of
 
 STAGES = """
@@ -60,30 +57,6 @@ def test_without_known_times_the_plan_has_no_seconds(job: Path) -> None:
     (plan,) = (event for event in seen if isinstance(event, Planned))
     assert (plan.makespan_s, list(plan.slices)) == (None, [])
     assert view_of(seen).plan.to_json() is None
-
-
-def test_a_stage_is_told_until_it_has_emptied() -> None:
-    told: list[Event] = []
-    unit = Unit(("a",), "edit"), Unit(("b",), "edit")
-    dispatcher = GroupScheduler([Phase(unit, ("edit",))], ["edit", "score"])
-    queues = QueueLengths(EventLog(told.append), dispatcher, ["edit", "score"])
-    queues.tell()
-    assert told == []
-    tasks = [StageTask(0, strand) for strand in range(3)]
-    dispatcher.add(tasks)
-    dispatcher.groups["a"].running[tasks[0]] = 0.0
-    queues.tell()
-    queues.look()
-    queues.look()
-    (event, again) = (one for one in told if isinstance(one, Queued))
-    assert (event.stage, event.waiting, event.running) == ("edit", 3, {"a": 1})
-    assert again.waiting == 3
-    dispatcher.groups["a"].running.clear()
-    dispatcher.withdraw({task.strand for task in tasks})
-    told.clear()
-    queues.tell()
-    queues.tell()
-    assert [(one.waiting, one.running) for one in told if isinstance(one, Queued)] == [(0, {})]
 
 
 def test_of_what_stages_say_of_their_work_only_what_is_said_is_told() -> None:
