@@ -25,7 +25,7 @@ LONGEST = (
     "zk/wgsl/test_key.py",
     "executor/gangs/test_gang.py",
     "moe/adapters/test_layer.py",
-    "pipeline/run/test_kill.py",
+    "pipeline/run/test_graph.py",
     "zk/test_snarkjs.py",
     "moe/cloning/test_device.py",
     "cli/test_prove.py",

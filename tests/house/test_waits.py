@@ -81,7 +81,6 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "test_twenty_pages_of_a_thousand_events_a_second": "a rate of events, which may be lower",
     },
     "dashboard/test_server.py": {"write_quickly": "a rate of events, which may be lower"},
-    "pipeline/run/test_kill.py": {"kill_at_random": "a random moment, any will do"},
 }
 """By file: the function that sleeps, and what it is."""
 

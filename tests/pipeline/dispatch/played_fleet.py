@@ -1,5 +1,6 @@
 """Workers that are played, with a clock of their own: what a dispatcher decides comes true."""
 
+import heapq
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +15,8 @@ from evenload.pipeline.stage import Item
 
 STAGES = ("edit", "score")
 POLICIES = (
-    "measured",
-    "pull",
-    "pull:3",
-    "guided",
-    "factoring",
-    "factoring:weighted",
-    "static",
-    "static:proportional",
-)
+    "measured", "pull", "pull:3", "guided", "factoring", "factoring:weighted", "static", "static:proportional"
+)  # fmt: skip
 
 
 class Fleet:
@@ -30,22 +24,10 @@ class Fleet:
 
     def __init__(
         self,
-        dispatcher: GroupScheduler,
-        flow: ItemFlow,
-        *,
-        item_s=None,
-        rng=None,
-        p_death=0.0,
-        load_s: Any = 0.0,
-        stage_s=None,
-        p_saving=0.0,
-        p_slow=0.0,
-        plans=(),
-        class_keys=None,
-        parks=False,
-        too_large=frozenset(),
+        dispatcher: GroupScheduler, flow: ItemFlow, *, item_s=None, rng=None, p_death=0.0, load_s: Any = 0.0,
+        stage_s=None, p_saving=0.0, p_slow=0.0, plans=(), class_keys=None, parks=False, too_large=frozenset(),
         p_change=0.0,
-    ):
+    ):  # fmt: skip
         self.dispatcher, self.flow = dispatcher, flow
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
         self.p_death, self.stage_s = p_death, stage_s or {}
@@ -155,8 +137,7 @@ class Fleet:
             return True
         running = tuple(self.dispatcher.running_on(group))
         if running and self.rng.random() < self.p_slow:
-            self.saving = [one for one in self.saving if one[1] != group]
-            self.ahead.pop(group, None)
+            self._forget(group)
             how = {self.rng.choice(["alone", "later"]): running}
             assert self.dispatcher.end_slow(group, EndWorker(group, "was killed", **how)) == ([], [])
             return True
@@ -186,10 +167,14 @@ class Fleet:
                 self._done(group, task)
         return True
 
-    def _lose(self, group: str, *, blames: bool = True) -> None:
+    def _forget(self, group: str) -> None:
+        """The worker of ``group`` is gone, with all that it had."""
         self.busy.pop(group, None)
         self.ahead.pop(group, None)
         self.saving = [one for one in self.saving if one[1] != group]
+
+    def _lose(self, group: str, *, blames: bool = True) -> None:
+        self._forget(group)
         for task in self.dispatcher.lost(group, self.now, "was killed", blames=blames):
             self._give_up(task, "WorkerLost")
 
@@ -229,6 +214,17 @@ class Fleet:
         self.ran.append((group, task, self.now))
         self.n_begun = 0
         self.dispatcher.go_on(self.flow.done(task, {}))
+
+
+def least_s(item_s: list[float], n_items: int) -> float:
+    """Return the least makespan of equal whole items: each goes to who would end it first."""
+    ends = [(seconds, seconds) for seconds in item_s]
+    heapq.heapify(ends)
+    last_s = 0.0
+    for _ in range(n_items):
+        last_s, seconds = ends[0]
+        heapq.heapreplace(ends, (last_s + seconds, seconds))
+    return last_s
 
 
 def any_policy(seed: int) -> str:
@@ -271,11 +267,7 @@ def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
 
 
 def random_phases(
-    rng: random.Random,
-    stages: Sequence[str],
-    devices: Sequence[str],
-    n_items: int,
-    p_split: float = 0.0,
+    rng: random.Random, stages: Sequence[str], devices: Sequence[str], n_items: int, p_split: float = 0.0
 ) -> tuple[Phase, ...]:
     """Stages one after the other or side by side, each on some of the devices, which get shares of it.
 

@@ -1,4 +1,4 @@
-"""What items go through: conditions, samples, the best of them, and what failures leave."""
+"""What items go through: samples, the best of them, and what failures leave."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.results import row_of
 from evenload.pipeline.dispatch.strand import ItemFailure
-from evenload.pipeline.job.expression import parse_condition
 from evenload.pipeline.stage import Item
 
 WHY = ItemFailure("edit", "ValueError", "no")
@@ -23,75 +22,6 @@ def fates(flow: ItemFlow) -> list[str]:
     return [strand.fate for strand in flow.strands]
 
 
-def test_straight_through() -> None:
-    one = flow([StageRule("a"), StageRule("b")])
-    assert one.begin() == [StageTask(0, 0), StageTask(0, 1)]
-    assert one.done(StageTask(0, 1), {"x": 1}) == [StageTask(1, 1)]
-    assert one.values(StageTask(1, 1)) == {"x": 1}
-    assert one.done(StageTask(1, 1), {}) == []
-    assert one.failed(StageTask(0, 0), WHY) == []
-    assert (fates(one), one.n_open, one.n_failed) == (["failed", "done"], 0, 1)
-
-
-def test_who_does_not_meet_the_condition_ends_there() -> None:
-    one = flow([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
-    one.begin()
-    assert one.done(StageTask(0, 0), {"score": 7}) == [StageTask(1, 0)]
-    assert one.done(StageTask(0, 1), {"score": 6.9}) == []
-    assert fates(one) == ["open", "filtered"]
-    row = row_of(one.items[1], {}, [one.strands[1]])
-    assert (row.status, row.error, row.outputs) == ("filtered", None, {"score": 6.9})
-
-
-def test_a_condition_that_cannot_be_asked_fails_the_item() -> None:
-    one = flow([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
-    one.begin()
-    assert one.done(StageTask(0, 0), {}) == []
-    assert fates(one)[0] == "failed"
-    assert "no 'score'" in str(one.strands[0].error)
-
-
-def test_samples_have_seeds_of_their_own_and_the_best_goes_on() -> None:
-    rules = [
-        StageRule("text"),
-        StageRule("edit", samples=3),
-        StageRule("score", best_by="score"),
-        StageRule("last"),
-    ]
-    one = flow(rules, 1)
-    one.begin()
-    tasks = one.done(StageTask(0, 0), {"t": 1})
-    assert tasks == [StageTask(1, 0), StageTask(1, 1), StageTask(1, 2)]
-    seeds = [strand.item.seed for strand in one.strands]
-    assert len(set(seeds)) == 3
-    assert seeds[0] == 100
-    assert all(strand.outputs == {"t": 1} for strand in one.strands)
-    for task in tasks:
-        assert one.done(task, {}) == [StageTask(2, task.strand)]
-    assert one.done(StageTask(2, 0), {"score": 4}) == []
-    assert one.done(StageTask(2, 1), {"score": 9}) == []
-    assert one.done(StageTask(2, 2), {"score": 5}) == [StageTask(3, 1)]
-    one.done(StageTask(3, 1), {})
-    assert fates(one) == ["not chosen", "done", "not chosen"]
-    row = row_of(one.items[0], {}, one.strands)
-    assert (row.status, row.outputs["score"], row.seed) == ("done", 9, seeds[1])
-    assert [sample["status"] for sample in row.samples] == ["not chosen", "done", "not chosen"]
-
-
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_a_sample_that_fails_does_not_hold_up_the_choice(last: int) -> None:
-    one = flow([StageRule("edit", samples=3), StageRule("score", best_by="score")], 1)
-    for task in one.begin():
-        one.done(task, {})
-    order = [strand for strand in range(3) if strand != last]
-    for strand in order:
-        assert one.done(StageTask(1, strand), {"score": strand}) == []
-    one.failed(StageTask(1, last), WHY)
-    assert one.n_open == 0
-    assert one.strands[max(order)].fate == "done"
-    assert one.n_failed == 0
-
-
 @pytest.mark.parametrize("n_best", [1, 2])
 def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None:
     """Those that were passed over are no success, and nobody would look at it again."""
@@ -100,15 +30,6 @@ def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None
     assert len(chosen) == n_best
     for task in chosen:
         assert one.n_failed == 0
-        one.failed(task, WHY)
-    assert (one.n_open, one.n_failed) == (0, 1)
-    row = row_of(one.items[0], {}, one.strands)
-    assert (row.status, row.error) == ("failed", WHY)
-
-
-def test_all_samples_fail() -> None:
-    one = flow([StageRule("edit", samples=2), StageRule("score", best_by="score")], 1)
-    for task in one.begin():
         one.failed(task, WHY)
     assert (one.n_open, one.n_failed) == (0, 1)
     row = row_of(one.items[0], {}, one.strands)
@@ -151,11 +72,3 @@ def test_a_sample_without_a_number_to_choose_by_has_failed(value: dict) -> None:
     assert refused.error is not None
     assert "'score'" in refused.error.message
     assert one.n_failed == 0
-
-
-def test_an_item_of_which_no_sample_can_be_compared_has_failed() -> None:
-    one = flow([StageRule("edit", samples=2), StageRule("score", best_by="score"), StageRule("last")], 1)
-    for task in one.begin():
-        one.done(task, {})
-    assert [one.done(StageTask(1, number), {"scor": number}) for number in range(2)] == [[], []]
-    assert (one.n_open, one.n_failed, fates(one)) == (0, 1, ["failed", "failed"])

@@ -6,14 +6,13 @@ from collections import Counter
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import POLICIES, STAGES, Fleet, flow, phases_of_mode
+from pipeline.dispatch.played_fleet import POLICIES, Fleet, flow, phases_of_mode
 
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.simulate import simulate
-from evenload.pipeline.dispatch.device_group import AHEAD, RunTasks
+from evenload.pipeline.dispatch.device_group import RunTasks
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.hang_watch import EndWorker
-from evenload.pipeline.dispatch.stage_policy import LAUNCH_S
 from evenload.pipeline.plan import Fit
 
 BLIND = [one for one in POLICIES if one not in ("measured", "factoring:weighted")]  # to measured seconds
@@ -40,43 +39,6 @@ def test_each_device_gets_of_a_stage_as_many_items_as_of_a_map(policy, n_items, 
     for span in mapped.spans:
         wanted[span.device] += len(span.indices)
     assert Counter(group for group, _, _ in stage.ran) == wanted
-
-
-@given(st.sampled_from(POLICIES), st.integers(1, 80), st.integers(1, 6), st.sampled_from([0.001, 1.0]))
-@settings(deadline=None, max_examples=examples(200))
-def test_equal_items_on_equal_devices_take_no_longer_than_they_must(
-    policy, n_items, n_devices, item_s
-) -> None:
-    """The oracle is the optimum: each device runs an equal number, rounded up to threes by ``pull:3``.
-
-    What a worker has ahead is not taken back: of items far shorter than a launch that is worth it.
-    """
-    stage = played(policy, {f"d{at}": item_s for at in range(n_devices)}, n_items)
-    n_each = -(-n_items // n_devices)
-    n_each = 3 * -(-n_items // (3 * n_devices)) if policy == "pull:3" else n_each
-    n_each += AHEAD if policy == "measured" and item_s < LAUNCH_S else 0
-    assert stage.go() <= item_s * n_each + 1e-9
-
-
-@given(st.sampled_from(POLICIES), st.integers(1, 30), st.integers(1, 4), st.integers(0, 10**6))
-@settings(deadline=None, max_examples=examples(100))
-def test_a_device_that_leaves_keeps_nothing_of_what_it_took(policy, n_items, n_devices, seed) -> None:
-    """The oracle is the course of the items: each is through both stages, once, on who stays."""
-    rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices + 1)]
-    dispatcher = GroupScheduler(phases_of_mode("data_parallel", STAGES, devices), STAGES, policy=policy)
-    fleet = Fleet(dispatcher, flow(n_items), item_s={device: rng.choice([0.01, 1.0]) for device in devices})
-    n_left, decide = rng.randint(1, 2 * n_items), dispatcher.decide
-
-    def drain_then_decide(now: float, *, deals: bool = True):
-        if len(fleet.ran) >= n_left:
-            dispatcher.drain("d0")
-        return decide(now, deals=deals)
-
-    dispatcher.decide = drain_then_decide  # type: ignore[method-assign]
-    fleet.go()
-    assert Counter(task for _, task, _ in fleet.ran) == Counter(
-        (stage, at) for stage in (0, 1) for at in range(n_items)
-    )
 
 
 def test_only_what_a_worker_has_begun_is_to_blame_for_its_death() -> None:

@@ -108,29 +108,6 @@ def test_batches_keep_their_promises_whatever_comes_when(
     assert p_death or not played.given_up
 
 
-def scored_beside(rule: BatchRule, n_items: int, **more) -> Watched:
-    """One device edits, another takes what there is to score."""
-    units = (Unit(("d0",), "edit"), Unit(("d1",), "score"))
-    dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: rule}, queue=1)
-    return Watched(dispatcher, n_items, rule, {StageTask(1, at): ("", "") for at in range(n_items)}, **more)
-
-
-def test_a_batch_waits_for_others_and_not_longer_than_said() -> None:
-    """Items come once a second, and a batch takes four: it is whole if it may wait for that long."""
-    sizes = {}
-    for max_wait_s in (0.0, 1.5, 10.0):
-        played = scored_beside(BatchRule(4, max_wait_s), 10, stage_s={0: 1.0, 1: 0.01})
-        played.go()
-        sizes[max_wait_s] = played.sizes
-    assert sizes == {0.0: [1] * 10, 1.5: [2] * 5, 10.0: [4, 4, 2]}
-
-
-def test_a_model_is_loaded_while_a_batch_waits() -> None:
-    played = scored_beside(BatchRule(4, 100.0), 4, load_s={0: 0.0, 1: 3.0}, stage_s={1: 0.1})
-    assert played.go() < 4.0 + 0.5
-    assert played.sizes == [4]
-
-
 def test_a_halved_batch_is_whole_for_its_worker() -> None:
     units = (Unit(("d0",), "score"), Unit(("d1",), "edit"))
     dispatcher = GroupScheduler((Phase(units, STAGES),), STAGES, batch={1: BatchRule(4, 50.0)})
@@ -143,25 +120,3 @@ def test_a_halved_batch_is_whole_for_its_worker() -> None:
     assert dispatcher.out_of_memory("d0", StageTask(1, 4)) == "batches of 2"
     (action,) = (one for one in dispatcher.decide(1.0) if isinstance(one, RunTasks))
     assert action.tasks == (StageTask(1, 1), StageTask(1, 2))
-
-
-def test_a_class_is_asked_for_few_keys_before_the_first_batch_runs() -> None:
-    tasks = [StageTask(0, at) for at in range(1000)]
-    dispatcher = GroupScheduler(
-        phases_of_mode("single", ("score",), ["d0"]), ("score",), batch={0: BatchRule(4)}
-    )
-    dispatcher.up("d0")
-    dispatcher.add(tasks)
-    dispatcher.loaded("d0", 0, Fit(), gives_keys=True)
-    n_asked = 0
-    while True:
-        (action,) = dispatcher.decide(0.0)
-        assert isinstance(action, RunTasks)
-        if not action.asks:
-            break
-        n_asked += len(action.tasks)
-        dispatcher.answered("d0", 0.0)
-        for task in action.tasks:
-            dispatcher.keyed("d0", task, str(task.strand % 100))
-    assert n_asked <= 4 * (4 + 8)
-    assert len(action.tasks) == 1  # of 48 tasks no two are equal

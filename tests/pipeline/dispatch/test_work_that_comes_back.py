@@ -5,33 +5,12 @@ import random
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.dispatch.played_fleet import STAGES, Fleet, any_policy, flow, phases_of_mode, random_phases
+from pipeline.dispatch.played_fleet import STAGES, phases_of_mode, random_phases
 
 from evenload.pipeline.dispatch.device_group import StartWorker
 from evenload.pipeline.dispatch.dispatcher import GroupScheduler
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.waiting import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
-
-
-@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.5]))
-@settings(deadline=None, max_examples=examples(150))
-def test_what_is_ended_with_its_worker_is_run_again_by_any_plan(n_items, n_devices, seed, p_saving) -> None:
-    """New plans have no place for a stage whose last tasks run: they may come back all the same."""
-    rng, devices = random.Random(seed), [f"d{at}" for at in range(n_devices)]
-    modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]
-    plans = [phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes]
-    dispatcher = GroupScheduler(
-        rng.choice(plans[1:3]),
-        STAGES,
-        batch={0: BatchRule(rng.choice([1, 3]))},
-        policy=any_policy(seed),
-        copyable=rng.choice([(), (0, 1)]),
-    )
-    played = Fleet(dispatcher, flow(n_items), rng=rng, p_saving=p_saving, p_slow=0.3, plans=plans)
-    played.go()
-    tasks = [task for _, task, _ in played.ran]
-    assert len(tasks) == len(set(tasks)) == 2 * n_items
 
 
 def test_who_cannot_do_its_own_part_helps_with_others() -> None:

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +106,6 @@ def test_a_memory_that_is_damaged_or_open_to_others_is_not_believed(tmp_path: Pa
     strangers = ContentDigests(memory)
     assert strangers.of(file) == slow(file)
     strangers.close()
-
-
-def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
-    file, memory = tmp_path / "f", tmp_path / "digests.sqlite"
-    file.write_text("x")
-    os.utime(file, ns=(time.time_ns(), time.time_ns()))
-    digests = ContentDigests(memory)
-    digests.of(file)
-    assert not digests._new, "it may change again within the same tick of the clock"
-    digests.close()
 
 
 def test_what_changes_in_a_folder_while_it_is_read_is_not_remembered(tmp_path: Path, monkeypatch) -> None:

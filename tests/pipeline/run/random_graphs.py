@@ -1,5 +1,6 @@
 """Random graphs of stages, and their slow twin: a plain loop, one item and one stage after the other."""
 
+import copy
 import hashlib
 import json
 import random
@@ -11,6 +12,7 @@ import yaml
 
 from evenload.pipeline.seeds import item_seed
 
+EDITS = ("parameter", "code", "column", "item", "order", "fewer")
 POLICIES = ("measured", "pull:3", "guided", "factoring:weighted", "static:proportional")
 
 STAGES = '''
@@ -45,7 +47,7 @@ def seen(value, name):
     return Path(value).read_text() if name[0] == "f" else value
 
 class Step:
-    may_stop = True
+    may_stop, version = True, 0
     def __init__(self, context, *, name, fails=0, expand=False):
         self.name, self.fails, self.expand = name, fails, expand
     def __call__(self, inputs, item):
@@ -60,7 +62,7 @@ class Step:
         with (HERE / "calls").open("a") as calls:
             calls.write(f"{self.name} {item.id} {item.seed}\\n")
         values = sorted((name, seen(value, name)) for name, value in inputs.items())
-        number = digest(self.name, values, item.id, item.seed)
+        number = digest(self.name, self.version, values, item.id, item.seed)
         if self.fails and number % self.fails == 0:
             raise ValueError(f"{self.name} cannot do {number}")
         made = {f"n_{self.name}": number % 1000, f"f_{self.name}": f"text {number}"}
@@ -94,6 +96,7 @@ class Step:
 
     gathers  the number of the stage whose parts it takes together
     batch    what the job file says of its batches
+    version  of its code
     """
 
     name: str
@@ -107,6 +110,7 @@ class Step:
     is_partial: bool = False
     scope: tuple[int, ...] = ()
     batch: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
 
 
 def random_steps(rng: random.Random) -> list[Step]:
@@ -150,25 +154,25 @@ def random_step(rng: random.Random, steps: list[Step], number: int, may_expand: 
 def random_batch(rng: random.Random) -> dict[str, Any]:
     """Keys of a stage that has batches, or whose items wait; {} of one that has neither."""
     if rng.random() < 0.5:
-        return rng.choice([{}, {"target": "stages.py:Waits", "in_flight": rng.choice([1, 2, 8])}])
+        return rng.choice([{}, {"base": "Waits", "in_flight": rng.choice([1, 2, 8])}])
     batch = {"batch": rng.choice([2, 3, 8]), "max_wait_s": rng.choice([0, 0.01, 0.1])}
-    return {**batch, **rng.choice([{}, {"batch_key": "column"}, {"target": "stages.py:Keyed"}])}
+    return {**batch, **rng.choice([{}, {"batch_key": "column"}, {"base": "Keyed"}])}
 
 
 def before(steps: list[Step], number: int) -> set[int]:
     return set(steps[number].needs).union(*(before(steps, need) for need in steps[number].needs))
 
 
-def document(steps: list[Step]) -> dict[str, Any]:
+def document(steps: list[Step], *, copies: bool = False) -> dict[str, Any]:
     stages = []
     for step in steps:
         stage: dict[str, Any] = {
             "name": step.name,
-            "target": "stages.py:Step",
+            "target": f"stages.py:{step.name.upper()}",
             "needs": [steps[need].name for need in step.needs],
             "params": {"name": step.name, "fails": step.fails, "expand": step.expands},
             "outputs": {f"n_{step.name}": "number", f"f_{step.name}": "txt"},
-            **step.batch,
+            **{key: value for key, value in step.batch.items() if key != "base"},
         }
         if step.expands:
             stage["expand"] = f"p_{step.name}"
@@ -186,7 +190,7 @@ def document(steps: list[Step]) -> dict[str, Any]:
         "version": 1,
         "job": {"name": "graph", "inputs": {"jsonl": "rows.jsonl"}, "seed": 3},
         "devices": "cpu*2",
-        "schedule": {"policy": random.Random(repr(steps)).choice(POLICIES)},
+        "schedule": {"policy": random.Random(repr(steps)).choice(POLICIES), "copies": copies},
         "stages": stages,
         "errors": {"max_error_rate": 1.0},
         "report": {"html": False, "trace": False},
@@ -292,7 +296,7 @@ def take(way: Way, steps: list[Step], number: int, row: dict[str, Any]) -> None:
         return
     values = given(way, steps, number, row)
     parts = way.parts.get(step.gathers, []) if step.gathers is not None else []
-    text = repr((step.name, sorted(values.items()), way.id, way.seed))
+    text = repr((step.name, step.version, sorted(values.items()), way.id, way.seed))
     found = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
     if not step.is_partial and any(lost(part, steps, need) for part in parts for need in step.needs):
         way.closed[number] = "failed"
@@ -377,9 +381,34 @@ def rows_of(folder: Path) -> list[Row]:
     return found
 
 
-def write_job(folder: Path, steps: list[Step], n_items: int) -> list[dict[str, Any]]:
-    rows = [{"id": f"r{n}", "column": n * n} for n in range(n_items)]
-    (folder / "stages.py").write_text(STAGES)
+def write_graph(folder: Path, steps: list[Step], rows: list[dict], *, copies: bool = False) -> None:
+    """Write the job; each stage has a class of its own, whose code may be edited."""
+    classes = [
+        f"class {step.name.upper()}({step.batch.get('base', 'Step')}):\n    version = {step.version}\n"
+        for step in steps
+    ]
+    (folder / "stages.py").write_text(STAGES + "\n".join(classes))
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "job.yaml").write_text(yaml.safe_dump(document(steps)))
-    return rows
+    (folder / "job.yaml").write_text(yaml.safe_dump(document(steps, copies=copies)))
+
+
+def edited(
+    rng: random.Random, what: str, steps: list[Step], rows: list[dict]
+) -> tuple[list[Step], list[dict], set[str], set[str]]:
+    """A job with something changed: stages, rows, and the names of both of which results may be done anew."""
+    steps, rows, names = copy.deepcopy(steps), copy.deepcopy(rows), {step.name for step in steps}
+    number, row = rng.randrange(len(steps)), rng.choice(rows)
+    if what in ("parameter", "code"):
+        steps[number].fails += what == "parameter"
+        steps[number].version += what == "code"
+        after = {steps[n].name for n in range(len(steps)) if number in (n, *before(steps, n))}
+        return steps, rows, after, {one["id"] for one in rows}
+    if what == "column":
+        row["column"] += 1
+        return steps, rows, names, {row["id"]}
+    if what == "item":
+        rows.insert(0, {"id": f"new{len(rows)}", "column": 5})
+        return steps, rows, names, {rows[0]["id"]}
+    rows.reverse()
+    del rows[: what == "fewer" and len(rows) > 1]
+    return steps, rows, set(), set()

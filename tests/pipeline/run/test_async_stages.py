@@ -7,16 +7,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.local_server import Answers, LocalServer
+from pipeline.written_jobs import write_job
 
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.dispatch import hang_watch
-from evenload.report.source import open_run
-from evenload.report.tally import summarise
 
 STAGES = """
 import asyncio, os, time
@@ -62,11 +61,6 @@ class Ask:
     async def close(self):
         (HERE / "closed").write_text(str(self.n_now))
 
-class Slow(Ask):
-    async def __call__(self, inputs, item):
-        await asyncio.sleep(0.3)
-        return {"text": item.id}
-
 class Plain:
     def __call__(self, inputs, item):
         return {"text": item.id}
@@ -90,15 +84,9 @@ def run_job(
     devices: str = "cpu*1",
     **options: Any,
 ) -> PipelineResult:
-    (folder / "stages.py").write_text(STAGES)
-    (folder / "rows.jsonl").write_text(
-        "".join(json.dumps({"id": f"i{at}", "n": len(rows), **row}) + "\n" for at, row in enumerate(rows))
-    )
-    (folder / "job.yaml").write_text(
-        "version: 1\njob: {name: async, inputs: {jsonl: rows.jsonl}, out: run, seed: 3}\n"
-        f"devices: {devices}\nstages:\n{stages}{more}report: {{html: false, trace: false}}\n"
-    )
-    return Pipeline.from_yaml(folder / "job.yaml").run(**options)
+    items = [{"id": f"i{at}", "n": len(rows), **row} for at, row in enumerate(rows)]
+    job = write_job(folder, STAGES, stages + more, items, job="out: run, seed: 3", devices=devices)
+    return Pipeline.from_yaml(job).run(**options)
 
 
 def warnings_of(folder: Path) -> str:
@@ -117,15 +105,6 @@ def test_one_slow_item_holds_up_no_other_and_no_more_are_in_flight_than_allowed(
     assert [item.outputs["seen"].split()[0] for item in result] == [f"I{at}" for at in range(32)]
     assert max(item.outputs["most"] for item in result) == 5
     assert (tmp_path / "closed").read_text() == "0"
-
-
-def test_each_item_has_its_own_seed_and_values_as_in_a_loop_of_one(tmp_path: Path) -> None:
-    (tmp_path / "many").mkdir()
-    (tmp_path / "one").mkdir()
-    many = run_job(tmp_path / "many", ASK, [{}] * 15, backend="inline")
-    one = run_job(tmp_path / "one", ASK.replace("5}", "1}"), [{}] * 15, backend="inline")
-    assert [item.outputs["text"] for item in many] == [item.outputs["text"] for item in one]
-    assert {item.outputs["most"] for item in one} == {1}
 
 
 def test_an_item_that_fails_or_takes_too_long_costs_no_other_and_no_worker(
@@ -160,15 +139,6 @@ def test_an_item_that_computes_where_it_should_wait_is_told(tmp_path: Path) -> N
     assert "held the event loop" in warnings_of(tmp_path)
 
 
-def test_what_items_wait_is_told_as_waiting(tmp_path: Path) -> None:
-    stages = "  - {name: ask, target: 'stages.py:Slow', in_flight: 4}\n"
-    run_job(tmp_path, stages, [{}] * 16)
-    summary = summarise(open_run(tmp_path / "run"))
-    (worker,) = summary.factors.workers  # type: ignore[union-attr]
-    assert worker.lost_s["waiting"] >= 0.8 * 4 * 0.3
-    assert worker.in_task_s <= summary.wall_s - 0.8 * 4 * 0.3
-
-
 def test_a_function_may_be_async_and_a_stage_that_is_not_is_told(tmp_path: Path) -> None:
     spell = "  - {name: s, kind: function, params: {function: 'stages.py:spell', output: text}, "
     result = run_job(tmp_path, spell + "call: {end: '!'}, in_flight: 3}\n" + SEE, [{}] * 9, backend="inline")
@@ -179,76 +149,41 @@ def test_a_function_may_be_async_and_a_stage_that_is_not_is_told(tmp_path: Path)
     assert "not async" in warnings_of(tmp_path)
 
 
-class Server(ThreadingHTTPServer):
+class Server(LocalServer):
     """Answers ``n_free`` requests at once, and holds the others until ``opened``."""
 
-    daemon_threads = True
-
     def __init__(self, n_free: int) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        super().__init__(Handler)
         self.n_free, self.n_asked, self.lock = n_free, Counter[str](), threading.Lock()
         self.opened = threading.Event()
         self.asked_s: list[float] = []
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that was killed
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
+class Handler(Answers):
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        text = body["messages"][-1]["content"]
+        text = json.loads(self.read())["messages"][-1]["content"]
         with self.server.lock:
             is_held = sum(self.server.n_asked.values()) >= self.server.n_free
             self.server.n_asked[text] += 1
             self.server.asked_s.append(time.monotonic())
         if is_held:
             self.server.opened.wait(500)
-        said = json.dumps({"choices": [{"message": {"content": f"<answer {text}>"}}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
+        self.say(200, json.dumps({"choices": [{"message": {"content": f"<answer {text}>"}}]}).encode())
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "*")
-    running = Server(n_free=40)
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield running
-    running.opened.set()
-    running.shutdown()
-    thread.join(timeout=500)
-    running.server_close()
-
-
-def test_workers_keep_the_limit_of_requests_together(tmp_path: Path, server: Server) -> None:
-    """The oracle is the server's own clock: two workers with a limit each would be done in half of it."""
-    server.n_free = 1000
-    params = f"{{url: '{server.url}', model: m, prompt: '{{q}}', requests_per_minute: 600}}"
-    stages = f"  - {{name: ask, kind: openai, params: {params}, in_flight: 4}}\n"
-    result = run_job(tmp_path, stages, [{"q": str(at)} for at in range(40)], devices="cpu*2")
-    assert [item.status for item in result] == ["done"] * 40
-    events = (tmp_path / "run/events.jsonl").read_text()
-    assert all(f'"event":"Span","stage":"ask","device":"cpu:{n}"' in events for n in (0, 1))
-    assert server.asked_s[-1] - server.asked_s[0] > 0.75 * 39 * 0.1
-    assert not list((tmp_path / "run").glob("pace*"))
+    with Server(n_free=40).serving() as running:
+        yield running
+        running.opened.set()
 
 
 @pytest.mark.timeout(600)
 def test_an_item_whose_answer_never_comes_is_ended_and_asked_for_once(tmp_path: Path, server: Server) -> None:
     """Also on a connection that was open before, where a request that fails is sent again."""
     server.n_free = 9
-    params = f"{{url: '{server.url}', model: m, prompt: '{{q}}', retries: 0}}"
+    params = f"{{url: '{server.url}/v1', model: m, prompt: '{{q}}', retries: 0}}"
     stages = f"  - {{name: ask, kind: openai, params: {params}, in_flight: 3}}\n"
     rows = [{"q": str(at)} for at in range(15)]
     result = run_job(tmp_path, stages, rows, "errors: {timeout_s: 1}\n", backend="inline")
@@ -264,12 +199,11 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     until: Callable[[Callable[[], object], str], None],
 ) -> None:
     """The oracle is the server's count. The batch of an old job file would keep none of these answers."""
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "i{at}", "q": "{at}"}}\n' for at in range(64)))
-    (tmp_path / "job.yaml").write_text(
-        "version: 1\njob: {name: ask, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\nstages:\n"
-        f"  - name: ask\n    kind: openai\n    params: {{url: '{server.url}', model: m, prompt: '{{q}}', "
-        "concurrency: 6}\n    batch: 64\n    batch_changes_bits: allow\nreport: {html: false, trace: false}\n"
+    stage = (
+        f"  - name: ask\n    kind: openai\n    params: {{url: '{server.url}/v1', model: m, prompt: '{{q}}', "
     )
+    stage += "concurrency: 6}\n    batch: 64\n    batch_changes_bits: allow\n"
+    write_job(tmp_path, "", stage, [{"id": f"i{at}", "q": str(at)} for at in range(64)])
     command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
 
     def n_kept() -> int:

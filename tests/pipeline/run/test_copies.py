@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.events import Span, read_events
 from evenload.pipeline import Pipeline
@@ -42,27 +43,20 @@ class Weigh:
         return {"weight": len(Path(inputs["drawn"]).read_text())}
 """
 JOB = """\
-version: 1
-job: {name: copies, inputs: {jsonl: rows.jsonl}, out: run}
-devices: cpu*2
-schedule: {copies: true}
-stages:
   - {name: draw, target: 'stages.py:Draw', outputs: {drawn: txt}, estimate: {item_s: 0.02, load_s: 0.0}}
   - {name: weigh, target: 'stages.py:Weigh', estimate: {item_s: 0.02, load_s: 0.0}}
-report: {html: false, trace: false}
+schedule: {copies: true}
 """
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_the_first_result_counts_and_the_late_one_changes_no_byte(tmp_path: Path, dies: bool) -> None:
     """The oracle is what the copy returns: the first attempt ends when the next stage has that."""
-    (tmp_path / "stages.py").write_text(STAGES)
     names = ["hangs", *(f"item{at}" for at in range(8))]
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{name}"}}\n' for name in names))
-    (tmp_path / "job.yaml").write_text(JOB)
+    job = write_job(tmp_path, STAGES, JOB, [{"id": name} for name in names], job="out: run", devices="cpu*2")
     if dies:
         (tmp_path / "dies").write_text("")
-    result = Pipeline.from_yaml(tmp_path / "job.yaml").run()
+    result = Pipeline.from_yaml(job).run()
     assert [row.status for row in result] == ["done"] * 9
     drawn = {row.id: (tmp_path / "run" / row.outputs["drawn"]).read_text() for row in result}
     assert drawn == {name: name for name in names} | {"hangs": "by the copy"}
@@ -77,5 +71,5 @@ def test_the_first_result_counts_and_the_late_one_changes_no_byte(tmp_path: Path
     shown = view_of(events).plan.to_json()
     assert shown is not None
     assert [one["n_measured"] for one in shown["by_stage"]] == [9, 9]
-    again = Pipeline.from_yaml(tmp_path / "job.yaml").run()
+    again = Pipeline.from_yaml(job).run()
     assert again.n_restored == 18

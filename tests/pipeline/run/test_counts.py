@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pipeline.written_jobs import write_job
 
 from evenload.cli import cli
 from evenload.events import Counted, ItemFailed, read_events
@@ -20,22 +21,9 @@ class Rate:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGES)
-    rows = [{"id": f"i{n}", "weight": n} for n in range(6)]
-    del rows[5]["weight"]
-    rows[5]["wait"] = 1
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "job.yaml").write_text(
-        """\
-version: 1
-job: {name: counts, inputs: {jsonl: rows.jsonl}, out: run}
-devices: cpu*1
-stages:
-  - {name: rate, target: "stages.py:Rate", when: "weight < 4", samples: 2, best: {by: score}}
-report: {html: false, trace: false}
-"""
-    )
-    return tmp_path / "job.yaml"
+    rows = [{"id": f"i{n}", "weight": n} for n in range(5)]
+    stage = '  - {name: rate, target: "stages.py:Rate", when: "weight < 4", samples: 2, best: {by: score}}\n'
+    return write_job(tmp_path, STAGES, stage, [*rows, {"id": "i5", "wait": 1}], job="out: run")
 
 
 def test_counts_are_named_and_failures_between_stages_are_told(job: Path) -> None:
@@ -77,18 +65,6 @@ def test_a_run_counts_items_while_it_goes_on(job: Path) -> None:
     assert seen[-1].ends == result.item_counts
     assert seen[-1].samples == result.sample_counts
     assert summarise([*read_events(result.folder)][:-1]).counts["items"] == result.item_counts
-
-
-def test_half_written_files_do_not_stay(job: Path) -> None:
-    Pipeline.from_yaml(job).run(backend="inline")
-    left = job.parent / "run/outputs/rate/i1.png.77.tmp"
-    left.parent.mkdir(parents=True, exist_ok=True)
-
-    def crash(event: object) -> None:
-        left.write_text("half")
-
-    Pipeline.from_yaml(job).run(backend="inline", sinks=[crash])
-    assert not left.exists()
 
 
 def test_the_first_failure_between_stages_may_stop_the_run(job: Path) -> None:

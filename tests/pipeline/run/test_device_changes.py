@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.errors import ConfigError
 from evenload.events import Event, ItemFinished, Span
@@ -17,36 +18,26 @@ from evenload.pipeline.dispatch.device_group import AHEAD
 from evenload.pipeline.run import device_changes
 from evenload.pipeline.run.device_changes import DeviceChanges
 
-JOB = """\
-version: 1
-job: {name: fleet, inputs: {jsonl: rows.jsonl}, out: run}
-devices: cpu*2
-stages: [{name: nap, target: 'nap.py:Nap'}]
-report: {html: false, trace: false}
-"""
+JOB = "  - {name: nap, target: 'stages.py:Nap'}\n"
 NAP = """
 import time
 from pathlib import Path
-ALLOWED = Path({allowed!r})  # how many may end: the test goes on as fast as it can
+ALLOWED = Path(__file__).with_name("allowed")  # how many may end: the test goes on as fast as it can
 class Nap:
     def __call__(self, inputs, item):
         while item.index >= int(ALLOWED.read_text() or 0):
             time.sleep(0.02)
-        return {{"napped": item.index}}
+        return {"napped": item.index}
 """
 
 
 def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None]) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text("10")
-    (tmp_path / "nap.py").write_text(NAP.format(allowed=str(allowed)))
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(80)))
-    (tmp_path / "job.yaml").write_text(JOB)
+    job = write_job(tmp_path, NAP, JOB, 80, job="out: run", devices="cpu*2")
     seen: list[Event] = []
     results: list[PipelineResult] = []
-    run = threading.Thread(
-        target=lambda: results.append(Pipeline.from_yaml(tmp_path / "job.yaml").run(sinks=[seen.append]))
-    )
+    run = threading.Thread(target=lambda: results.append(Pipeline.from_yaml(job).run(sinks=[seen.append])))
     run.start()
     try:
         until(lambda: any(isinstance(event, ItemFinished) for event in seen), "an item is finished")
@@ -73,9 +64,7 @@ def test_what_is_asked_after_the_last_look_is_refused_as_soon_as_the_run_ends(
 ) -> None:
     allowed, is_asked, results = tmp_path / "allowed", threading.Event(), []
     allowed.write_text("1")
-    (tmp_path / "nap.py").write_text(NAP.format(allowed=str(allowed)))
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(4)))
-    (tmp_path / "job.yaml").write_text(JOB)
+    pipeline = Pipeline.from_yaml(write_job(tmp_path, NAP, JOB, 4, job="out: run", devices="cpu*2"))
 
     def looks_no_more(changes: DeviceChanges) -> None:
         if changes._requests:
@@ -83,7 +72,6 @@ def test_what_is_asked_after_the_last_look_is_refused_as_soon_as_the_run_ends(
 
     monkeypatch.setattr(device_changes, "WAIT_S", threading.TIMEOUT_MAX)
     monkeypatch.setattr(DeviceChanges, "attend", looks_no_more)
-    pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
     run = threading.Thread(target=lambda: results.append(pipeline.run()), daemon=True)
     run.start()
     until((tmp_path / "run" / "control" / "owner").exists, "it listens")
@@ -112,19 +100,14 @@ def test_machines_that_come_or_go_after_the_end_change_nothing() -> None:
 
 
 PLACED = """\
-version: 1
-job: {name: placed, inputs: {jsonl: rows.jsonl}, out: run}
-devices: cpu*2
-stages:
-  - {name: where, target: 'placed.py:Where', devices: 'cpu:1'}
-  - {name: again, target: 'placed.py:Again'}
-report: {html: false, trace: false}
+  - {name: where, target: 'stages.py:Where', devices: 'cpu:1'}
+  - {name: again, target: 'stages.py:Again'}
 """
 WHERE = """
 import time
 from pathlib import Path
 import evenload
-IS_OPEN = Path({is_open!r})
+IS_OPEN = Path(__file__).with_name("open")
 class Where:
     def __init__(self, context):
         self.device = context.device.id
@@ -132,19 +115,16 @@ class Where:
         while item.index and not IS_OPEN.exists():
             time.sleep(0.02)
         assert evenload.current_device().id == self.device
-        return {{"where": self.device}}
+        return {"where": self.device}
 class Again(Where):
     def __call__(self, inputs, item):
-        return {{"again": evenload.current_device().id}}
+        return {"again": evenload.current_device().id}
 """
 
 
 def test_a_stage_runs_only_where_the_job_says_and_its_last_device_stays(tmp_path: Path, until) -> None:
     is_open, seen, results = tmp_path / "open", [], []
-    (tmp_path / "placed.py").write_text(WHERE.format(is_open=str(is_open)))
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(12)))
-    (tmp_path / "job.yaml").write_text(PLACED)
-    pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
+    pipeline = Pipeline.from_yaml(write_job(tmp_path, WHERE, PLACED, 12, job="out: run", devices="cpu*2"))
     with pytest.raises(ConfigError, match=r"stages\[0\].devices \(line 5\): 'cpu:1' is not among"):
         pipeline.run(devices="cpu*1")
     with pytest.raises(ConfigError, match="not among"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from forged_outcomes import PIECE, TASKS, forged
+from pipeline.written_jobs import write_job
 
 from evenload.executor.task.answer import Answer
 from evenload.pipeline import Pipeline
@@ -183,40 +184,22 @@ class Weigh:
         return {"weight": 2 * inputs["n"]}
 """
 JOB = """\
-version: 1
-job: {name: forged, inputs: {jsonl: rows.jsonl}}
-stages:
   - {name: draw, target: 'stages.py:Draw', outputs: {drawn: png}}
   - {name: weigh, target: 'stages.py:Weigh', outputs: {weight: number}}
-report: {html: false, trace: false}
 """
 N_ITEMS = 6
 
 
-def run_forged(folder: Path, seed: int) -> None:
-    folder.mkdir()
-    own = f"HERE, MARKS, SEED = {str(Path(__file__).parents[2])!r}, {str(folder)!r}, {seed}\n"
-    (folder / "stages.py").write_text(own + STAGES)
-    (folder / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(N_ITEMS)))
-    (folder / "job.yaml").write_text(JOB)
-    result = Pipeline.from_yaml(folder / "job.yaml").run(devices="cpu*2", backend="process")
-    assert result.status in ("done", "failures"), f"seed {seed}"
-    assert len(result) == N_ITEMS, f"seed {seed}"
-    for row in result:
-        assert row.status in ("done", "failed"), f"seed {seed}: {row}"
-        if row.status == "done" and "drawn" in row.outputs:
-            assert row.outputs["drawn"] == f"outputs/draw/{row.id}.png", f"seed {seed}"
-    for line in (result.folder / "results.jsonl").read_text().splitlines():
-        json.loads(line)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_real_worker_may_forge_what_it_answers(seed: int, tmp_path: Path) -> None:
-    run_forged(tmp_path / "job", seed)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_real_worker_may_forge_what_it_answers_at_length(tmp_path: Path) -> None:
-    for seed in range(100, 160):
-        run_forged(tmp_path / f"job-{seed}", seed)
+    own = f"HERE, MARKS, SEED = {str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}, {seed}\n"
+    job = write_job(tmp_path, own + STAGES, JOB, N_ITEMS)
+    result = Pipeline.from_yaml(job).run(devices="cpu*2", backend="process")
+    assert result.status in ("done", "failures")
+    assert len(result) == N_ITEMS
+    for row in result:
+        assert row.status in ("done", "failed"), row
+        if row.status == "done" and "drawn" in row.outputs:
+            assert row.outputs["drawn"] == f"outputs/draw/{row.id}.png"
+    for line in (result.folder / "results.jsonl").read_text().splitlines():
+        json.loads(line)

@@ -1,24 +1,25 @@
 """Random graphs of stages give what a plain loop gives, whatever fails, is filtered or is broken off."""
 
-import copy
 import json
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pipeline.run.random_graphs import (
+    EDITS,
     Step,
-    before,
     document,
+    edited,
     plain_item,
     random_steps,
     rows_of,
-    write_job,
+    write_graph,
 )
 
 from evenload.pipeline import Pipeline
@@ -26,22 +27,48 @@ from evenload.report.source import open_run
 from evenload.report.tally import summarise
 
 
-def check_a_graph(folder: Path, seed: int, n_items: int, n_stops: int) -> None:
+def check_a_graph(folder: Path, seed: int, n_items: int, n_stops: int, edits: Sequence[str]) -> None:
+    """Runs that are broken off, and then edits, in one folder; all that was made is in a cache, too."""
     rng = random.Random(seed)
     steps = random_steps(rng)
-    rows = write_job(folder, steps, n_items)
-    wanted = [plain_item(steps, row) for row in rows]
-    for _ in range(n_stops):
-        (folder / "stop_after").write_text(str(rng.randint(1, 3 * n_items)))
-        Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
-    (folder / "stop_after").unlink(missing_ok=True)
-    Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
-    assert rows_of(folder / "run") == wanted, yaml.safe_dump(document(steps))
-    (folder / "calls").write_text("")
-    Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
-    assert (folder / "calls").read_text() == ""  # all of it is known
+    rows = rows_of_column(n_items)
+    stops = [rng.randint(1, 3 * n_items) for _ in range(n_stops)]
+    run_and_compare(folder, steps, rows, stops)
     check_numbers(folder / "run")
-    check_an_edit(folder, rng, steps, rows)
+    for what in edits:
+        steps, rows, names, ids = edited(rng, what, steps, rows)
+        stops = [rng.randint(1, n_items)] if rng.random() < 0.3 else []
+        fails = {step.name for step in steps if step.fails}  # as nobody knows what a failed call has read
+        calls = [call.split() for call in run_and_compare(folder, steps, rows, stops) if call[0] not in fails]
+        assert {name for name, *_ in calls} <= names
+        assert {item.partition("/")[0] for _, item, *_ in calls} <= ids
+
+
+def rows_of_column(n_items: int) -> list[dict[str, Any]]:
+    return [{"id": f"r{n}", "column": n * n} for n in range(n_items)]
+
+
+def run_and_compare(folder: Path, steps: list[Step], rows: list[dict], stops: list[int]) -> list[str]:
+    """Run the job in its folder; returns the calls. Again there are none; elsewhere, but those that fail."""
+    write_graph(folder, steps, rows)
+    pipeline = Pipeline.from_yaml(folder / "job.yaml")
+    wanted = [plain_item(steps, row) for row in rows]
+
+    def run(out: str, stop_after: int = 0) -> list[str]:
+        (folder / "calls").write_text("")
+        if stop_after:
+            (folder / "stop_after").write_text(str(stop_after))
+        pipeline.run(out=folder / out, backend="inline", cache=folder / "cache")
+        (folder / "stop_after").unlink(missing_ok=True)
+        assert stop_after or rows_of(folder / out) == wanted, yaml.safe_dump(document(steps))
+        return (folder / "calls").read_text().splitlines()
+
+    calls = [call for n_calls in (*stops, 0) for call in run("run", n_calls)]
+    assert not any(one["n_to_do"] for one in pipeline.plan(out=folder / "run").kept)
+    assert not run("run")
+    assert {call.split()[0] for call in run("other")} <= {step.name for step in steps if step.fails}
+    shutil.rmtree(folder / "other")
+    return calls
 
 
 def check_numbers(run: Path) -> None:
@@ -53,49 +80,32 @@ def check_numbers(run: Path) -> None:
     }
 
 
-def check_an_edit(folder: Path, rng: random.Random, steps: list[Step], rows: list[dict[str, Any]]) -> None:
-    """Another parameter of one stage has only that one done again, and those that need it."""
-    edited = rng.randrange(len(steps))
-    (folder / "calls").unlink()
-    again = copy.deepcopy(steps)
-    again[edited].fails = 7
-    (folder / "job.yaml").write_text(yaml.safe_dump(document(again)))
-    said = Pipeline.from_yaml(folder / "job.yaml").plan(out=folder / "run")
-    to_do = {one["stage"]: one["n_to_do"] for one in said.kept}
-    after = {steps[n].name for n in range(len(steps)) if edited in before(steps, n)} | {steps[edited].name}
-    assert {name for name, n in to_do.items() if n} <= after
-    Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
-    assert rows_of(folder / "run") == [plain_item(again, row) for row in rows]
-    calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
-    assert {call.split()[0] for call in calls} <= after
-
-
-@pytest.mark.parametrize("seed", [0, 3, 10, 16, 21])  # samples; parts in parts; parts that are lost
-def test_a_random_graph_gives_what_a_plain_loop_gives(tmp_path: Path, seed: int) -> None:
-    check_a_graph(tmp_path, seed, n_items=3, n_stops=1)
+@pytest.mark.parametrize(
+    ("seed", "edits"), [(0, EDITS[:2]), (10, EDITS[2:4]), (21, EDITS[4:])]
+)  # samples; parts in parts; parts that are lost
+def test_a_random_graph_gives_what_a_plain_loop_gives(
+    tmp_path: Path, seed: int, edits: Sequence[str]
+) -> None:
+    check_a_graph(tmp_path, seed, n_items=3, n_stops=1, edits=edits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_many_random_graphs(tmp_path: Path, seed: int) -> None:
-    check_a_graph(tmp_path, seed, n_items=12, n_stops=4)
+    edits = random.Random(seed).choices(EDITS, k=6)
+    check_a_graph(tmp_path, seed, n_items=12, n_stops=4, edits=edits)
 
 
 def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Callable[..., Any]) -> None:
-    """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls."""
+    """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls.
+
+    Who is idle at the end runs copies of what others have.
+    """
     rng = random.Random(seed)
     steps = random_steps(rng)
-    rows = write_job(folder, steps, n_items)
-    command = [
-        sys.executable,
-        "-m",
-        "evenload",
-        "run",
-        str(folder / "job.yaml"),
-        "-o",
-        str(folder / "run"),
-        "-q",
-    ]
+    rows = rows_of_column(n_items)
+    write_graph(folder, steps, rows, copies=True)
+    command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
     statuses = []
     for number in range(n_lives):
         for order in folder.glob("kill_*"):

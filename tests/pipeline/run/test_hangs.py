@@ -1,6 +1,5 @@
 """Stages that hang in every way: all other items end with a plain loop's bytes, and what hangs is listed."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +9,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pipeline.written_jobs import write_job
 
 from evenload.cli import cli
 from evenload.errors import ConfigError
-from evenload.events import Event, ItemFailed, ItemFinished, Note, Span
+from evenload.events import Event, ItemFailed, ItemFinished, Note
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.dispatch import hang_watch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, TimeLimit
@@ -61,13 +61,8 @@ class Weigh:
         return {"weight": item.seed % 1000 + inputs["at"]}
 """
 JOB = """\
-version: 1
-job: {name: hangs, inputs: {jsonl: rows.jsonl}, seed: 3, out: run}
-devices: cpu*2
-stages:
   - {name: draw, target: 'stages.py:Draw', outputs: {drawn: png}, params: {PARAMS}}
   - {name: weigh, target: 'stages.py:Weigh'}
-report: {html: false, trace: false}
 """
 
 
@@ -92,11 +87,9 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_job(folder: Path, hung: dict[int, dict[str, str]], n: int = 8, params: str = "") -> Path:
-    (folder / "stages.py").write_text(STAGES)
     rows = [{"id": f"r{at}", **hung.get(at, {})} for at in range(n)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "job.yaml").write_text(JOB.replace("PARAMS", params))
-    return folder / "job.yaml"
+    stages = JOB.replace("PARAMS", params)
+    return write_job(folder, STAGES, stages, rows, job="seed: 3, out: run", devices="cpu*2")
 
 
 def with_lanes(make_plan: Callable[..., PlannedJob]) -> Callable[..., PlannedJob]:
@@ -177,17 +170,6 @@ def test_what_hangs_is_listed_and_all_others_are_a_plain_loops(
     said = CliRunner().invoke(cli, ["retry", "--failed", str(tmp_path / "run"), "-q"])
     assert said.exit_code == 0, said.output
     assert given(Pipeline.from_yaml(job).run()) == expected
-
-
-@pytest.mark.usefixtures("short_limits")
-def test_time_of_items_that_were_killed_is_no_useful_work(tmp_path: Path) -> None:
-    job = make_job(tmp_path, {at: {"draws": "sleep"} for at in range(4)}, n=4)
-    seen: list[Event] = []
-    result = Pipeline.from_yaml(job, ["errors.timeout_s=1000"]).run(sinks=[seen.append])
-    assert len(result.failures) == 4
-    assert [event.busy_s for event in seen if isinstance(event, Span)] == [0.0] * 4
-    assert result.summary is not None
-    assert result.summary.factors is None
 
 
 def test_a_load_that_hangs_is_tried_by_another_worker(tmp_path: Path, expected: dict) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.executor.transport.progress_cell import make_progress_file
 from evenload.executor.worker.fork_server import ForkServer
@@ -19,12 +20,6 @@ from evenload.executor.worker.memory import SharedMemory
 from evenload.pipeline import Pipeline
 from evenload.pipeline.run.interrupts import Interrupts
 
-JOB = """\
-version: 1
-job: {name: short, inputs: {jsonl: rows.jsonl}}
-stages: [{name: step, target: 'step.py:Step'}]
-report: {html: false, trace: false}
-"""
 STEP = """\
 class Step:
     def __call__(self, inputs, item):
@@ -36,10 +31,7 @@ WHO_MAKES = {make_progress_file.__code__, SharedMemory.open.__code__, ForkServer
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "step.py").write_text(STEP)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(4)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STEP, "  - {name: step, target: 'stages.py:Step'}\n", 4)
 
 
 def left() -> set[str]:

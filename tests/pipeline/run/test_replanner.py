@@ -7,6 +7,7 @@ from pathlib import Path
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline.written_jobs import write_job
 
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
@@ -64,15 +65,6 @@ class Voyage:
             self.dispatcher.go_on(self.flow.done(task, {}))
 
 
-def test_while_all_goes_as_planned_nothing_is_thought_about() -> None:
-    voyage = Voyage()
-    voyage.look()
-    voyage.work("d0", 0, 5, 5.3)
-    voyage.look()
-    assert voyage.replanner.n_considered == 0
-    assert not voyage.events
-
-
 def test_a_device_that_is_slow_gets_another_part_in_the_plan() -> None:
     voyage = Voyage("swap")
     for device in ("d0", "d1"):
@@ -126,17 +118,6 @@ def test_the_last_tasks_of_a_stage_have_a_place_when_their_worker_ends() -> None
     voyage.dispatcher.end_slow("d3", EndWorker("d3", "was killed", alone=(task,)))
     assert list(voyage.dispatcher.waiting[0]) == [task]
     assert voyage.dispatcher.why_stuck() is None
-
-
-def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None:
-    voyage = Voyage()
-    for device in tuple(voyage.there):
-        voyage.dispatcher.refused(device, 1, "no memory")
-    voyage.there.remove("d0")
-    voyage.look()
-    assert voyage.replanner.n_considered == 1
-    assert not voyage.replanner.made
-    assert [note.level for note in voyage.events if isinstance(note, Note)] == ["debug"]
 
 
 def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
@@ -213,17 +194,12 @@ class Wait:
 
 def test_a_run_whose_times_were_guessed_wrong(tmp_path: Path) -> None:
     """The scorer takes twenty times what the job says: more devices get it than were meant to."""
-    (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(30)))
     stage = "{name: NAME, target: 'stages.py:Wait', params: {seconds: ITEM, load_s: 0.3, name: NAME}, "
     stage += "outputs: {NAME: number}, estimate: {item_s: GUESS, load_s: 0.3}}"
     edit = stage.replace("NAME", "edit").replace("ITEM", "0.1").replace("GUESS", "0.1")
     score = stage.replace("NAME", "score").replace("ITEM", "0.4").replace("GUESS", "0.02")
-    (tmp_path / "job.yaml").write_text(
-        "version: 1\njob: {name: wrong, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*3\n"
-        f"stages:\n  - {edit}\n  - {score}\nreport: {{html: false, trace: false}}\n"
-    )
-    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
+    job = write_job(tmp_path, STAGES, f"  - {edit}\n  - {score}\n", 30, devices="cpu*3")
+    result = Pipeline.from_yaml(job).run(out=tmp_path / "run")
     assert result.n_done == 30
     events = list(read_events(tmp_path / "run"))
     told = [event for event in events if isinstance(event, Replanned)]
@@ -263,15 +239,11 @@ def test_a_split_model_whose_devices_fail_goes_to_those_that_have_nothing_to_do(
     (tmp_path / "model/model.safetensors").write_bytes(
         len(header).to_bytes(8, "little") + header + bytes(128)
     )
-    (tmp_path / "stages.py").write_text(DIES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(6)))
-    (tmp_path / "job.yaml").write_text(
-        "version: 1\njob: {name: split, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*4\nstages:\n"
+    stages = (
         "  - {name: edit, target: 'stages.py:Edit', outputs: {edit: number},\n"
         "     estimate: {item_s: 0.05, load_s: 0.1}}\n"
         "  - {name: score, target: 'stages.py:Score', outputs: {score: number}, fit: [layer_split],\n"
         "     model: {path: model}, estimate: {item_s: 0.05, load_s: 0.1}}\n"
-        "report: {html: false, trace: false}\n"
     )
-    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
+    result = Pipeline.from_yaml(write_job(tmp_path, DIES, stages, devices="cpu*4")).run(out=tmp_path / "run")
     assert [item.outputs["score"] for item in result] == [2] * 6

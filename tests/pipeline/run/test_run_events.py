@@ -1,17 +1,14 @@
-"""Tests the plan's event and the queue lengths through whole runs, reports and the command line."""
+"""Tests the plan's event and the queue lengths through whole runs and reports."""
 
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import write_job
 
-from evenload.cli import main
-from evenload.events import Event, EventLog, Planned, Queued, RunStarted
+from evenload.events import Event, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.dispatcher import GroupScheduler
-from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.job.spec_stage import StageSpec
-from evenload.pipeline.plan import Phase, Unit
-from evenload.pipeline.run.run_events import QueueLengths, declared_work
+from evenload.pipeline.run.run_events import declared_work
 from evenload.report.html import view_of
 
 STAGES = """
@@ -24,22 +21,15 @@ class Slow:
         return {f"after_{len(inputs)}": 1}
 """
 JOB = """\
-version: 1
-job: {name: t, inputs: {jsonl: rows.jsonl}}
-devices: cpu*2
-stages:
   - {name: first, target: 'stages.py:Slow', estimate: {item_s: 0.01, load_s: 0.0}}
   - {name: second, target: 'stages.py:Slow', estimate: {item_s: 0.01, load_s: 0.0}}
-report: {html: false, trace: false, sort: score}
 """
+SORTED = "report: {html: false, trace: false, sort: score}\n"
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(6)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STAGES, JOB, devices="cpu*2", more=SORTED)
 
 
 def test_a_run_tells_its_plan_and_its_queues(job: Path) -> None:
@@ -62,44 +52,11 @@ def test_a_run_tells_its_plan_and_its_queues(job: Path) -> None:
 
 def test_without_known_times_the_plan_has_no_seconds(job: Path) -> None:
     seen: list[Event] = []
-    job.write_text(JOB.replace(", estimate: {item_s: 0.01, load_s: 0.0}", ""))
+    job.write_text(job.read_text().replace(", estimate: {item_s: 0.01, load_s: 0.0}", ""))
     Pipeline.from_yaml(job).run(backend="inline", sinks=[seen.append])
     (plan,) = (event for event in seen if isinstance(event, Planned))
     assert (plan.makespan_s, list(plan.slices)) == (None, [])
     assert view_of(seen).plan.to_json() is None
-
-
-def test_a_stage_is_told_until_it_has_emptied() -> None:
-    told: list[Event] = []
-    unit = Unit(("a",), "edit"), Unit(("b",), "edit")
-    dispatcher = GroupScheduler([Phase(unit, ("edit",))], ["edit", "score"])
-    queues = QueueLengths(EventLog(told.append), dispatcher, ["edit", "score"])
-    queues.tell()
-    assert told == []
-    tasks = [StageTask(0, strand) for strand in range(3)]
-    dispatcher.add(tasks)
-    dispatcher.groups["a"].running[tasks[0]] = 0.0
-    queues.tell()
-    queues.look()
-    queues.look()
-    (event, again) = (one for one in told if isinstance(one, Queued))
-    assert (event.stage, event.waiting, event.running) == ("edit", 3, {"a": 1})
-    assert again.waiting == 3
-    dispatcher.groups["a"].running.clear()
-    dispatcher.withdraw({task.strand for task in tasks})
-    told.clear()
-    queues.tell()
-    queues.tell()
-    assert [(one.waiting, one.running) for one in told if isinstance(one, Queued)] == [(0, {})]
-
-
-def test_what_a_job_file_says_in_vain_is_told_on_stderr(job: Path, capsys: pytest.CaptureFixture) -> None:
-    job.write_text(JOB.replace("{name: first,", "{name: first, call: {true_cfg_scale: 4.0},"))
-    for options, is_told in ((["--dry-run"], True), (["--dry-run", "-q"], False)):
-        with pytest.raises(SystemExit) as ended:
-            main(["run", str(job), *options])
-        assert not ended.value.code
-        assert ("warning: stages.first.call.true_cfg_scale: 4.0 does" in capsys.readouterr().err) is is_told
 
 
 def test_of_what_stages_say_of_their_work_only_what_is_said_is_told() -> None:

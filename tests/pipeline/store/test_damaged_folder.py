@@ -4,16 +4,12 @@ import os
 import random
 from pathlib import Path
 
-import pytest
+from pipeline.written_jobs import made_by, write_job
 
 from evenload.errors import ConfigError
 from evenload.pipeline import Pipeline
 
 JOB = """\
-version: 1
-job: {name: damaged, inputs: {jsonl: rows.jsonl}, out: run}
-devices: cpu*2
-stages:
   - {name: split, target: 'stages.py:Split', expand: pages, outputs: {text: txt}}
   - {name: join, target: 'stages.py:Join', gather: pages, outputs: {all: txt}}
 """
@@ -32,20 +28,6 @@ class Join:
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "i{n}"}}\n' for n in range(6)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
-
-
-def made(run: Path) -> dict[str, bytes]:
-    """What a run gives: its rows and files."""
-    files = [path for path in (run / "outputs").rglob("*") if path.is_file()]
-    return {str(path.relative_to(run)): path.read_bytes() for path in [*files, run / "results.jsonl"]}
-
-
 def damage(path: Path, rng: random.Random) -> str:
     """Remove, cut or overwrite a file, wholly or in one byte. Returns what was done."""
     content, how = path.read_bytes(), rng.choice(["removed", "cut", "a byte of", "overwritten"])
@@ -61,9 +43,10 @@ def damage(path: Path, rng: random.Random) -> str:
     return f"{how} {path.name}"
 
 
-def test_whatever_file_is_damaged_the_run_goes_on_or_says_how(job: Path) -> None:
-    rng, run = random.Random(8), job.parent / "run"
-    whole = made(Pipeline.from_yaml(job).run(backend="inline").folder)
+def test_whatever_file_is_damaged_the_run_goes_on_or_says_how(tmp_path: Path) -> None:
+    rng, run = random.Random(8), tmp_path / "run"
+    job = write_job(tmp_path, STAGES, JOB, job="out: run", devices="cpu*2", more="")
+    whole = made_by(Pipeline.from_yaml(job).run(backend="inline").folder)
     names = sorted({path.name for path in run.rglob("*") if path.is_file()} - {"lock"})
     for name in [*names, "journal.json", "events.jsonl", *rng.choices(names, k=3)]:
         found = sorted(run.rglob(name))
@@ -78,5 +61,5 @@ def test_whatever_file_is_damaged_the_run_goes_on_or_says_how(job: Path) -> None
         if hint:
             assert "--fresh" in hint, how
             Pipeline.from_yaml(job).run(backend="inline", fresh=True)
-        assert made(run) == whole, how
+        assert made_by(run) == whole, how
         assert not os.path.lexists(run / "control"), how

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.written_jobs import made_by, write_job
 
 from evenload.errors import ConfigError, EvenloadError
 from evenload.pipeline import Pipeline
-from evenload.pipeline.store.run_folder import FinalWrites, says_full
+from evenload.pipeline.store.run_folder import FinalWrites
 
 STAGES = """
 import numpy as np
@@ -29,10 +30,6 @@ class Mean:
         return {"mean": float(read_picture(inputs["noise"]).mean())}
 """
 JOB = """\
-version: 1
-job: {name: noise, inputs: {jsonl: rows.jsonl}}
-devices: cpu*1
-stages:
   - {name: noise, target: 'stages.py:Noise', outputs: {noise: png}}
   - {name: mean, target: 'stages.py:Mean', outputs: {mean: number}}
 report: {html: false}
@@ -51,10 +48,7 @@ cp -r "$1/run" kept
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(20)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STAGES, JOB, 20, more="")
 
 
 def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
@@ -80,12 +74,7 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     assert (said["n_done"], said["status"]) == (20, "done")
     assert 0 < said["n_restored"] <= 2 * n_before
     Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "undisturbed")
-    kept, whole = job.parent / "kept", job.parent / "undisturbed"
-    assert (kept / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
-    pictures = sorted(path.name for path in (whole / "outputs/noise").iterdir())
-    assert pictures == sorted(path.name for path in (kept / "outputs/noise").iterdir())
-    for name in pictures:
-        assert (kept / "outputs/noise" / name).read_bytes() == (whole / "outputs/noise" / name).read_bytes()
+    assert made_by(job.parent / "kept") == made_by(job.parent / "undisturbed")
 
 
 def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: Path) -> None:
@@ -109,7 +98,7 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
     assert again.n_restored > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_writing_that_is_forbidden_meanwhile_costs_no_item(
     job: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,17 +120,11 @@ def test_writing_that_is_forbidden_meanwhile_costs_no_item(
         with pytest.raises(EvenloadError, match=os.strerror(number)) as caught:
             Pipeline.from_yaml(job).run(backend="inline")
     assert "run again" in str(caught.value)
-    rows = [json.loads(line) for line in (job.parent / "runs/noise/results.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (job.parent / "runs/t/results.jsonl").read_text().splitlines()]
     assert "failed" not in {row["status"] for row in rows}
     again = Pipeline.from_yaml(job).run(backend="inline")
     assert (again.n_done, again.status) == (20, "done")
     assert again.n_restored >= min(n_made, 1)
-
-
-@pytest.mark.parametrize("text", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"])
-def test_what_counts_as_full(text: str) -> None:
-    assert says_full(text)
-    assert not says_full("No such file or directory")
 
 
 def test_last_writes_keep_the_error_that_ended_the_run() -> None:

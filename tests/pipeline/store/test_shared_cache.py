@@ -4,12 +4,12 @@ A driver of its own forks the runs, so that nothing of this process is shared. I
 that change the disk (link, rename, replace, unlink) ends it, at a place drawn at random.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import made_by, write_job
 
 from evenload.pipeline.store import result_cache
 
@@ -25,6 +25,11 @@ class Score:
         self.k = k
     def __call__(self, inputs, item):
         return {"score": len(Path(inputs["drawn"]).read_text()) + self.k, "page": f"{inputs['n']} {self.k}"}
+"""
+JOB = """\
+  - {name: draw, target: 'stages.py:Draw', params: {k: 0}, outputs: {drawn: txt}}
+  - {name: score, target: 'stages.py:Score', params: {k: 0}, outputs: {page: txt}}
+cache: {folder: cache}
 """
 DRIVER = """
 import os, random, signal, sys
@@ -80,29 +85,15 @@ print(n_killed)
 """
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """The rows of a run and all files of its outputs."""
-    files = [folder / "results.jsonl", *(path for path in (folder / "outputs").rglob("*") if path.is_file())]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 def share_and_compare(folder: Path, seed: int, n_runs: int, n_rounds: int, monkeypatch) -> int:
     """Returns how many runs were killed."""
-    (folder / "stages.py").write_text(STAGES)
+    write_job(folder, STAGES, JOB, 5)
     (folder / "driver.py").write_text(DRIVER)
-    (folder / "rows.jsonl").write_text("".join(f'{{"id": "i{n}"}}\n' for n in range(5)))
-    stages = [
-        {"name": "draw", "target": "stages.py:Draw", "params": {"k": 0}, "outputs": {"drawn": "txt"}},
-        {"name": "score", "target": "stages.py:Score", "params": {"k": 0}, "outputs": {"page": "txt"}},
-    ]
-    job = {"name": "shared", "inputs": {"jsonl": "rows.jsonl"}}
-    text = {"version": 1, "job": job, "devices": "cpu*1", "stages": stages, "cache": {"folder": "cache"}}
-    (folder / "job.yaml").write_text(json.dumps(text | {"report": {"html": False, "trace": False}}))
     command = [sys.executable, "driver.py", str(folder), *map(str, (seed, n_runs, n_rounds))]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, (seed, done.stderr)
     for at in range(n_runs):
-        assert files_of(folder / f"run{at}") == files_of(folder / f"alone{at}"), (seed, at)
+        assert made_by(folder / f"run{at}") == made_by(folder / f"alone{at}"), (seed, at)
         assert not list((folder / f"run{at}").rglob("*.tmp")), seed
     monkeypatch.setattr(result_cache, "_ABANDONED_S", -1e9)  # as if all had ended an hour ago
     (folder / "cache/size").unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Orde
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.target import CodeTarget
-from evenload.pipeline.worker.parking import HostCopy, ParkableModel, parking_budget, stages_to_park, unpark_s
+from evenload.pipeline.worker.parking import HostCopy, ParkableModel, stages_to_park, unpark_s
 from evenload.pipeline.worker.stage_host import StageHost
 
 GIB = 2**30
@@ -52,12 +52,6 @@ def test_no_budget_is_exceeded(models, later, budget, free) -> None:
     new = sum(model.n_bytes for model in chosen if model.is_moved and not model.is_parked)
     assert new <= max(0, free) * GIB
     assert all(model.load_s > unpark_s(model) for model in chosen)
-
-
-def test_the_budget_is_shared_by_workers_after_what_is_streamed() -> None:
-    assert parking_budget(100 * GIB, 20 * GIB, 4) == 10 * GIB
-    assert parking_budget(10 * GIB, 20 * GIB, 4) == 0
-    assert parking_budget(None, 0, 4) == 0
 
 
 STAGES = """

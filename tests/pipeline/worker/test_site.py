@@ -1,6 +1,5 @@
 """What a worker's machine has of a job, and copies of what it lacks."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,17 +58,12 @@ def test_a_machine_with_all_folders_uses_them(setup: StageSetup, own_temporary_f
     assert [path.name for path in setup.run_folder.iterdir()] == ["job.json.x.tmp"]
 
 
-def test_the_files_of_a_job_are_its_code_and_what_it_names(setup: StageSetup) -> None:
-    names = [Path(given.path).name for given in files_of_job([setup])]
-    assert sorted(names) == ["a.bin", "b.bin", "stages.py"]
-    assert paths_of([setup]) == {0: ("/dev/null",)}
-
-
 def test_a_machine_without_them_works_with_copies(setup: StageSetup, own_temporary_folder: Path) -> None:
     check = check_of(setup, token="of another folder")
     check = replace(check, job_files=tuple(one._replace(mark="another") for one in check.job_files))
     site = Site([setup], check)
     assert (site.has_run_folder, site.report().has_job_files) == (False, False)
+    assert not Site([setup], replace(check_of(setup), run_folder=setup.run_folder / "gone")).has_run_folder
     site.take([with_content(given) for given in files_of_job([setup])])
     assert site.report().has_job_files
     (here,) = site.stages()
@@ -81,16 +75,6 @@ def test_a_machine_without_them_works_with_copies(setup: StageSetup, own_tempora
     assert own_temporary_folder in here.run_folder.parents
     site.close()
     assert not list(own_temporary_folder.iterdir())
-
-
-def test_the_run_folder_must_take_what_is_made(setup: StageSetup) -> None:
-    check = check_of(setup)
-    assert Site([setup], check).has_run_folder
-    if os.geteuid():
-        setup.run_folder.chmod(0o500)
-        assert not Site([setup], check).has_run_folder
-        setup.run_folder.chmod(0o700)
-    assert not Site([setup], replace(check, run_folder=setup.run_folder / "gone")).has_run_folder
 
 
 def test_what_is_missing_is_named(setup: StageSetup, tmp_path: Path) -> None:

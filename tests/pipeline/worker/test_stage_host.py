@@ -1,11 +1,11 @@
 """The garbage collector looks for what was dropped only where stages took enough to make that worth it."""
 
 import gc
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.pipeline import Pipeline
 from evenload.pipeline.worker import stage_host
@@ -35,12 +35,9 @@ def test_a_dropped_stage_is_collected_for_what_it_took_not_for_what_the_program_
 ) -> None:
     of_the_program = b"1" * (3 * WORTH_BYTES)
     monkeypatch.chdir(tmp_path)
-    Path("holding.py").write_text(STAGE)
-    Path("rows.jsonl").write_text('{"id": "a"}\n')
-    stage = {"name": "hold", "target": "holding.py:Holds", "params": {"n_bytes": n_bytes}}
-    job = {"version": 1, "job": {"name": "held", "inputs": {"jsonl": "rows.jsonl"}}, "devices": "cpu*1"}
-    Path("job.yaml").write_text(json.dumps({**job, "stages": [stage], "report": {"html": False}}))
-    result = Pipeline.from_yaml("job.yaml").run(backend="inline")
+    stage = f"  - {{name: hold, target: 'stages.py:Holds', params: {{n_bytes: {n_bytes}}}}}\n"
+    job = write_job(tmp_path, STAGE, stage, 1)
+    result = Pipeline.from_yaml(job).run(backend="inline")
     assert not result.failures
     assert Path("freed").exists() == (n_bytes > WORTH_BYTES)
     assert len(of_the_program) == 3 * WORTH_BYTES

@@ -1,13 +1,13 @@
 """Who is told that a run has ended: a command or an address, whatever they do with it."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.local_server import Answers, LocalServer
+from pipeline.written_jobs import write_job
 
 from evenload.errors import SpecError
 from evenload.pipeline import Pipeline
@@ -28,74 +28,47 @@ with open("told.json", "w") as file: json.dump([told, sys.argv[1:], sys.stdin.re
 """
 
 
-class Server(ThreadingHTTPServer):
+class Server(LocalServer):
     """Answers with the codes of ``answers``, one after the other; the last one again and again."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
+        super().__init__(Handler)
         self.answers: list[int | str] = [200]
         self.bodies: list[dict[str, Any]] = []
         self.seen: list[tuple[str, str, str | None]] = []
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
+class Handler(Answers):
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append(json.loads(body))
-        self.answer()
+        self.server.bodies.append(json.loads(self.read()))
+        self.do_GET()
 
     def do_GET(self) -> None:
-        self.answer()
-
-    def answer(self) -> None:
-        server = self.server
-        server.seen.append((self.command, self.path, self.headers["Authorization"]))
-        answer = server.answers[0] if len(server.answers) == 1 else server.answers.pop(0)
+        answers = self.server.answers
+        self.server.seen.append((self.command, self.path, self.headers["Authorization"]))
+        answer = answers[0] if len(answers) == 1 else answers.pop(0)
         if answer == "cut":
-            return self.connection.close()
-        self.send_response(answer if isinstance(answer, int) else 307)
-        if isinstance(answer, str):
-            self.send_header("Location", answer)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+            self.connection.close()
+        elif isinstance(answer, str):
+            self.say(307, Location=answer)
+        else:
+            self.say(answer)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as one:
-        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield one
-        one.shutdown()
-        thread.join(timeout=500)
+    with Server().serving() as serving:
+        yield serving
 
 
-def pipeline(folder: Path, on_done: Any, **more: Any) -> Pipeline:
-    (folder / "drawing.py").write_text(STAGE)
+def pipeline(folder: Path, on_done: Any) -> Pipeline:
     (folder / "tell.py").write_text(TELL)
     (folder / "tell.py").chmod(0o755)  # and no word of its interpreter
-    (folder / "rows.jsonl").write_text('{"id": "a"}\n{"id": "b", "bad": 1}\n{"id": "c"}\n')
-    job = {
-        "version": 1,
-        "job": {"name": "told", "inputs": {"jsonl": "rows.jsonl"}},
-        "devices": "cpu*1",
-        "stages": [{"name": "draw", "target": "drawing.py:Draw", **more}],
-        "report": {"html": False, "trace": False},
-        "on_done": on_done,
-    }
-    (folder / "job.yaml").write_text(json.dumps(job))
-    return Pipeline.from_yaml(folder / "job.yaml")
+    more = f"report: {{html: false, trace: false}}\non_done: {json.dumps(on_done)}\n"
+    stage = "  - {name: draw, target: 'stages.py:Draw'}\n"
+    return Pipeline.from_yaml(
+        write_job(folder, STAGE, stage, [{"id": "a"}, {"id": "b", "bad": 1}, {"id": "c"}], more=more)
+    )
 
 
 def test_a_command_is_told_in_its_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +116,7 @@ def is_alive(pid: str) -> bool:
 
 
 def test_an_address_gets_the_summary_after_it_was_busy(tmp_path: Path, server: Server, monkeypatch) -> None:
-    monkeypatch.setenv("HOOK", server.url)
+    monkeypatch.setenv("HOOK", f"{server.url}/hook")
     monkeypatch.setenv("TOKEN", "secret")
     server.answers = [503, "cut", 429, 204]
     result = pipeline(tmp_path, None).run(backend="inline")
@@ -162,7 +135,7 @@ def test_an_address_gets_the_summary_after_it_was_busy(tmp_path: Path, server: S
 @pytest.mark.parametrize("where", ["/elsewhere", "http://127.0.0.1:1/other", "file:///etc/passwd"])
 def test_no_redirect_is_followed(tmp_path: Path, server: Server, where: str) -> None:
     server.answers = [where]
-    result = pipeline(tmp_path, server.url).run(backend="inline")
+    result = pipeline(tmp_path, f"{server.url}/hook").run(backend="inline")
     assert result.faults == ["on_done: 127.0.0.1 answered 307, and was not told"]
     assert len(server.seen) == 1
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.run.ending.read_run import read_run
@@ -18,9 +19,7 @@ from evenload.report.html import RunView, write_report
 from evenload.report.tally import Tally
 
 JOB = """\
-version: 1
-job: {name: told, inputs: {jsonl: rows.jsonl}, out: run}
-stages: [{name: step, target: 'step.py:Step'}]
+  - {name: step, target: 'stages.py:Step'}
 on_done: {command: [touch, told]}
 """
 STEP = """\
@@ -34,10 +33,7 @@ class Step:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "step.py").write_text(STEP)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(4)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STEP, JOB, 4, job="out: run", devices="cpu*1", more="")
 
 
 class Faults:

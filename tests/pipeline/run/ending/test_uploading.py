@@ -6,15 +6,16 @@ import urllib.parse
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from pipeline.local_server import Answers, LocalServer
+from pipeline.written_jobs import write_job
 
 from evenload.cli import main
-from evenload.errors import MissingExtra, SpecError
+from evenload.errors import SpecError
 from evenload.events import RunStarted, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.run.ending.uploading import upload_run
@@ -30,55 +31,33 @@ class Score:
     def __call__(self, inputs, item):
         return {"score": 1.0}
 """
+JOB = """\
+  - {name: draw, target: 'stages.py:Draw', outputs: {drawn: png, note: txt}}
+  - {name: score, target: 'stages.py:Score'}
+"""
 TOKEN = "a-token-that-nobody-may-see"
 IDS = ("a", "b/c d", "e%2F#?", "ö", "f.txt")
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGE)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": name}) + "\n" for name in IDS))
-    stages = [
-        {"name": "draw", "target": "stages.py:Draw", "outputs": {"drawn": "png", "note": "txt"}},
-        {"name": "score", "target": "stages.py:Score"},
-    ]
-    text = {
-        "version": 1,
-        "job": {"name": "up", "inputs": {"jsonl": "rows.jsonl"}},
-        "devices": "cpu*1",
-        "stages": stages,
-    }
-    (tmp_path / "job.yaml").write_text(json.dumps(text))
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STAGE, JOB, [{"id": name} for name in IDS], more="")
 
 
-class Server(ThreadingHTTPServer):
-    """A server that keeps what is put, by path; ``answers`` says how each request to put something ends."""
+class Server(LocalServer):
+    """A server that keeps what is put, by path; each file fails a few times before it is taken."""
 
-    daemon_threads = True
     refuses = False
-    most_failures = 0  # of one file, before it is taken
+    most_failures = 0
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
+        self.url += "/run"
         self.files: dict[str, bytes] = {}
         self.puts: Counter[str] = Counter()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/run"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
+class Handler(Answers):
     def do_PUT(self) -> None:
         content = b""
         while n_bytes := int(self.rfile.readline(), 16):
@@ -96,13 +75,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         content = self.server.files.get(urllib.parse.unquote(self.path))
-        self._answer(404 if content is None else 200, content or b"", sends=False)
+        self._answer(404 if content is None else 200, content or b"")
 
-    def _answer(self, code: int, body: bytes, *, sends: bool = True) -> None:
-        self.send_response(code, "reason " + TOKEN if code >= 400 else None)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body if sends else b"")
+    def _answer(self, code: int, content: bytes) -> None:
+        self.say(code, content, reason="reason " + TOKEN if code >= 400 else None)
 
 
 @pytest.fixture
@@ -112,12 +88,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("FSSPEC_HTTP", json.dumps(settings))
     monkeypatch.setitem(fsspec.config.conf, "http", settings)
     fsspec.get_filesystem_class("http").clear_instance_cache()
-    with Server() as serving:
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with Server().serving() as serving:
         yield serving
-        serving.shutdown()
-        thread.join(timeout=500)
     fsspec.get_filesystem_class("http").clear_instance_cache()
 
 
@@ -133,7 +105,7 @@ def test_a_server_that_fails_now_and_then_has_all_in_the_end(job: Path, server: 
     monkeypatch.setattr("evenload.pipeline.store.uploads.pause_s", lambda *args: 0.0)
     server.most_failures = 4
     result = Pipeline.from_yaml(job, [f"upload={server.url}"]).run(backend="inline")
-    run = job.parent / "runs/up"
+    run = job.parent / "runs/t"
     far = {name.removeprefix("/run/"): content for name, content in server.files.items()}
     assert far.pop("SHA256SUMS").count(b"\n") == len(far) == len(files_of(run))
     assert far == files_of(run)
@@ -155,7 +127,7 @@ def test_who_is_not_let_in_is_told_without_the_secret_and_with_the_command(
     with pytest.raises(SystemExit) as ended:
         main(["run", str(job), "--upload", server.url, "--backend", "inline", "--no-progress", "--json"])
     said = capsys.readouterr()
-    run = job.parent / "runs/up"
+    run = job.parent / "runs/t"
     assert ended.value.code == 1
     assert f"copy them: evenload upload {run}" in said.err
     assert "403" in said.err
@@ -216,19 +188,9 @@ def test_files_are_copied_while_the_job_runs(job: Path, server: Server) -> None:
     ],
 )
 def test_faults_of_the_section_are_told_before_any_work(job: Path, upload: dict[str, Any], said: str) -> None:
-    job.write_text(json.dumps({**json.loads(job.read_text()), "upload": upload}))
+    job.write_text(f"{job.read_text()}upload: {json.dumps(upload)}\n")
     with pytest.raises(SpecError, match=said):
         Pipeline.from_yaml(job)
-
-
-def test_a_missing_package_is_told_before_any_work(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(url: str) -> None:
-        raise ImportError("Please install gcsfs")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", absent)
-    with pytest.raises(MissingExtra, match="pip install gcsfs"):
-        Pipeline.from_yaml(job, ["upload=gs://bucket/run"]).run(backend="inline")
-    assert not (job.parent / "runs").exists()
 
 
 def test_a_folder_of_another_file_system_has_whole_files(job: Path, tmp_path: Path) -> None:
@@ -283,13 +245,12 @@ def test_s3_has_the_bytes_and_gives_them_back(job: Path, s3: Any) -> None:
 
 
 def test_retry_keeps_to_the_backend_and_the_store_of_the_job(job: Path, tmp_path: Path) -> None:
-    text = {**json.loads(job.read_text()), "backend": "inline", "upload": f"file://{tmp_path}/far"}
-    job.write_text(json.dumps(text))
-    for command in (["run", str(job)], ["retry", "--failed", str(tmp_path / "runs/up")]):
+    job.write_text(f"{job.read_text()}backend: inline\nupload: 'file://{tmp_path}/far'\n")
+    for command in (["run", str(job)], ["retry", "--failed", str(tmp_path / "runs/t")]):
         with pytest.raises(SystemExit) as ended:
             main([*command, "--no-progress", "--quiet"])
         assert ended.value.code == 0
-    begun = [event for event in read_events(tmp_path / "runs/up") if isinstance(event, RunStarted)]
+    begun = [event for event in read_events(tmp_path / "runs/t") if isinstance(event, RunStarted)]
     assert [event.facts["backend"] for event in begun] == ["inline", "inline"]
-    far, here = (folder / "events.jsonl" for folder in (tmp_path / "far", tmp_path / "runs/up"))
+    far, here = (folder / "events.jsonl" for folder in (tmp_path / "far", tmp_path / "runs/t"))
     assert far.read_bytes() == here.read_bytes()

@@ -1,7 +1,6 @@
 """Runs a pipeline over a Ray cluster of real nodes on this machine: they are killed, join, and lack files."""
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -180,14 +179,6 @@ def test_a_node_that_is_killed_costs_what_ran_there(
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_with_a_shared_folder(
-    ray_head: Any, machines: Any, killer: threading.Thread, job: Path, tmp_path: Path
-) -> None:
-    notes = kill_west(job, tmp_path, machines, killer)
-    assert not any("fetched" in text or "sent there" in text for text in notes)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("is_far", [False, True])
 def test_a_node_that_joins_is_used_when_asked_to(
     ray_head: Any,
@@ -249,22 +240,6 @@ def test_a_run_whose_nodes_are_all_lost_is_gone_on_with(
     (tmp_path / "gate").touch()
     result = Pipeline.from_yaml(job).run(backend="inline")
     assert (result.status, result.n_restored > 0) == ("done", True)
-    assert outputs_of(job.parent / "run") == expected
-
-
-@pytest.mark.slow
-def test_a_stage_in_another_interpreter_is_fetched_from(
-    ray_head: Any, machines: Any, far_west: None, job: Path, tmp_path: Path
-) -> None:
-    expected = made_here(job, tmp_path)
-    text = job.read_text().replace(
-        "outputs: {drawn: png}", f"outputs: {{drawn: png}}\n    python: {sys.executable}"
-    )
-    job.write_text(text)
-    machines.join("west")
-    watch = Watch("west/", (tmp_path / "gate").touch)
-    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
-    assert (result.status, watch.is_done) == ("done", True)
     assert outputs_of(job.parent / "run") == expected
 
 

@@ -119,14 +119,6 @@ def test_settings_that_mean_nothing_are_refused(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_older_job_files_mean_the_same() -> None:
-    spec = parse_spec(
-        f"{JOB}diffusion_model: {{params: {{parallel_mode: ray}}}}\n", Path(), with_inputs=False
-    )
-    assert spec.backend.name == "ray"
-    assert "diffusion_model.params.parallel_mode: ray is now backend.name: ray" in spec.notes
-
-
 def test_what_cannot_be_followed_is_refused() -> None:
     with pytest.raises(ConfigError, match="no machine ever joins"), RunFleet("all", "process", follows=True):
         pass

@@ -143,27 +143,3 @@ def test_a_module_may_be_nested_deeply(own: str, deep: str) -> None:
         assert before.facts["code stage.py"] == after.facts["code stage.py"]
         assert before.facts["code deep.py"] != after.facts["code deep.py"]
         assert imports_of([stage("stage.py:Stage")], folder) == ("torch",)
-
-
-@pytest.mark.parametrize("is_used", [False, True])
-@pytest.mark.parametrize("folder_is_package", [False, True])
-@pytest.mark.parametrize(
-    "imports", ["from pack import inner", "import pack.inner as inner", "import pack as inner"]
-)
-def test_what_an_imported_part_of_a_package_says_counts(
-    imports: str, folder_is_package: bool, is_used: bool
-) -> None:
-    """Named by its package's own module, or found in a folder without one, used or not."""
-    lines = [imports, "import torch", "def use(): return inner" if is_used else ""]
-    said = {"stage": lines, "pack.__init__": ["from . import inner"], "pack.inner": []}
-    with written(said) as folder:
-        if not folder_is_package:
-            (folder / "pack" / "__init__.py").unlink()
-            if "as inner" in imports and "pack.inner" not in imports:
-                return
-        target = [locate_target("stage.py:" + ("use" if is_used else "Stage"), folder)]
-        before = read_code(target, folder).facts
-        assert imports_of([stage("stage.py:Stage")], folder) == ("torch",)
-        (folder / "pack" / "inner.py").write_text(PREPARES[0] + "\n")
-        assert read_code(target, folder).facts != before
-        assert imports_of([stage("stage.py:Stage")], folder) == ()

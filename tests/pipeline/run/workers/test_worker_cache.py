@@ -1,7 +1,6 @@
 """Workers that outlive a run: models are built once, another job's are not mistaken for them."""
 
 import functools
-import json
 import multiprocessing
 import os
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError
@@ -25,10 +25,8 @@ from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.task.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.artifacts import write_atomically
-from evenload.pipeline.batch_edit import ResidentJob
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, HostSpec, Order
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
-from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.worker.stage_host import StageHost
 
 STAGES = """
@@ -52,23 +50,15 @@ class After:
         return {"text": Path(inputs["made"]).read_text() + "!"}
 """
 JOB = """\
-version: 1
-job: {name: t, inputs: {jsonl: rows.jsonl}}
-devices: cpu*1
-schedule: {mode: data_parallel}
-stages:
   - {name: model, target: 'stages.py:Model', outputs: {made: txt}, params: {size: 2}, call: {times: 1}}
   - {name: after, target: 'stages.py:After', outputs: {text: text}}
-report: {html: false, trace: false}
+schedule: {mode: data_parallel}
 """
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(6)))
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path / "job.yaml"
+    return write_job(tmp_path, STAGES, JOB)
 
 
 def run(job: Path, workers: KeptWorkers | str, out: str, *changes: str, **more) -> PipelineResult:
@@ -95,9 +85,9 @@ def test_the_next_run_finds_its_models_there(job: Path) -> None:
     assert seen(second, "pid") == seen(first, "pid")
     assert seen(second, "n_built") == {2}
     assert [row.outputs["text"] for row in second] == [row.outputs["text"] for row in alone]
-    assert (job.parent / "second/outputs/model/n0.txt").is_file()
-    assert not (job.parent / "first/outputs/model/n0.txt").samefile(
-        job.parent / "second/outputs/model/n0.txt"
+    assert (job.parent / "second/outputs/model/i0.txt").is_file()
+    assert not (job.parent / "first/outputs/model/i0.txt").samefile(
+        job.parent / "second/outputs/model/i0.txt"
     )
 
 
@@ -216,19 +206,3 @@ def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) ->
         result = run(job, workers, "second", devices="cpu*3", sinks=[events.append])
     assert result.status == "done"
     assert not [one for one in events if isinstance(one, Note) and one.level == "error"]
-
-
-def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) -> None:
-    changes = [f"stages.{stage}.estimate={{item_s: 10, load_s: 60}}" for stage in ("model", "after")]
-    whole, plans = Pipeline.from_yaml(job, changes), {}
-    with RunFolder.opened(tmp_path / "planned") as folder, whole.fleet("cpu*3") as fleet:
-        found = {
-            n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(
-                fleet, folder, None, None, ()
-            )
-            for n in (1, 6)
-        }
-    assert [one.job_problem.problem.n_items for one in found.values()] == [1, 6]
-    assert found[1].plan.makespan_s < found[6].plan.makespan_s
-    assert found[1].plan.mode == found[6].plan.mode == "data_parallel"
-    assert json.loads((folder.path / "plan.json").read_text())["makespan_s"] == found[6].plan.makespan_s

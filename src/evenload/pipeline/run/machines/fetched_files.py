@@ -54,7 +54,7 @@ class _FilesOfTask:
 
 
 class FetchedFiles:
-    """The files that are arriving, by worker and task.
+    """The files that are arriving, by worker and task, of outcomes and pieces that ``OutcomeCheck`` let pass.
 
     place_of  where a task's output belongs, relative to the run folder; None if that is no file of its stage
     wake      is called from a thread when a task's files are on disk: ``done`` has it then
@@ -134,8 +134,6 @@ class FetchedFiles:
         place = self._place_of(piece.task, piece.output)
         if place is None:
             raise FormatError(f"{quoted(piece.output)} is no file that the stage makes")
-        if not isinstance(piece.n_bytes, int) or piece.n_bytes < 0:
-            raise FormatError(f"{piece.output} has no size")
         if piece.n_bytes > self._most_bytes:
             raise FormatError(
                 f"{piece.output} has {gib_text(piece.n_bytes)}, more than is fetched of one file",
@@ -167,12 +165,9 @@ class FetchedFiles:
 
     def _check(self, outcome: OrderOutcome, files: dict[str, _Arriving]) -> None:
         """Raise FormatError unless all files of the outcome have come, and are what it says."""
-        assert outcome.task is not None
         if files.keys() != outcome.files.keys():
             raise FormatError(f"of {sorted(outcome.files)} only {sorted(files)} have come")
         for name, arrived in files.items():
             said = list(outcome.files[name][:2])
             if [arrived.n_there, arrived.digest.hexdigest()] != said or arrived.n_there != arrived.n_bytes:
                 raise FormatError(f"{name} came back damaged")
-            if outcome.outputs.get(name) != self._place_of(outcome.task, name):
-                raise FormatError(f"{name} belongs to another place than the worker says")
