@@ -132,13 +132,6 @@ def test_a_stage_gets_the_id_that_its_item_has(tmp_path: Path) -> None:
         assert result[0].outputs["only"] == 7
 
 
-def test_a_name_of_an_output_that_is_no_text_is_refused_as_such(tmp_path: Path) -> None:
-    result = Pipeline([Stage(lambda row: {1: 2}, name="k")], folder=tmp_path).run(
-        [{"n": 0}], backend="inline"
-    )
-    assert "stage 'k' returned an output called 1, of type int" in str(result.failures[0].error)
-
-
 def test_classes_closures_lambdas_and_coroutines_travel_to_workers(tmp_path: Path) -> None:
     lock = 7
 
@@ -386,9 +379,6 @@ def test_a_killed_program_goes_on_and_what_was_edited_is_done_anew(
     results, after = counted(PROGRAM.replace("+ 1\n", "+ 2\n"))
     assert results == [n * 3 + 2 for n in range(40)]
     assert sorted(set(after)) == sorted({f"quick {n}" for n in range(40)})
-    results, after = counted(PROGRAM.replace("FACTOR = 3", "FACTOR = 4"))
-    assert results == [n * 4 + 1 for n in range(40)]
-    assert {f"slow {n}" for n in range(40)} <= set(after)
 
 
 CELLS = (

@@ -81,6 +81,7 @@ def hold(server: RawServer) -> bool:
 
 BAD: dict[str, Callable[[RawServer, socket.socket], bool]] = {
     "nothing": lambda server, to: hold(server),
+    "nothing, closed": lambda server, to: False,
     "bytes of a body": lambda server, to: drip(server, to, answer("x", lie=10**6), b" "),
     "bytes of a chunk": lambda server, to: drip(
         server, to, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n", b" "
@@ -201,6 +202,7 @@ def test_what_nobody_asked_for_is_never_the_answer_to_the_next_request(
         (b'{"error": {"message": "out of credit", "code": 402}}', "gave no text.*out of credit"),
         (b'{"output": [{"content": [{"text": "other"}]}]}', "gave no text"),
         (b"null", "gave no text"),
+        (b'{"choices": [{"message": {"content": null, "refusal": "no"}}]}', "gave no text"),
         (b'{"choices": []}', "gave no text"),
         (b'{"choices": [{"message": {"content": 7}}]}', "gave no text"),
     ],

@@ -72,28 +72,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.say(429, {"error": "slow down"}, {"Retry-After": "0"})
         if how == "broken" and n < 2:
             return self.say(503, {"error": "loading"})
-        if how == "cut" and n < 3:
-            return self.connection.close()
-        if how == "half" and n < 2:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b'{"cho')
-            return self.connection.close()
         if how == "wrong":
             return self.say(400, {"error": f"no such model; your key is {self.headers['Authorization']}"})
         if how == "moved":
             return self.say(307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
-        if how == "silent":
-            return self.say(200, {"choices": [{"message": {"content": None, "refusal": "no"}}]})
-        if how == "html":
-            return self.say(200, "<html><body>It works!</body></html>")
-        if how == "odd":
-            return self.say(200, {"choices": {"0": [1, {"message": []}]}, "usage": [], "x": "[" * 100})
-        if how == "short":
-            return self.say(
-                200, {"choices": [{"message": {"content": "never whole"}}]}, {"Content-Length": "9"}
-            )
         if how == "end":
             word = text.partition(" ")[2]
             choice = {"message": {"content": f"answer to {text}"}, "finish_reason": word}
@@ -144,7 +126,7 @@ def called(stage: OpenAI, values: dict[str, Any]) -> Any:
         stage.close()
 
 
-@pytest.mark.parametrize(("how", "n"), [("plain", 1), ("busy", 3), ("broken", 2), ("cut", 3), ("half", 2)])
+@pytest.mark.parametrize(("how", "n"), [("plain", 1), ("busy", 3), ("broken", 2)])
 def test_it_asks_until_there_is_an_answer(server: Server, how: str, n: int) -> None:
     answer = ask(server, f"{how} one", system="Be brief.", body={"temperature": 0})
     assert answer == {"answer": f"answer to {how} one"}
@@ -162,17 +144,7 @@ def test_an_answer_may_be_an_object_of_outputs(server: Server) -> None:
         ask(server, "plain", reads_json=True)
 
 
-@pytest.mark.parametrize(
-    ("how", "match"),
-    [
-        ("wrong", "answered 400"),
-        ("moved", "answered 307"),
-        ("silent", "gave no text"),
-        ("odd", "gave no text"),
-        ("html", "not JSON"),
-        ("short", "not JSON"),
-    ],
-)
+@pytest.mark.parametrize(("how", "match"), [("wrong", "answered 400"), ("moved", "answered 307")])
 def test_what_is_no_use_to_try_again_is_told_at_once_and_without_the_key(
     server: Server, how: str, match: str
 ) -> None:
@@ -180,12 +152,6 @@ def test_what_is_no_use_to_try_again_is_told_at_once_and_without_the_key(
         ask(server, how)
     assert server.n_asked[how] == 1
     assert KEY not in f"{caught.value} {caught.value.hint}"
-
-
-def test_a_server_that_stays_away_is_told_after_the_last_attempt(server: Server) -> None:
-    with pytest.raises(EvenloadError, match="2 times"):
-        ask(server, "cut", retries=1)
-    assert server.n_asked["cut"] == 2
 
 
 def test_pictures_are_sent_before_the_prompt(server: Server, tmp_path: Path) -> None:
