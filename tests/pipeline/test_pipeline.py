@@ -27,7 +27,6 @@ from evenload.events import (
     StageStarted,
     read_events,
 )
-from evenload.executor.journal.journal import Journal
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
 from evenload.pipeline.run.stage_driver import StageDriver
 from evenload.pipeline.store.ledger import GroupCommit, Ledger
@@ -333,19 +332,6 @@ def test_a_run_is_gone_on_with_and_done_anew_only_if_asked(job: Path) -> None:
     assert tree_of(again.folder) == before
     assert again.summary.n_done == 6
     assert run(job, fresh=True).n_restored == 0
-
-
-def test_a_second_run_in_a_folder_takes_nothing_away_from_the_first(job: Path) -> None:
-    folder = run(job).folder
-    fingerprint = json.loads((folder / "journal/journal.json").read_text())["fingerprint"]
-    being_written = folder / "outputs" / "brighten" / "p0.png.123.tmp"
-    with Journal.open(folder / "journal", fingerprint):
-        being_written.write_bytes(b"half")
-        with pytest.raises(ConfigError, match=r"under way in .* by process \d+"):
-            run(job)
-        assert being_written.read_bytes() == b"half"
-    run(job)
-    assert not being_written.exists()
 
 
 def test_results_that_do_not_say_what_made_them_are_refused(job: Path) -> None:
