@@ -60,8 +60,8 @@ BRIGHT[:5] = -1  # a page of -1..1 with a little on it
         (Image.fromarray(PICTURE[..., 0].astype("float32")), "PIL image of mode F", r'convert\("L"\)'),
         (BRIGHT, "from -1 to 1", r"\(picture \+ 1\) / 2"),
         (PICTURE.astype("int32"), "a picture of int32", "return uint8"),
-        *((value, "", "") for value in (np.zeros((2, 2, 2)), np.zeros(4), np.zeros((0, 3)), "text", None)),
-        (np.full((2, 2), np.nan), "", ""),
+        *((value, " ", "") for value in (np.zeros((2, 2, 2)), np.zeros(4), np.zeros((0, 3)), "text", None)),
+        (np.full((2, 2), np.nan), " ", ""),
     ],
 )
 def test_floats_of_another_range_are_refused_with_what_to_do(value: object, said: str, hint: str) -> None:

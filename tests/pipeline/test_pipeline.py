@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipeline.written_jobs import made_by, write_job
 
 from evenload.devices import Telemetry
 from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, UnknownName
@@ -117,12 +118,6 @@ def rows_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
-def tree_of(folder: Path) -> dict[str, bytes]:
-    """What must not depend on how the work was shared out."""
-    files = [folder / "results.jsonl", *sorted((folder / "outputs").rglob("*"))]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
-
-
 def test_rows_come_in_input_order_with_all_outputs(job: Path) -> None:
     result = run(job)
     assert (result.status, result.exit_code, result.n_done, len(result)) == ("done", 0, 6, 6)
@@ -142,22 +137,22 @@ def test_rows_come_in_input_order_with_all_outputs(job: Path) -> None:
 
 
 def test_bytes_do_not_depend_on_devices(job: Path) -> None:
-    alone = tree_of(run(job, out="alone").folder)
+    alone = made_by(run(job, out="alone").folder)
     for at, (devices, backend, policy) in enumerate([
         ("cpu*3", "inline", "measured"), ("cpu*3", "inline", "static"), ("cpu*3", "inline", "pull:2"),
         ("cpu*2", "process", "measured"),
     ]):  # fmt: skip
         other = run(job, out=f"other{at}", devices=devices, backend=backend, policy=policy)
-        assert tree_of(other.folder) == alone, (devices, backend, policy)
+        assert made_by(other.folder) == alone, (devices, backend, policy)
 
 
 def test_seeds_make_the_difference(job: Path) -> None:
     first, again, other = (
         run(job, f"job.seed={seed}", out=out) for seed, out in [(5, "a"), (5, "b"), (6, "c")]
     )
-    assert tree_of(first.folder) == tree_of(again.folder)
+    assert made_by(first.folder) == made_by(again.folder)
     assert all(one.seed != two.seed for one, two in zip(first, other, strict=True))
-    assert tree_of(first.folder) != tree_of(other.folder)
+    assert made_by(first.folder) != made_by(other.folder)
 
 
 def test_an_item_that_fails_is_recorded_and_the_others_go_on(job: Path) -> None:
@@ -279,19 +274,18 @@ def test_a_stage_that_is_broken_everywhere_says_why_and_leaves_a_folder(job: Pat
     assert [row["status"] for row in rows_of(job.parent / "run")] == ["unfinished"] * 6
 
 
-def test_a_constructor_that_fails_at_first_is_called_again(job: Path) -> None:
+def test_a_constructor_that_fails_at_first_is_called_again(tmp_path: Path) -> None:
     """What was missing comes before the third call; a fault of the job's own is told at once."""
-    (job.parent / "late.py").write_text(
-        "from pathlib import Path\nfrom evenload.errors import ConfigError\n"
-        "class Late:\n"
-        "    def __init__(self, context, n, error='OSError'):\n"
-        "        with context.path('calls').open('a') as calls: calls.write('x')\n"
-        "        if len(context.path('calls').read_text()) <= n:\n"
-        "            raise {'OSError': OSError, 'ConfigError': ConfigError}[error]('not there yet')\n"
-        "    def __call__(self, inputs, item): return {'n': 1}\n"
-    )
-    stage = "stages:\n  - {name: late, target: 'late.py:Late', params: {n: 2}}\n"
-    job.write_text(job.read_text().split("stages:")[0] + stage)
+    code = """
+class Late:
+    def __init__(self, context, n, error="OSError"):
+        from evenload.errors import ConfigError
+        with context.path("calls").open("a") as calls: calls.write("x")
+        if len(context.path("calls").read_text()) <= n:
+            raise {"OSError": OSError, "ConfigError": ConfigError}[error]("not there yet")
+    def __call__(self, inputs, item): return {"n": 1}
+"""
+    job = write_job(tmp_path, code, "  - {name: late, target: 'stages.py:Late', params: {n: 2}}\n")
     calls = job.parent / "calls"
     assert (run(job).n_done, calls.read_text()) == (6, "xxx")
     for error, n in (("OSError", 3), ("ConfigError", 1)):
@@ -301,23 +295,22 @@ def test_a_constructor_that_fails_at_first_is_called_again(job: Path) -> None:
         assert len(calls.read_text()) == n
 
 
-def test_who_was_in_a_batch_with_one_that_dies_has_as_many_tries_as_before(job: Path) -> None:
+def test_who_was_in_a_batch_with_one_that_dies_has_as_many_tries_as_before(tmp_path: Path) -> None:
     """It dies once more by itself, which alone costs no item anything."""
-    (job.parent / "once.py").write_text(
-        "import os\nfrom pathlib import Path\n"
-        "class Once:\n"
-        "    def __init__(self, context): self.folder = context.folder\n"
-        "    def __call__(self, inputs, item):\n"
-        "        if item.index == 1 or (item.index == 2 and not (self.folder / 'died').exists()):\n"
-        "            (self.folder / 'died').touch() if item.index == 2 else None\n"
-        "            os._exit(7)\n"
-        "        return {'n': item.index}\n"
-        "    def batch(self, inputs, items):\n"
-        "        if any(item.index == 1 for item in items): os._exit(7)\n"
-        "        return [{'n': item.index} for item in items]\n"
-    )
-    stage = "stages:\n  - {name: once, target: 'once.py:Once', batch: 6}\n"
-    job.write_text(job.read_text().split("stages:")[0] + stage)
+    code = """
+import os
+class Once:
+    def __init__(self, context): self.died = context.folder / "died"
+    def __call__(self, inputs, item):
+        if item.index == 1 or (item.index == 2 and not self.died.exists()):
+            self.died.touch() if item.index == 2 else None
+            os._exit(7)
+        return {"n": item.index}
+    def batch(self, inputs, items):
+        if any(item.index == 1 for item in items): os._exit(7)
+        return [{"n": item.index} for item in items]
+"""
+    job = write_job(tmp_path, code, "  - {name: once, target: 'stages.py:Once', batch: 6}\n")
     result = run(job, devices="cpu*1", backend="process")
     assert [item.status for item in result] == ["done", "failed", *["done"] * 4]
     assert result.items[1].error is not None
@@ -326,10 +319,10 @@ def test_who_was_in_a_batch_with_one_that_dies_has_as_many_tries_as_before(job: 
 
 def test_a_run_is_gone_on_with_and_done_anew_only_if_asked(job: Path) -> None:
     first = run(job)
-    before = tree_of(first.folder)
+    before = made_by(first.folder)
     again = run(job)
     assert (again.status, again.n_restored, again.n_done) == ("done", 12, 6)
-    assert tree_of(again.folder) == before
+    assert made_by(again.folder) == before
     assert again.summary.n_done == 6
     assert run(job, fresh=True).n_restored == 0
 
@@ -370,7 +363,7 @@ def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -
     assert done == {*(f"brighten p{n}" for n in (1, 2, 3, 9)), "mean p3", "mean p9"}
     notes = [event.text for event in seen if isinstance(event, Note)]
     assert any("p1.png is not what was written" in text for text in notes)
-    assert tree_of(again.folder) == tree_of(run(job, out="other").folder)
+    assert made_by(again.folder) == made_by(run(job, out="other").folder)
 
 
 def test_failed_items_stay_failed_until_they_are_retried(job: Path) -> None:
@@ -468,17 +461,16 @@ def test_a_record_that_stops_early_is_told(job: Path, monkeypatch: pytest.Monkey
     assert "events.jsonl stops early" in page
 
 
-def test_devices_are_sampled_while_the_run_goes_on(job: Path) -> None:
-    (job.parent / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(10)))
-    (job.parent / "waits.py").write_text(
-        "import time\nfrom pathlib import Path\nclass Wait:\n    def __call__(self, inputs, item):\n"
-        f"        while not Path({str(job.parent / 'enough')!r}).exists():\n            time.sleep(0.01)\n"
-        "        return {'waited': 1}\n"
-    )
-    job.write_text(
-        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {trace: false}\n"
-        "stages:\n  - {name: waits, target: 'waits.py:Wait'}\n"
-    )
+def test_devices_are_sampled_while_the_run_goes_on(tmp_path: Path) -> None:
+    code = """
+import time
+class Wait:
+    def __init__(self, context): self.enough = context.folder / "enough"
+    def __call__(self, inputs, item):
+        while not self.enough.exists(): time.sleep(0.01)
+        return {"waited": 1}
+"""
+    job = write_job(tmp_path, code, "  - {name: waits, target: 'stages.py:Wait'}\n", 10, more="")
     samples: list[DeviceSample] = []
 
     def note(event: Event) -> None:
@@ -549,17 +541,15 @@ def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
 
 @pytest.mark.parametrize(("backend", "number"), [("process", signal.SIGINT), ("inline", signal.SIGTERM)])
 def test_ctrl_c_keeps_what_is_done(
-    job: Path,
+    tmp_path: Path,
     backend: str,
     number: signal.Signals,
     until: Callable[..., None],
     popen: Callable[..., subprocess.Popen],
 ) -> None:
-    stages = "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n"
-    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(500))
-    (job.parent / "rows.jsonl").write_text(rows)
-    quiet = "report: {html: false, trace: false}\n"
-    job.write_text(f"version: 1\njob: {{name: t, inputs: {{jsonl: rows.jsonl}}}}\n{stages}{quiet}")
+    job = write_job(
+        tmp_path, STAGES, "  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n", 500
+    )
     command = [sys.executable, "-m", "evenload", "run", str(job), "-o", str(job.parent / "run"), "--json"]
     process = popen(
         [*command, "--devices", "cpu*2", "--backend", backend, "--policy", "pull"],
@@ -582,4 +572,4 @@ def test_ctrl_c_keeps_what_is_done(
     assert said["status"] == "interrupted"
     assert said["n_done"] >= 3
     assert said["n_done"] + said["n_unfinished"] == 500
-    assert [row["id"] for row in rows_of(job.parent / "run")] == [str(number) for number in range(500)]
+    assert [row["id"] for row in rows_of(job.parent / "run")] == [f"i{number}" for number in range(500)]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
@@ -203,20 +204,15 @@ def test_a_module_that_fails_is_tried_again(folder: Path) -> None:
 def test_a_stage_that_fails_to_close_does_not_cost_the_next_one(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    (tmp_path / "stages.py").write_text(
-        "class First:\n"
-        "    def __call__(self, inputs, item): return {'one': 1}\n"
-        "    def close(self): raise OSError('the server is gone')\n"
-        "class Second:\n"
-        "    def __call__(self, inputs, item): return {'two': inputs['one'] + 1}\n"
-    )
-    (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n')
-    (tmp_path / "job.yaml").write_text(
-        "version: 1\njob: {name: c, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\nschedule: {mode: swap}\n"
-        "stages:\n  - {name: first, target: 'stages.py:First'}\n"
-        "  - {name: second, target: 'stages.py:Second'}\n"
-        "report: {html: false, trace: false}\n"
-    )
-    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(backend="inline")
+    code = """
+class First:
+    def __call__(self, inputs, item): return {"one": 1}
+    def close(self): raise OSError("the server is gone")
+class Second:
+    def __call__(self, inputs, item): return {"two": inputs["one"] + 1}
+"""
+    stages = "  - {name: first, target: 'stages.py:First'}\n  - {name: second, target: 'stages.py:Second'}\n"
+    job = write_job(tmp_path, code, stages, 2, more="schedule: {mode: swap}\n")
+    result = Pipeline.from_yaml(job, ["report.html=false"]).run(backend="inline")
     assert [row.outputs.get("two") for row in result] == [2, 2]
     assert "first: close() raised OSError: the server is gone" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.errors import SpecError
 from evenload.pipeline import Pipeline, Stage
@@ -50,12 +51,7 @@ def make_job(folder: Path, value: str, *targets: str) -> Pipeline:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{value!r}", repr(value)))
     stages = "".join(f"  - {{name: s{at}, target: '{one}'}}\n" for at, one in enumerate(targets))
-    (folder / "rows.jsonl").write_text('{"id": "a"}\n')
-    (folder / "job.yaml").write_text(
-        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\n"
-        f"report: {{html: false, trace: false}}\nstages:\n{stages}"
-    )
-    return Pipeline.from_yaml(folder / "job.yaml")
+    return Pipeline.from_yaml(write_job(folder, "", stages, 1))
 
 
 def values_of(pipeline: Pipeline, backend: str) -> list[object]:
@@ -123,7 +119,7 @@ def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, 
     with pytest.raises(SpecError) as caught:
         pipeline.try_imports()
     assert said in str(caught.value)
-    assert "stages[0].target (line 6)" in str(caught.value)
+    assert "stages[0].target (line 5)" in str(caught.value)
     if "Error" in said:
         assert f"{tmp_path / 'pkg/base.py'} line 1" in str(caught.value)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipeline.written_jobs import write_job
 
 from evenload.errors import ConfigError, SpecError
 from evenload.pipeline import Pipeline
@@ -14,15 +15,6 @@ from evenload.pipeline.job.names import priorities_of
 from evenload.pipeline.stage import Item
 
 ROWS = [{"rank": 2, "kind": "express"}, {"rank": 0.5}, {"rank": None, "kind": "slow"}, {"rank": True}]
-JOB = """\
-version: 1
-job: {name: job, inputs: {jsonl: rows.jsonl}}
-devices: cpu*1
-stages: [{name: note, target: "stages.py:Note"}]
-schedule:
-  priority: PRIORITY
-report: {html: false, trace: false}
-"""
 STAGE = """
 from pathlib import Path
 class Note:
@@ -56,36 +48,36 @@ def test_what_is_no_number_is_told_with_the_item() -> None:
         of("kind")
 
 
-def job(folder: Path, priority: str, rows: str) -> Path:
-    (folder / "rows.jsonl").write_text(rows)
-    (folder / "stages.py").write_text(STAGE)
-    (folder / "job.yaml").write_text(JOB.replace("PRIORITY", priority))
-    return folder / "job.yaml"
+def job(folder: Path, priority: str, rows: list[dict]) -> Path:
+    stage = f"  - {{name: note, target: 'stages.py:Note'}}\nschedule:\n  priority: {priority}\n"
+    return write_job(folder, STAGE, stage, rows)
 
 
 @pytest.mark.parametrize(
-    ("priority", "rows", "said"),
+    ("priority", "urgent", "said"),
     [
-        ("urgnt", '{"id": "a", "urgent": 1}', "'urgnt' is no column of the inputs; did you mean 'urgent'?"),
-        ("urgent", '{"id": "a", "urgent": "high"}', "item 'a' has 'high' as its priority"),
-        ("urgent", '{"id": "a", "urgent": 1' + "0" * 400 + "}", "urgent"),
-        ("urgent", '{"id": "a", "urgent": [1]}', "item 'a' has"),
-        ("'urgent >'", '{"id": "a", "urgent": 1}', "a value is expected"),
+        ("urgnt", 1, "'urgnt' is no column of the inputs; did you mean 'urgent'?"),
+        ("urgent", "high", "item 'a' has 'high' as its priority"),
+        ("urgent", 10**400, "urgent"),
+        ("urgent", [1], "item 'a' has"),
+        ("'urgent >'", 1, "a value is expected"),
     ],
 )
-def test_a_priority_that_nobody_knows_is_refused_with_its_line(tmp_path: Path, priority, rows, said) -> None:
+def test_a_priority_that_nobody_knows_is_refused_with_its_line(
+    tmp_path: Path, priority, urgent, said
+) -> None:
     with pytest.raises(SpecError) as refused:
-        Pipeline.from_yaml(job(tmp_path, priority, rows + "\n"))
+        Pipeline.from_yaml(job(tmp_path, priority, [{"id": "a", "urgent": urgent}]))
     ((place, fault),) = refused.value.faults
-    assert place == "schedule.priority (line 6)"
+    assert place == "schedule.priority (line 7)"
     assert said in fault
 
 
 def test_a_run_takes_the_highest_first_and_gives_the_rows_in_input_order(tmp_path: Path) -> None:
-    rows = "".join(f'{{"id": "r{at}", "rank": {at % 3}}}\n' for at in range(6)) + '{"id": "none"}\n'
+    rows = [*({"id": f"r{at}", "rank": at % 3} for at in range(6)), {"id": "none"}]
     result = Pipeline.from_yaml(job(tmp_path, "rank", rows)).run(backend="inline")
     assert (tmp_path / "order").read_text().split() == ["r2", "r5", "r1", "r4", "r0", "r3", "none"]
-    assert [row.id for row in result] == [*(f"r{at}" for at in range(6)), "none"]
+    assert [row.id for row in result] == [row["id"] for row in rows]
 
 
 VALUES = {"score": 7.5, "category": "physics", "n": 3, "none": None, "ok": True, "größe": 1}

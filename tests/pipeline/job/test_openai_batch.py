@@ -6,13 +6,12 @@ The oracle is the server: what it was sent, and what it said to whom.
 import json
 import random
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.local_server import Answers, LocalServer
 
 from evenload.errors import SpecError
 from evenload.pipeline import Pipeline, PipelineResult
@@ -21,26 +20,21 @@ from evenload.pipeline.job import openai_batch
 URL = "/v1/chat/completions"
 
 
-class Server(ThreadingHTTPServer):
+class Server(LocalServer):
     """Answers as the field ``how`` of a request says, and remembers what it was sent and what it said."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        super().__init__(Handler)
+        self.url += "/v1"
         self.sent: list[tuple[str, Any]] = []
         self.said: dict[str, Any] = {}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Answers):
     server: Server
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = json.loads(self.read())
         text, how = asked["messages"][0]["content"], asked.get("how")
         message: dict[str, Any] = {"role": "assistant", "content": f"to {text}"}
         if how == "tool":
@@ -53,25 +47,15 @@ class Handler(BaseHTTPRequestHandler):
             said = {"error": {"message": "no such model"}}
         self.server.sent.append((self.path, asked))
         self.server.said[text] = said
-        content = json.dumps(said).encode()
-        self.send_response(400 if how == "refused" else 200)
-        self.send_header("Content-Length", str(len(content)))
-        if how == "named":
-            self.send_header("X-Request-Id", "req-7")
-        self.end_headers()
-        self.wfile.write(content)
+        headers = {"X-Request-Id": "req-7"} if how == "named" else {}
+        self.say(400 if how == "refused" else 200, json.dumps(said).encode(), **headers)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "*")
-    running = Server()
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield running
-    running.shutdown()
-    thread.join(timeout=500)
-    running.server_close()
+    with Server().serving() as running:
+        yield running
 
 
 def line(name: Any, body: Any = None, **more: Any) -> str:

@@ -2,13 +2,13 @@
 
 import functools
 import json
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.local_server import LocalServer
 
 from evenload.errors import ConfigError, MissingExtra, SpecError
 from evenload.pipeline import Pipeline
@@ -125,14 +125,10 @@ class Read:
 
 def job(folder: Path, inputs: dict[str, Any]) -> Pipeline:
     (folder / "reading.py").write_text(STAGE)
-    text = {
-        "version": 1,
-        "job": {"name": "far", "inputs": inputs},
-        "devices": "cpu*1",
-        "stages": [{"name": "read", "target": "reading.py:Read"}],
-        "report": {"html": False, "trace": False},
-    }
-    (folder / "job.yaml").write_text(json.dumps(text))
+    stages = '[{name: read, target: "reading.py:Read"}]\nreport: {html: false, trace: false}\n'
+    (folder / "job.yaml").write_text(
+        f"version: 1\njob: {{name: far, inputs: {json.dumps(inputs)}}}\ndevices: cpu*1\nstages: {stages}"
+    )
     return Pipeline.from_yaml(folder / "job.yaml")
 
 
@@ -203,18 +199,10 @@ def test_a_file_of_a_server_is_fetched_again_when_its_tag_changes(tmp_path: Path
     (tmp_path / "served").mkdir()
     file = tmp_path / "served" / "a.txt"
     file.write_text("far away")
-    handler = functools.partial(Tagged, directory=file.parent)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_address[1]}"
-            kept = RemoteCopies(tmp_path / "copies")
-            for text in ("far away", "far away", "elsewhere"):
-                file.write_text(text)
-                assert kept.of(f"{url}/a.txt").read_text() == text
-            with pytest.raises(ConfigError, match="cannot be read"):
-                kept.of(f"{url}/none.txt")
-        finally:
-            server.shutdown()
-            thread.join(timeout=500)
+    with LocalServer(functools.partial(Tagged, directory=file.parent)).serving() as server:  # type: ignore
+        kept = RemoteCopies(tmp_path / "copies")
+        for text in ("far away", "far away", "elsewhere"):
+            file.write_text(text)
+            assert kept.of(f"{server.url}/a.txt").read_text() == text
+        with pytest.raises(ConfigError, match="cannot be read"):
+            kept.of(f"{server.url}/none.txt")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.pipeline.plan import Plan
+from evenload.pipeline.plan import Phase, Plan, Unit
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.planning.replan import RunState, replan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
@@ -29,8 +29,10 @@ def holding(problem: Problem, stage: str) -> tuple[PlanDevice, ...]:
     return tuple(replace(device, holds=(stage,)) for device in problem.devices)
 
 
-def test_nothing_happened_so_nothing_changes(problem: Problem, swap_plan: Plan) -> None:
-    again = replan(problem, RunState((100, 0), holding(problem, "edit")), swap_plan.phases)
+def test_nothing_happened_so_nothing_changes(problem: Problem) -> None:
+    on_all = [tuple(Unit((one.id,), name) for one in problem.devices) for name in ("edit", "score")]
+    present = tuple(Phase(units, (units[0].stage,)) for units in on_all)
+    again = replan(problem, RunState((100, 0), holding(problem, "edit")), present)
     assert again.plan is None
     assert again.current_s is not None
     assert "would save" in again.why
