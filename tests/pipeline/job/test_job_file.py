@@ -295,23 +295,15 @@ OLDER = JOB.partition("stages:")[0] + "stages: [{name: one, target: 'stages.py:O
         ("{device: cuda}", "cuda:0", "auto", ["device: cuda is now devices.use: cuda:0"]),
         ("{device: 'cuda:2'}", "cuda:2", "auto", ["now devices.use: cuda:2"]),
         ("{device: auto, use_device_map: true}", "all", "model_parallel", ["use_device_map", "device: auto"]),
-        (
-            "{device_ids: [0, 1, 5], parallel_mode: data_parallel, num_workers: 3}",
-            "cuda:0,1,5",
-            "data_parallel",
-            ["parallel_mode", "device_ids", "num_workers: 3 has no effect"],
-        ),
+        ("{device_ids: [0, 1, 5], parallel_mode: data_parallel, num_workers: 3}",
+         "cuda:0,1,5", "data_parallel", ["parallel_mode", "device_ids", "num_workers: 3 has no effect"]),
         ("{num_workers: 4}", 4, "auto", ["now devices.use: 4"]),
-        (
-            "{device: cuda, parallel_mode: data_parallel}",
-            "cuda",
-            "data_parallel",
-            ["parallel_mode", "now devices.use: cuda"],
-        ),
+        ("{device: cuda, parallel_mode: data_parallel}", "cuda", "data_parallel",
+         ["parallel_mode", "now devices.use: cuda"]),
         ("{device: cuda, num_workers: 2}", 2, "auto", ["devices.use: cuda:0", "devices.use: 2"]),
         ("{use_device_map: false}", "all", "auto", ["happens anyway"]),
     ],
-)
+)  # fmt: skip
 def test_each_key_is_converted_and_explained(folder: Path, params, use, mode, notes) -> None:
     spec = parse_spec(f"{OLDER}diffusion_model: {{params: {params}}}\n", folder)
     assert (spec.devices.use, spec.schedule.mode) == (use, mode)
@@ -328,29 +320,25 @@ def test_the_newer_key_counts(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "place", "said"),
+    ("params", "key", "said"),
     [
-        ("{params: {parallel_mode: both}}", "diffusion_model.params.parallel_mode", "'both' is not known"),
-        (
-            "{params: {parallel_mode: pipeline}}",
-            "diffusion_model.params.parallel_mode",
-            "mode: stage_parallel",
-        ),
-        ("{params: {device_ids: 0}}", "diffusion_model.params.device_ids", "use a list"),
-        ("{params: {device_ids: [true]}}", "diffusion_model.params.device_ids", "use a list"),
-        ("{params: {num_workers: 0}}", "diffusion_model.params.num_workers", "from 1"),
-        ("{params: {device: 0}}", "diffusion_model.params.device", "use cuda"),
-        ("{params: {use_device_map: 3}}", "diffusion_model.params.use_device_map", "true or false"),
-        ("{params: {model_name: x}}", "diffusion_model.params.model_name", "not understood"),
-        ("{type: qwen}", "diffusion_model.type", "not understood"),
-        ("3", "diffusion_model", "older section"),
+        ("{parallel_mode: both}", ".params.parallel_mode", "'both' is not known"),
+        ("{parallel_mode: pipeline}", ".params.parallel_mode", "mode: stage_parallel"),
+        ("{device_ids: 0}", ".params.device_ids", "use a list"),
+        ("{device_ids: [true]}", ".params.device_ids", "use a list"),
+        ("{num_workers: 0}", ".params.num_workers", "from 1"),
+        ("{device: 0}", ".params.device", "use cuda"),
+        ("{use_device_map: 3}", ".params.use_device_map", "true or false"),
+        ("{model_name: x}", ".params.model_name", "not understood"),
+        ("{}, type: qwen", ".type", "not understood"),
+        ("3", "", "older section"),
     ],
 )
-def test_what_is_not_understood_is_a_fault(folder: Path, section: str, place: str, said: str) -> None:
+def test_what_is_not_understood_is_a_fault(folder: Path, params: str, key: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_spec(f"{OLDER}diffusion_model: {section}\n", folder)
+        parse_spec(f"{OLDER}diffusion_model: {{params: {params}}}\n", folder)
     ((found, text),) = caught.value.faults
-    assert found == f"{place} (line 6)"
+    assert found == f"diffusion_model{key} (line 6)"
     assert said in text
 
 
