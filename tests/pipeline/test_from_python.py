@@ -267,11 +267,7 @@ def test_items_are_dicts_values_paths_frames_or_what_a_job_file_says(tmp_path: P
     assert seen(files) == by_path == seen({"folder": "in"}) == seen({"glob": "in/*.txt"})
     assert seen([Path("in/a.txt")]) == by_path[:1]
     assert seen([{"id": "x", "path": "in/a.txt"}]) == [("x", {"id": "x", **by_path[0][1]})]
-    assert seen(n * 0.5 for n in range(3)) == [
-        ("0", {"value": 0.0}),
-        ("1", {"value": 0.5}),
-        ("2", {"value": 1.0}),
-    ]
+    assert seen(n * 0.5 for n in range(2)) == [("0", {"value": 0.0}), ("1", {"value": 0.5})]
     numbers = [{"v": one} for one in (np.int64(3), np.float64(0.1), np.bool_(True), np.str_("x"))]
     assert repr([one["v"] for _, one in seen(numbers)]) == "[3, 0.1, True, 'x']"
     assert seen(["in/a.txt"]) == [("0", {"value": "in/a.txt"})]

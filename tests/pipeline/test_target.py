@@ -50,14 +50,14 @@ def make_job(folder: Path, value: str, *targets: str) -> Pipeline:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{value!r}", repr(value)))
-    stages = "".join(f"  - {{name: s{at}, target: '{one}'}}\n" for at, one in enumerate(targets))
+    stages = "".join(f"  - {{name: s{at}, target: '{one}', needs: []}}\n" for at, one in enumerate(targets))
     return Pipeline.from_yaml(write_job(folder, "", stages, 1))
 
 
 def values_of(pipeline: Pipeline, backend: str) -> list[object]:
     result = pipeline.run(backend=backend)
     assert result.status == "done", result.failures
-    return [*result[0].outputs.values()]
+    return [value for _, value in sorted(result[0].outputs.items())]
 
 
 def test_code_is_found_as_by_a_script_beside_the_job(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 The oracle is the server: what it was sent, and what it said to whom.
 """
 
+import itertools
 import json
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,32 +79,29 @@ def run(job: Path) -> tuple[PipelineResult, list[dict[str, Any]]]:
     return result, [json.loads(one, parse_constant=lambda name: pytest.fail(name)) for one in told]
 
 
-def any_json(rng: random.Random, depth: int = 0) -> Any:
-    kinds = ["text", "number", "whole", "none", "truth", *["list", "dict"] * (depth < 4)]
-    match rng.choice(kinds):
-        case "text":
-            return "".join(rng.choice('aü字😀\n"{}\\\ud800\u2028') for _ in range(rng.randrange(6)))
-        case "number":
-            return rng.choice([0.1, -1e-300, 1e300, -0.0, rng.random()])
-        case "whole":
-            return rng.choice([0, -1, 2**63, 10**40])
-        case "list":
-            return [any_json(rng, depth + 1) for _ in range(rng.randrange(4))]
-        case "dict":
-            return {f"k{rng.randrange(9)}": any_json(rng, depth + 1) for _ in range(rng.randrange(4))}
-        case kind:
-            return None if kind == "none" else rng.random() < 0.5
+ODD = [
+    'aü字😀\n"{}\\\ud800\u2028',
+    0.1,
+    -1e-300,
+    1e300,
+    -0.0,
+    0,
+    -1,
+    2**63,
+    10**40,
+    None,
+    True,
+    [],
+    {},
+    [[{}]],
+]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_each_request_goes_as_it_is_and_each_answer_comes_back_whole(
-    server: Server, tmp_path: Path, seed: int
-) -> None:
-    rng = random.Random(seed)
-    names = [f"{at}/ä {rng.random()}" for at in range(40)]
+def test_each_request_goes_as_it_is_and_each_answer_comes_back_whole(server: Server, tmp_path: Path) -> None:
+    names = [f"{at}/ä {at * 0.1}" for at in range(40)]
     bodies = [
-        {"messages": [{"role": "user", "content": name}, any_json(rng)], "odd": any_json(rng), "seed": at}
-        for at, name in enumerate(names)
+        {"messages": [{"role": "user", "content": name}, odd], "odd": {"k": [odd, {"k": ODD}]}, "seed": at}
+        for at, (name, odd) in enumerate(zip(names, itertools.cycle(ODD), strict=False))
     ]
     lines = [line(name, body) for name, body in zip(names, bodies, strict=True)]
     lines.insert(7, "")

@@ -81,7 +81,6 @@ def hold(server: RawServer) -> bool:
 
 BAD: dict[str, Callable[[RawServer, socket.socket], bool]] = {
     "nothing": lambda server, to: hold(server),
-    "nothing, closed": lambda server, to: False,
     "bytes of a body": lambda server, to: drip(server, to, answer("x", lie=10**6), b" "),
     "bytes of a chunk": lambda server, to: drip(
         server, to, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n", b" "

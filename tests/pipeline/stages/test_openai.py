@@ -55,6 +55,9 @@ class Handler(Answers):
             return self.say(429, b'{"error": "slow down"}', **{"Retry-After": "0"})
         if how == "broken" and n < 2:
             return self.say(503, b'{"error": "loading"}')
+        if how == "cut" and n < 3:
+            self.close_connection = True
+            return None
         if how == "wrong":
             return self.say(400, f"no such model; your key is {self.headers['Authorization']}".encode())
         if how == "moved":
@@ -95,7 +98,7 @@ def called(stage: OpenAI, values: dict[str, Any]) -> Any:
         stage.close()
 
 
-@pytest.mark.parametrize(("how", "n"), [("plain", 1), ("busy", 3), ("broken", 2)])
+@pytest.mark.parametrize(("how", "n"), [("plain", 1), ("busy", 3), ("broken", 2), ("cut", 3)])
 def test_it_asks_until_there_is_an_answer(server: Server, how: str, n: int) -> None:
     answer = ask(server, f"{how} one", system="Be brief.", body={"temperature": 0})
     assert answer == {"answer": f"answer to {how} one"}
@@ -121,6 +124,12 @@ def test_what_is_no_use_to_try_again_is_told_at_once_and_without_the_key(
         ask(server, how)
     assert server.n_asked[how] == 1
     assert KEY not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_server_that_stays_away_is_told_after_the_last_attempt(server: Server) -> None:
+    with pytest.raises(EvenloadError, match="2 times"):
+        ask(server, "cut", retries=1)
+    assert server.n_asked["cut"] == 2
 
 
 def test_pictures_are_sent_before_the_prompt(server: Server, tmp_path: Path) -> None:
