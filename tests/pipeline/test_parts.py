@@ -16,7 +16,7 @@ from evenload.cli import cli
 from evenload.errors import ConfigError, SpecError
 from evenload.events import Counted
 from evenload.pipeline import Pipeline
-from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
 from evenload.pipeline.dispatch.results import count_ends
 from evenload.pipeline.part_keys import MOST_PARTS, part_keys
 from evenload.pipeline.stage import Item
@@ -144,15 +144,6 @@ def test_a_stage_that_returns_no_parts_fails_its_item(folder: Path, gives: dict[
     result = Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run", backend="inline")
     assert {row.status for row in result} == {"failed"}
     assert said in str(result.items[0].error)
-
-
-@pytest.mark.parametrize("keys", [None, "001", [1], ["../up"], ["1"] * (MOST_PARTS + 1), {"001": 1}])
-def test_parts_of_a_worker_that_cannot_be_believed_fail_the_item(keys: Any) -> None:
-    rules = [StageRule("split", expand="pages"), StageRule("score")]
-    flow = ItemFlow(rules, [(Item(0, "r0"), {})], graph=StageGraph(((), (0,)), frozenset([0])))
-    assert flow.begin() == [StageTask(0, 0)]
-    assert flow.done(StageTask(0, 0), {} if keys is None else {"pages": keys}) == []
-    assert (flow.n_open, flow.n_failed, len(flow.refused)) == (0, 1, 1)
 
 
 def test_a_part_with_the_id_of_an_item_fails_its_item(folder: Path) -> None:

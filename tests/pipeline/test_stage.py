@@ -2,13 +2,13 @@
 
 import dataclasses
 import os
-import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
@@ -39,8 +39,6 @@ class Flaky:
         if self.n <= inputs["n"]:
             raise OSError(f"attempt {self.n}")
         return {"attempts": self.n}
-
-def function(inputs, item): return {}
 """
 DEVICE = SimpleNamespace(id="cpu:0", torch="cpu")
 
@@ -75,12 +73,10 @@ def saved(runner: StageRunner, inputs: dict, item: Item) -> dict:
     return made.outputs
 
 
-def returns(
-    folder: Path, outputs: object, declared: dict[str, str] | None = None, inputs: dict | None = None
-):
-    runner = StageRunner(worker(folder, "Bare", outputs=declared or {}), DEVICE)
+def returns(folder: Path, outputs: object, declared: dict[str, str], inputs: dict):
+    runner = StageRunner(worker(folder, "Bare", outputs=declared), DEVICE)
     sys.modules["sibling"].OUTPUTS = outputs
-    return saved(runner, inputs or {}, Item(0, "a"))
+    return saved(runner, inputs, Item(0, "a"))
 
 
 def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> None:
@@ -145,27 +141,20 @@ def test_randomness_comes_from_the_items_seed_alone(folder: Path) -> None:
     assert Item(0, "a", 7).generator().initial_seed() == 7
 
 
-def test_a_worker_survives_the_way_to_another_process(folder: Path) -> None:
-    there = pickle.loads(pickle.dumps(worker(folder, "Scale", params={"by": 3})))
-    assert saved(StageRunner(there, DEVICE), {"n": 2}, Item(0, "a"))["value"] == 6
-
-
 def test_files_are_written_and_stand_as_relative_paths(folder: Path) -> None:
     picture = np.zeros((2, 2), dtype=np.uint8)
-    assert returns(folder, {"out": picture, "n": 1}, {"out": "png"}) == {"out": "outputs/one/a.png", "n": 1}
+    made = returns(folder, {"out": picture, "n": 1}, {"out": "png"}, {})
+    assert made == {"out": "outputs/one/a.png", "n": 1}
     both = {"out": "png", "note": "txt"}
-    assert returns(folder, {"out": picture, "note": "x"}, both)["note"] == "outputs/one/a.note.txt"
+    assert returns(folder, {"out": picture, "note": "x"}, both, {})["note"] == "outputs/one/a.note.txt"
     assert (folder / "run/outputs/one/a.note.txt").read_text() == "x"
-    assert sorted(path.name for path in (folder / "run/outputs/one").iterdir()) == [
-        "a.note.txt",
-        "a.out.png",
-        "a.png",
-    ]
+    there = {path.name for path in (folder / "run/outputs/one").iterdir()}
+    assert there == {"a.note.txt", "a.out.png", "a.png"}
 
 
 def test_plain_values_are_kept_and_numpy_scalars_unpacked(folder: Path) -> None:
     values = {"f": np.float32(0.5), "i": np.int64(3), "t": "x", "b": True, "none": None, "inf": float("inf")}
-    kept = returns(folder, values)
+    kept = returns(folder, values, {}, {})
     assert kept == {"f": 0.5, "i": 3, "t": "x", "b": True, "none": None, "inf": float("inf")}
     assert type(kept["f"]) is float
     assert type(kept["i"]) is int
@@ -177,6 +166,7 @@ def test_plain_values_are_kept_and_numpy_scalars_unpacked(folder: Path) -> None:
         (None, {}, "returned NoneType"),
         ([1], {}, "returned list"),
         ({}, {"out": "png"}, "did not return out"),
+        ({1: 2}, {}, "an output called 1, of type int"),
         ({"n": 1}, {}, "which the item has already"),
         ({"x": np.zeros(3)}, {}, "that is of type ndarray"),
         ({"x": [1]}, {}, "that is of type list"),
@@ -200,11 +190,6 @@ def test_retries(folder: Path) -> None:
         run(folder, "Flaky", {"n": 2}, retries=1)
 
 
-def test_a_function_is_no_stage(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a class"):
-        StageRunner(worker(folder, "function"), DEVICE)
-
-
 def test_a_module_that_fails_is_tried_again(folder: Path) -> None:
     (folder / "late.py").write_text("raise OSError('not yet')\nclass Late: ...\n")
     target = locate_target("late.py:Late", folder)
@@ -219,20 +204,15 @@ def test_a_module_that_fails_is_tried_again(folder: Path) -> None:
 def test_a_stage_that_fails_to_close_does_not_cost_the_next_one(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    (tmp_path / "stages.py").write_text(
-        "class First:\n"
-        "    def __call__(self, inputs, item): return {'one': 1}\n"
-        "    def close(self): raise OSError('the server is gone')\n"
-        "class Second:\n"
-        "    def __call__(self, inputs, item): return {'two': inputs['one'] + 1}\n"
-    )
-    (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n')
-    (tmp_path / "job.yaml").write_text(
-        "version: 1\njob: {name: c, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\nschedule: {mode: swap}\n"
-        "stages:\n  - {name: first, target: 'stages.py:First'}\n"
-        "  - {name: second, target: 'stages.py:Second'}\n"
-        "report: {html: false, trace: false}\n"
-    )
-    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(backend="inline")
+    code = """
+class First:
+    def __call__(self, inputs, item): return {"one": 1}
+    def close(self): raise OSError("the server is gone")
+class Second:
+    def __call__(self, inputs, item): return {"two": inputs["one"] + 1}
+"""
+    stages = "  - {name: first, target: 'stages.py:First'}\n  - {name: second, target: 'stages.py:Second'}\n"
+    job = write_job(tmp_path, code, stages, 2, more="schedule: {mode: swap}\n")
+    result = Pipeline.from_yaml(job, ["report.html=false"]).run(backend="inline")
     assert [row.outputs.get("two") for row in result] == [2, 2]
     assert "first: close() raised OSError: the server is gone" in capsys.readouterr().err

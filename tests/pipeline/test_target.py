@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from pipeline.written_jobs import write_job
 
 from evenload.errors import SpecError
 from evenload.pipeline import Pipeline, Stage
 from evenload.pipeline.target import CodeTarget, lacks_method, load_target
 
-BODY = "class S(Base):\n    def __call__(self, inputs, item): return {'value': self.value}\n"
+BODY = """
+class S(Base):
+    def __init__(self, context=None): self.context = context
+    def __call__(self, inputs, item): return {self.context.stage: self.value}
+"""
 FILES = {
     "pkg/__init__.py": "",
     "pkg/base.py": "class Base: value = {value!r}\n",
@@ -40,47 +45,32 @@ TARGETS = {
 }
 
 
-def make_job(folder: Path, target: str, value: str) -> Pipeline:
+def make_job(folder: Path, value: str, *targets: str) -> Pipeline:
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{value!r}", repr(value)))
-    (folder / "rows.jsonl").write_text('{"id": "a"}\n')
-    (folder / "job.yaml").write_text(
-        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\n"
-        f"report: {{html: false, trace: false}}\nstages:\n  - {{name: s, target: '{target}'}}\n"
-    )
-    return Pipeline.from_yaml(folder / "job.yaml")
+    stages = "".join(f"  - {{name: s{at}, target: '{one}', needs: []}}\n" for at, one in enumerate(targets))
+    return Pipeline.from_yaml(write_job(folder, "", stages, 1))
 
 
-def value_of(pipeline: Pipeline, backend: str) -> object:
+def values_of(pipeline: Pipeline, backend: str) -> list[object]:
     result = pipeline.run(backend=backend)
     assert result.status == "done", result.failures
-    return next(iter(result)).outputs["value"]
+    return [value for _, value in sorted(result[0].outputs.items())]
 
 
-@pytest.fixture(scope="module")
-def script_values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a script beside the job imports as each target."""
-    folder = tmp_path_factory.mktemp("script")
-    make_job(folder, next(iter(TARGETS)), "first")
+def test_code_is_found_as_by_a_script_beside_the_job(tmp_path: Path) -> None:
+    pipeline = make_job(tmp_path, "first", *TARGETS)
     lines = [f"from {module} import S; print(S().value)" for module in TARGETS.values()]
     program = "\n".join(["import sys; sys.path[:0] = ['', 'src']", *lines])
     script = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True, timeout=500
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500
     )
-    return dict(zip(TARGETS, script.stdout.split(), strict=True))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_code_is_found_as_by_a_script_beside_the_job(
-    tmp_path: Path, target: str, script_values: dict[str, str]
-) -> None:
-    pipeline = make_job(tmp_path, target, "first")
-    assert value_of(pipeline, "process") == script_values[target] == "first"
+    assert values_of(pipeline, "process") == script.stdout.split() == ["first"] * len(TARGETS)
     pipeline.try_imports()
-    (kept,) = make_job(tmp_path, target, "second").plan().kept
-    assert (kept["n_kept"], kept["n_to_do"]) == (0, 1), "another base"
+    kept = make_job(tmp_path, "second", *TARGETS).plan().kept
+    assert [(one["n_kept"], one["n_to_do"]) for one in kept] == [(0, 1)] * len(TARGETS), "another base"
 
 
 def test_packages_of_one_name_in_two_jobs_of_a_process(
@@ -89,7 +79,7 @@ def test_packages_of_one_name_in_two_jobs_of_a_process(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", sys.modules)
     for name in ("first", "second", "first"):
-        assert value_of(make_job(tmp_path / name, "pkg.relative:S", name), "inline") == name
+        assert values_of(make_job(tmp_path / name, name, "pkg.relative:S"), "inline") == [name]
     for known in [one for one in sys.modules if one.partition(".")[0] == "pkg"]:
         del sys.modules[known]
 
@@ -113,10 +103,7 @@ def test_a_program_keeps_its_modules_whatever_its_jobs_load(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "import no_such_module\n",
-            "ModuleNotFoundError: No module named 'no_such_module'",
-        ),
+        ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("x = {}['pth']\n", "KeyError: 'pth'"),
         ("import os\nos._exit(7)\n", "ended the process with exit code 7"),
         ("import sys\nsys.exit('no licence')\n", "SystemExit: no licence"),
@@ -124,7 +111,7 @@ def test_a_program_keeps_its_modules_whatever_its_jobs_load(
     ],
 )
 def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
-    pipeline = make_job(tmp_path, "pkg/relative.py:S", "x")
+    pipeline = make_job(tmp_path, "x", "pkg/relative.py:S")
     (tmp_path / "pkg/base.py").write_text(text + "class Base: value = 1\n")
     if not said:
         pipeline.try_imports()
@@ -132,7 +119,7 @@ def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, 
     with pytest.raises(SpecError) as caught:
         pipeline.try_imports()
     assert said in str(caught.value)
-    assert "stages[0].target (line 6)" in str(caught.value)
+    assert "stages[0].target (line 5)" in str(caught.value)
     if "Error" in said:
         assert f"{tmp_path / 'pkg/base.py'} line 1" in str(caught.value)
 
@@ -141,10 +128,7 @@ def test_what_fails_to_import_is_told_with_its_place(tmp_path: Path, text: str, 
     ("text", "is_seen"),
     [
         ("class S: pass\n", True),
-        (
-            "class S:\n    def __call__(self, i, item): pass\nclass T:\n    def batch(self): pass\n",
-            True,
-        ),
+        ("class S:\n    def __call__(self, i, t): pass\nclass T:\n    def batch(self): pass\n", True),
         ("class S:\n    def batch(self): pass\n", False),
         ("class S:\n    batch = print\n", False),
         ("class S:\n    def __init__(self): self.batch = print\n", False),

@@ -26,7 +26,9 @@ from evenload.pipeline.artifacts import digest_of
 from evenload.same_code.module_reach import is_installed
 
 IN_PROGRAM = "<python>"  # in the place of a module
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+MAIN = ("__main__", "__mp_main__")
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+DEFINITIONS = FUNCTIONS | ast.ClassDef
 
 
 class LiveCode:
@@ -89,7 +91,7 @@ def _definition(code: Any) -> str:
         function = inspect.unwrap(vars(code)["__call__"] if isinstance(code, type) else code)
         first = function.__code__.co_firstlineno
         nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
-        named = [one for one in nodes if isinstance(one, _DEFINITIONS) and one.name == code.__name__]
+        named = [one for one in nodes if isinstance(one, DEFINITIONS) and one.name == code.__name__]
         found = [one for one in named if _first_line(one) <= first <= (one.end_lineno or 0)]
         return ast.unparse(found[-1])
     except (OSError, TypeError, ValueError, LookupError, AttributeError, SyntaxError, RecursionError):
@@ -98,11 +100,6 @@ def _definition(code: Any) -> str:
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
     return min(one.lineno for one in (node, *node.decorator_list))
-
-
-MAIN = ("__main__", "__mp_main__")
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-DEFINITIONS = FUNCTIONS | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,84 @@
-"""Conditions mean what they say, never run anything, and say what is wrong with them."""
+"""Conditions and priorities mean what they say, never run anything, and say what is wrong with them."""
+
+import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipeline.written_jobs import write_job
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, SpecError
+from evenload.pipeline import Pipeline
 from evenload.pipeline.job.expression import parse_condition
+from evenload.pipeline.job.names import priorities_of
+from evenload.pipeline.stage import Item
+
+ROWS = [{"rank": 2, "kind": "express"}, {"rank": 0.5}, {"rank": None, "kind": "slow"}, {"rank": True}]
+STAGE = """
+from pathlib import Path
+class Note:
+    def __call__(self, inputs, item):
+        with (Path(__file__).parent / "order").open("a") as order:
+            order.write(f"{item.id} ")
+        return {"done": True}
+"""
+
+
+def of(text: str) -> list[float]:
+    return priorities_of(text, [(Item(at, f"r{at}"), row) for at, row in enumerate(ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rank", [2.0, 0.5, -math.inf, 1.0]),
+        ('kind == "express"', [1.0, 0.0, 0.0, 0.0]),
+        ("rank > 1 or kind == 'slow'", [1.0, 0.0, 1.0, 0.0]),
+        ("id in ['r3']", [0.0, 0.0, 0.0, 1.0]),
+        ("absent", [-math.inf] * 4),
+    ],
+)
+def test_a_column_or_a_condition(text: str, expected: list[float]) -> None:
+    assert of(text) == expected
+
+
+def test_what_is_no_number_is_told_with_the_item() -> None:
+    with pytest.raises(ConfigError, match="item 'r0' has 'express' as its priority"):
+        of("kind")
+
+
+def job(folder: Path, priority: str, rows: list[dict]) -> Path:
+    stage = f"  - {{name: note, target: 'stages.py:Note'}}\nschedule:\n  priority: {priority}\n"
+    return write_job(folder, STAGE, stage, rows)
+
+
+@pytest.mark.parametrize(
+    ("priority", "urgent", "said"),
+    [
+        ("urgnt", 1, "'urgnt' is no column of the inputs; did you mean 'urgent'?"),
+        ("urgent", "high", "item 'a' has 'high' as its priority"),
+        ("urgent", 10**400, "urgent"),
+        ("urgent", [1], "item 'a' has"),
+        ("'urgent >'", 1, "a value is expected"),
+    ],
+)
+def test_a_priority_that_nobody_knows_is_refused_with_its_line(
+    tmp_path: Path, priority, urgent, said
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        Pipeline.from_yaml(job(tmp_path, priority, [{"id": "a", "urgent": urgent}]))
+    ((place, fault),) = refused.value.faults
+    assert place == "schedule.priority (line 7)"
+    assert said in fault
+
+
+def test_a_run_takes_the_highest_first_and_gives_the_rows_in_input_order(tmp_path: Path) -> None:
+    rows = [*({"id": f"r{at}", "rank": at % 3} for at in range(6)), {"id": "none"}]
+    result = Pipeline.from_yaml(job(tmp_path, "rank", rows)).run(backend="inline")
+    assert (tmp_path / "order").read_text().split() == ["r2", "r5", "r1", "r4", "r0", "r3", "none"]
+    assert [row.id for row in result] == [row["id"] for row in rows]
+
 
 VALUES = {"score": 7.5, "category": "physics", "n": 3, "none": None, "ok": True, "größe": 1}
 

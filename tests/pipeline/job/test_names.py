@@ -96,23 +96,6 @@ def test_wrong_names_are_refused_with_line_and_suggestion(
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(
-    ("of_rate", "of_polish", "of_report"),
-    [
-        (", best: {by: rating}", ', when: "rating > 0 and kind == id"', ", sort: rating"),
-        (
-            ", best: {by: effort}",
-            ', when: "sketch != group"',
-            ", sort: effort",
-        ),  # undeclared, but in the source
-        ("", "", ", sort: length"),
-    ],
-)
-def test_right_names_are_not(folder: Path, of_rate: str, of_polish: str, of_report: str) -> None:
-    (folder / "job.yaml").write_text(DRAW % (of_rate, of_polish, of_report))
-    load_job(folder / "job.yaml")
-
-
 def test_the_option_is_named_that_set_a_wrong_name(folder: Path) -> None:
     text = DRAW % (", best: {by: rating}", "", "")
     found = faults_of(folder, text, "stages.rate.best.by=ratng", "job.sed=7", "polish.wight=1")
@@ -189,7 +172,9 @@ def random_job(rng: random.Random) -> dict[str, Any]:
         draw["samples"] = rng.choice([2, 3])
         rate["best"] = {"by": rng.choice(["rating", "effort"])}
     if rng.random() < 0.5:
-        rate["when"] = rng.choice(["weight >= 1", "kind != id and effort < 3", "not sketch == null"])
+        rate["when"] = rng.choice(
+            ["weight >= 1", "kind != id and effort < 3", "not sketch == null", "sketch != group"]
+        )
     if rng.random() < 0.7:
         polish["when"] = rng.choice(["rating <= 1", 'kind in ["x", "y"]', "sketch == title or rating >= 0"])
     stages = [draw, rate, polish]
@@ -205,14 +190,9 @@ def random_job(rng: random.Random) -> dict[str, Any]:
     inputs = {"jsonl": "rows.jsonl"} | ({"group_by": "kind"} if rng.random() < 0.5 else {})
     report: dict[str, Any] = {"html": False, "trace": False}
     if rng.random() < 0.5:
-        report |= {"sort": rng.choice(["rating", "effort"]), "headline": "stages.py:headline"}
-    return {
-        "version": 1,
-        "job": {"name": "names", "inputs": inputs},
-        "devices": {"use": "cpu*1"},
-        "stages": stages,
-        "report": report,
-    }
+        report |= {"sort": rng.choice(["rating", "effort", "length"]), "headline": "stages.py:headline"}
+    job = {"name": "names", "inputs": inputs}
+    return {"version": 1, "job": job, "devices": {"use": "cpu*1"}, "stages": stages, "report": report}
 
 
 NAMES = (

@@ -1,12 +1,13 @@
 """What the planner is asked about a job: memory that is free, times and their sources, tasks by samples."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from evenload.errors import ConfigError
 from evenload.pipeline.job.job_file import parse_spec
-from evenload.pipeline.planning.estimates.run_history import StageHistory
+from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
 from evenload.pipeline.planning.job_plan import EFFICIENCY, build_job_problem
 from evenload.pipeline.planning.modelled_fleet import parse_modelled
 
@@ -94,3 +95,27 @@ def test_a_fleet_that_cannot_be_says_why(fleet: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_modelled(fleet)
     assert why in caught.value.message
+
+
+def test_seconds_for_an_item_and_for_a_load(tmp_path: Path) -> None:
+    stages = [{"stage": "edit", "n_done": 3, "n_failed": 1, "busy_s": 8.0}, {"stage": "score"}]
+    loads = {"load_s": {"cuda:0": {"edit": 10.0}, "cuda:1": {"edit": 20.0}}}
+    (tmp_path / "summary.json").write_text(json.dumps({"stages": stages, "measured": loads}))
+    found = read_history(tmp_path)
+    assert found == {"edit": StageHistory(2.0, 15.0), "score": StageHistory()}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"stages": [3]}', '{"stages": [{"stage": "a", "n_done": "many"}]}'),
+        '{"stages": [], "measured": [1]}',
+        '{"stages": [], "measured": {"load_s": {"cpu:0": 3}}}',
+    ],
+)
+def test_a_file_that_says_nothing_of_a_run(tmp_path: Path, content: str) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(ConfigError, match="says nothing of a run"):
+        read_history(tmp_path)
+    with pytest.raises(ConfigError, match="says nothing of a run"):
+        read_history(tmp_path / "none")

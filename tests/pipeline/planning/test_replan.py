@@ -1,6 +1,5 @@
 """A run is planned again where that saves enough, and left alone where it does not."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -31,22 +30,22 @@ def holding(problem: Problem, stage: str) -> tuple[PlanDevice, ...]:
 
 
 def test_nothing_happened_so_nothing_changes(problem: Problem) -> None:
-    present = _swap_phases(("edit", "score"), [device.id for device in problem.devices])
+    on_all = [tuple(Unit((one.id,), name) for one in problem.devices) for name in ("edit", "score")]
+    present = tuple(Phase(units, (units[0].stage,)) for units in on_all)
     again = replan(problem, RunState((100, 0), holding(problem, "edit")), present)
     assert again.plan is None
     assert again.current_s is not None
     assert "would save" in again.why
 
 
-def test_a_device_that_left_and_one_that_joined(problem: Problem) -> None:
-    plan = make_plan(problem, "swap")
+def test_a_device_that_left_and_one_that_joined(problem: Problem, swap_plan: Plan) -> None:
     fewer = holding(problem, "edit")[:2]
-    again = replan(problem, RunState((40, 0), fewer), plan.phases)
+    again = replan(problem, RunState((40, 0), fewer), swap_plan.phases)
     rest = again.plan.makespan_s if again.plan is not None else again.current_s
     assert rest is not None
     assert rest >= (80 * 5.0 + 120 * 3.4) / 2
     more = (*holding(problem, "edit"), *(PlanDevice(f"new{n}") for n in range(4)))
-    joined = replan(problem, RunState((20, 0), more), plan.phases)
+    joined = replan(problem, RunState((20, 0), more), swap_plan.phases)
     assert joined.plan is not None
     assert joined.current_s is not None
     assert joined.plan.makespan_s is not None
@@ -67,18 +66,16 @@ def test_a_plan_that_cannot_go_on_is_replaced(problem: Problem) -> None:
     assert "cannot go on" in again.why
 
 
-def test_nothing_left_and_nowhere_to_go(problem: Problem) -> None:
-    plan = make_plan(problem, "swap")
-    assert replan(problem, RunState((120, 120), problem.devices), plan.phases).why == "nothing is left"
+def test_nothing_left_and_nowhere_to_go(problem: Problem, swap_plan: Plan) -> None:
+    assert replan(problem, RunState((120, 120), problem.devices), swap_plan.phases).why == "nothing is left"
     with pytest.raises(ConfigError, match="nothing to plan"):
-        replan(problem, RunState((60, 0), ()), plan.phases)
+        replan(problem, RunState((60, 0), ()), swap_plan.phases)
 
 
-def test_a_model_with_little_left_is_not_evicted(problem: Problem) -> None:
+def test_a_model_with_little_left_is_not_evicted(problem: Problem, swap_plan: Plan) -> None:
     """8 s of edits are left, and a load takes 15 s: those that edit go on."""
-    plan = make_plan(problem, "swap")
-    again = replan(problem, RunState((112, 0), holding(problem, "edit")), plan.phases)
-    chosen = again.plan or plan
+    again = replan(problem, RunState((112, 0), holding(problem, "edit")), swap_plan.phases)
+    chosen = again.plan or swap_plan
     first = [unit for unit in chosen.phases[0].units if unit.stage == "edit"]
     assert len(first) >= 2
 
@@ -94,8 +91,3 @@ def test_the_rest_is_always_planned_whole(
         for number, stage in enumerate(problem.stages):
             units = [u for phase in again.plan.phases for u in phase.units if u.stage == stage.name]
             assert sum(unit.n_items for unit in units) == 120 - done[number]
-
-
-def _swap_phases(stages: Sequence[str], devices: Sequence[str]) -> tuple[Phase, ...]:
-    """Stage after stage, each whole on every device."""
-    return tuple(Phase(tuple(Unit((device,), stage) for device in devices), (stage,)) for stage in stages)

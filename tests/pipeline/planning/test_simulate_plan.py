@@ -1,5 +1,6 @@
 """Workers that go in step end when each of them alone would: whatever the graph, fleet and limits."""
 
+import itertools
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -7,14 +8,13 @@ import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.planning.itemwise_simulation import simulate_items
 
 from evenload.pipeline.planning import planner
 from evenload.pipeline.planning.candidates import generate_candidates
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.placement_options import best_layouts
 from evenload.pipeline.planning.planner import coarsen, make_plan, refine
-from evenload.pipeline.planning.simulate_plan import simulate_phases
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit, simulate_phases
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
 GIB = 2**30
@@ -62,13 +62,20 @@ def test_sets_of_workers_end_when_each_worker_alone_would(problem: Problem) -> N
     bound_s = least_time(problem)
     for candidate in list(generate_candidates(problem, bound_s))[:25]:
         together = simulate_phases(problem, candidate.phases)
-        alone = simulate_items(problem, candidate.phases)
+        alone = simulate_phases(problem, each_by_itself(candidate.phases))
         assert together.makespan_s == pytest.approx(alone.makespan_s, rel=1e-9)
-        assert sum(together.unit2items.values()) == sum(alone.unit2items.values())
+        n_done = sum(one.n_items for one in together.slices)
+        assert n_done == sum(together.unit2items.values()) == sum(alone.unit2items.values())
         assert together.makespan_s >= bound_s * (1 - 1e-9)
         n_each = sum(one.n_items * len(one.device.split("+")) for one in together.slices)
         joined = simulate_phases(problem, candidate.phases, slices="joined")
         assert sum(one.n_items for one in joined.slices) == n_each
+
+
+def each_by_itself(phases: tuple[CandidatePhase, ...]) -> list[CandidatePhase]:
+    """Limits that are never reached, of which no two are equal: no worker is like another."""
+    limits = itertools.count(10**6)
+    return [tuple(replace(unit, limit=unit.limit or next(limits)) for unit in phase) for phase in phases]
 
 
 def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
@@ -76,8 +83,6 @@ def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
     devices = tuple(PlanDevice(f"d{n}", 1.0, 12 * GIB) for n in range(3))
     problem = Problem((stage,), devices, 2)
     (layout,) = best_layouts(stage, problem)[:1]
-    from evenload.pipeline.planning.simulate_plan import CandidateUnit
-
     run = simulate_phases(problem, [tuple(CandidateUnit(option) for option in layout)])
     assert min(one.start_s for one in run.slices if one.kind == "work") >= 20.0
 

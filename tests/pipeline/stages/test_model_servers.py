@@ -201,6 +201,7 @@ def test_what_nobody_asked_for_is_never_the_answer_to_the_next_request(
         (b'{"error": {"message": "out of credit", "code": 402}}', "gave no text.*out of credit"),
         (b'{"output": [{"content": [{"text": "other"}]}]}', "gave no text"),
         (b"null", "gave no text"),
+        (b'{"choices": [{"message": {"content": null, "refusal": "no"}}]}', "gave no text"),
         (b'{"choices": []}', "gave no text"),
         (b'{"choices": [{"message": {"content": 7}}]}', "gave no text"),
     ],

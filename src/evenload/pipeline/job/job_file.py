@@ -244,17 +244,18 @@ _DEVICE_MAPS = ("auto", "balanced")
 _ELSEWHERE = "is an older key that is not understood; write it in a stage, under model, params or call"
 
 
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(n) is int and n >= 0 for n in value)
-
-
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is one, and which are
     "parallel_mode": (
         lambda value: value in (*_MODES, "ray"),
         f"use {', '.join(_MODES)} or ray; for stages side by side write schedule: {{mode: stage_parallel}}",
     ),
     "use_device_map": (lambda value: isinstance(value, bool), "use true or false"),
-    "device_ids": (_are_numbers, "use a list such as [0, 1, 2]"),
+    "device_ids": (
+        lambda value: (
+            isinstance(value, list) and value != [] and all(type(n) is int and n >= 0 for n in value)
+        ),
+        "use a list such as [0, 1, 2]",
+    ),
     "device": (lambda value: isinstance(value, str), "use cuda, cuda:0 or cpu"),
     "num_workers": (lambda value: type(value) is int and value >= 1, "use a number from 1"),
 }

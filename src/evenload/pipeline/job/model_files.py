@@ -65,11 +65,6 @@ def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
     return faults
 
 
-def _has_weights(folder: Path) -> bool:
-    """Return whether a folder has weights; an index without its parts is then another format's."""
-    return any(path.suffix in _WEIGHTS for path in folder.iterdir())
-
-
 def _check(path: Path) -> None:
     """Raise FormatError, OSError or ValueError if ``path`` is not what its name says."""
     if path.suffix == ".safetensors":
@@ -77,7 +72,8 @@ def _check(path: Path) -> None:
     elif path.name.endswith(_INDEX):
         parts = set(json.loads(read_plain(path, MAX_JSON_BYTES))["weight_map"].values())
         missing = sorted(name for name in parts if not (path.parent / str(name)).is_file())
-        if missing and not (len(missing) == len(parts) and _has_weights(path.parent)):
+        has_weights = any(one.suffix in _WEIGHTS for one in path.parent.iterdir())
+        if missing and not (len(missing) == len(parts) and has_weights):  # else the index of another format
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             named = ", ".join(missing[:3]) + more
             raise FormatError(f"{path.parent} lacks {named}, of {len(parts)} parts that {path.name} names")

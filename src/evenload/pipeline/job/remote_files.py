@@ -23,25 +23,8 @@ from evenload._private_files import own_folder, read_own, whole_file, write_own
 from evenload.errors import ConfigError, EvenloadError, MissingExtra, quoted
 
 _URL = re.compile(r"([a-z][a-z0-9]{1,15})://", re.ASCII)
-FETCHED = frozenset(
-    (
-        "abfs",
-        "abfss",
-        "az",
-        "azure",
-        "gcs",
-        "gs",
-        "hf",
-        "http",
-        "https",
-        "memory",
-        "oci",
-        "oss",
-        "r2",
-        "s3",
-        "s3a",
-    )
-)
+_OBJECTS = {"abfs", "abfss", "az", "azure", "gcs", "gs", "oci", "oss", "r2", "s3", "s3a"}
+FETCHED = frozenset(_OBJECTS | {"hf", "http", "https", "memory"})
 """What rows of a table may name. Others of fsspec's reach into this machine, or chain several."""
 WRITTEN = FETCHED | {"dbfs", "file", "ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"}
 """What a job may name for its results."""
@@ -169,17 +152,8 @@ _BLOCK_BYTES = 1 << 20
 _N_THREADS = 8
 _WHAT = "copies of remote files"
 # What a store says of a file that changes with its content, by the names that stores have for it.
-_VERSIONS = (
-    "ETag",
-    "etag",
-    "checksum",
-    "md5",
-    "generation",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "created",
-)
+_VERSIONS = ("ETag", "etag", "checksum", "md5", "generation", "mtime", "LastModified", "last_modified",
+             "created")  # fmt: skip
 
 
 class RemoteCopies:

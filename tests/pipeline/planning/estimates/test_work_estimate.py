@@ -12,7 +12,6 @@ from evenload.pipeline.planning.estimates.work_estimate import (
     peak_tensor_bytes,
     trace_activation_bytes,
 )
-from evenload.pipeline.stages import tiny
 
 pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra models")
 
@@ -35,10 +34,10 @@ def test_bytes_that_live_at_once() -> None:
     assert peak_tensor_bytes(lambda: None) == 0
 
 
-def test_a_trace_is_the_run_without_the_bytes(tmp_path: Path) -> None:
+def test_a_trace_is_the_run_without_the_bytes(tiny_models: Path) -> None:
     from diffusers import AutoencoderKLQwenImage
 
-    edit = tiny.build(tmp_path) / "edit"
+    edit = tiny_models / "edit"
     config = json.loads((edit / "vae/config.json").read_text())
     area = 64 * 64
     traced = trace_activation_bytes("AutoencoderKLQwenImage", config, {"area": area}, config, "float32")
