@@ -71,17 +71,6 @@ def test_what_was_learned_is_said_and_orders_the_next_map(
             executor.map(task, items, cost=True)
 
 
-def test_nothing_is_learned_from_items_that_fail(spend: Callable[[float], None]) -> None:
-    def task(text: str) -> None:
-        spend(len(text) / 1000)
-        raise ValueError
-
-    with Executor("cpu*1", backend="inline") as executor:
-        results = executor.map(task, texts(40), on_error="return")
-        assert len(list(results)) == 40
-        assert results.summary.learned == ""
-
-
 def length(text: str) -> int:
     return len(text)
 

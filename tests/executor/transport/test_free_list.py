@@ -2,7 +2,6 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,9 +31,3 @@ def test_ranges_are_taken_lowest_first_and_merge_when_given_back(steps: list[tup
         assert {unit for a, b in ranges for unit in range(a, b)} == free
         assert extents.n_bytes == len(free)
         assert all(b < c for (_, b), (c, _) in itertools.pairwise(ranges))
-
-
-def test_what_is_given_back_twice_is_a_bug() -> None:
-    extents = FreeList(0, 10)
-    with pytest.raises(AssertionError):
-        extents.give(4, 2)

@@ -37,18 +37,6 @@ def test_both_sides_see_the_same() -> None:
     executor.close()
 
 
-def test_dropping_a_chunk_drops_those_before_it_and_none_after() -> None:
-    place = ProgressCell()
-    place.begin(1)
-    assert not place.is_dropped
-    place.drop(3)
-    place.drop(2)
-    for chunk, is_dropped in ((1, True), (2, True), (3, True), (4, False)):
-        place.begin(chunk)
-        assert place.is_dropped == is_dropped
-        assert bool(place.enter(0)) != is_dropped
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux wipes memory in forked children")
 def test_a_forked_child_skips_all_and_writes_nothing_even_where_python_does_not_know_of_the_fork() -> None:
     fd = make_progress_file()
