@@ -51,38 +51,3 @@ def test_lpt_does_not_depend_on_the_order_of_items(item_weights, device_speeds, 
 def test_lpt_needs_a_device(device_speeds):
     with pytest.raises(ConfigError, match="no device"):
         pack.pack_lpt([1.0], device_speeds)
-
-
-equal_packs = st.tuples(st.integers(1, 3), st.integers(1, 3)).flatmap(
-    lambda shape: st.tuples(
-        st.just(shape[0]),
-        st.lists(st.integers(0, 50), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]),
-    )
-)
-
-
-@given(equal_packs)
-def test_equal_counts_hold_and_are_near_the_best(case):
-    n_packs, item_weights = case
-    capacity = len(item_weights) // n_packs
-    item2pack, item2rank = pack.pack_equal_counts(item_weights, n_packs)
-    places = sorted(zip(item2pack, item2rank, strict=True))
-    assert places == list(itertools.product(range(n_packs), range(capacity)))
-
-    made = max(pack.loads(item_weights, item2pack, n_packs))
-    slots = [p for p in range(n_packs) for _ in range(capacity)]
-    best = min(max(pack.loads(item_weights, order, n_packs)) for order in set(itertools.permutations(slots)))
-    assert metrics.makespan(pack.loads(item_weights, item2pack, n_packs)) >= metrics.work_bound(
-        item_weights, [1] * n_packs
-    )
-    # no pack is above the mean by more than the heaviest item: the greedy step's own guarantee
-    assert best <= made <= max(best, sum(item_weights) / n_packs + max(item_weights))
-
-
-def test_equal_counts_refuses_what_does_not_divide():
-    with pytest.raises(ConfigError, match="7 items do not divide over 3 packs") as caught:
-        pack.pack_equal_counts([1] * 7, 3)
-    assert "9 items" in (caught.value.hint or "")
-    with pytest.raises(ConfigError, match="0 packs"):
-        pack.pack_equal_counts([], 0)
-    assert pack.pack_equal_counts([], 3) == ([], [])

@@ -80,13 +80,6 @@ def test_one_sample_out_of_line_is_a_hiccup_and_two_are_a_change():
     assert after(2) > 100.0
 
 
-def test_a_launch_that_was_held_up_once_is_not_the_rule():
-    estimate = CostEstimate()
-    feed(estimate, Cost(0.001, 1.0), [1] * 8, shows_busy=True)
-    assert feed(estimate, Cost(5.0, 1.0), [1], shows_busy=True).launch_s < 0.002
-    assert feed(estimate, Cost(5.0, 1.0), [1], shows_busy=True).launch_s > 0.5
-
-
 @given(
     st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(0, 1e6), st.none() | st.floats(0, 1e6)), max_size=30)
 )

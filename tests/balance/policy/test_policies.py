@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.balance.dealing.dealer import Deal, Dealer, Wait
+from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.balance.policy import (
     POLICIES,
     Factoring,
@@ -270,20 +270,3 @@ def test_the_longest_goes_first_to_the_fastest():
 
 
 # --- arrays ----------------------------------------------------------------------------------------
-
-
-def test_slices_with_a_history_go_in_halves_of_the_water_filling_share():
-    history = {"gpu": Cost(0.01, 1e-5), "cpu": Cost(0.0, 1e-4)}
-    dealer = dealer_of(1_000_000, history, history=history, uniform=True)
-    gpu = len(dealer.next("gpu", 0.0).indices)
-    cpu = len(dealer.next("cpu", 0.0).indices)
-    assert gpu == pytest.approx(1_000_000 * 10 / 11 / 2, rel=0.01)
-    assert cpu == pytest.approx(1_000_000 * 1 / 11 / 2, rel=0.1)
-
-
-def test_a_device_that_is_not_worth_its_launch_gets_nothing():
-    history = {"gpu": Cost(10.0, 1e-6), "cpu": Cost(0.0, 1e-3)}
-    dealer = dealer_of(1000, history, history=history, uniform=True)
-    fleet_cpu = dealer.next("cpu", 0.0)
-    assert isinstance(fleet_cpu, Deal)
-    assert isinstance(dealer.next("gpu", 0.0), Wait)

@@ -122,7 +122,8 @@ def test_the_next_program_knows_the_devices_from_the_start(cache: Path, tmp_path
         return int(done.stdout)
 
     assert run() == 2
-    entries = json.loads(cache.read_text())["entries"]
+    entries = json.loads(cache.read_text())["entries"]  # on a busy machine, of what was learned of items, too
+    entries = {name: entry for name, entry in entries.items() if "per_item_s" in entry}
     assert len(entries) == 2, "each device has its own"
     # A device may seem slower than it is, beside other work, but not quicker.
     assert max(entry["per_item_s"] for entry in entries.values()) >= 0.075
