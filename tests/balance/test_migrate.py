@@ -39,6 +39,14 @@ def test_waits_for_the_interval():
     assert step(queues(a=20, b=0), now=-5.0, state=state)[1] == (), "a clock that jumps back triggers nothing"
 
 
+def test_nothing_moves_back_on_the_next_tick():
+    state, moves = step(queues(a=20, b=0))
+    assert moves[0].source == "a"
+    assert step(queues(a=0, b=20), now=1.0, state=state)[1] == ()
+    assert step(queues(a=0, b=20), now=1.1, state=state)[1][0].source == "b"
+    assert step(queues(a=0, b=0, c=20), now=1.0, state=state)[1][0].source == "c"
+
+
 def test_utilisation_decides_who_may_give_and_take_where_it_is_known():
     def with_utilisation(a, b):
         return {"a": QueueLoad(1, 20, utilisation=a), "b": QueueLoad(1, 0, utilisation=b)}

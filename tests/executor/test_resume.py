@@ -231,20 +231,6 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, ex
     assert isinstance(got[1], TaskError)
 
 
-def test_a_full_disk_ends_the_run_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Executor
-) -> None:
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        results = executor.map(abs, range(10), journal=tmp_path / "j", policy="pull")
-        patch.setattr(segments_module, "sync", full)
-        with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
-            list(results)
-    assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
-
-
 def test_a_full_disk_is_told_also_if_the_input_broke_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any
 ) -> None:

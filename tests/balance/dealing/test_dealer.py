@@ -316,6 +316,17 @@ def test_the_balancer_moves_queued_items_unless_it_is_switched_off():
     assert dealer.tick(1.5) == ()
 
 
+def test_costs_are_per_average_item():
+    dealer = Dealer("pull", ["a"])
+    for index in range(6):
+        dealer.add(index, 2.0)
+    dealer.close()
+    for step in range(6):
+        dealer.done(dealer.next("a", 4.0 * step).chunk, 4.0 * step + 3.0, 2.5)
+    cost = dealer.cost("a")
+    assert (round(cost.launch_s, 6), round(cost.per_item_s, 6)) == (0.5, 2.5)
+
+
 def test_faults_of_the_caller_are_named():
     with pytest.raises(ConfigError, match="listed twice"):
         Dealer("pull", ["a", "a"])
@@ -373,3 +384,22 @@ def test_counts_belong_to_the_devices_of_the_beginning(counts, leaving, has_newc
         assert dealt["new"] == 0, "no count is its own"
     if not gone and is_total_known:
         assert [dealt[device] for device in devices] == counts
+
+
+def test_a_device_that_comes_back_to_equal_shares_gets_an_equal_share() -> None:
+    dealer = Dealer(Static("equal"), ["a", "b"], priors={"a": 90.0, "b": 90.0})
+    dealer.add_range(0, 2)
+    for device in ("a", "b"):
+        deal = dealer.next(device, 0.0)
+        assert isinstance(deal, Deal)
+        dealer.done(deal.chunk, 1.0)
+    dealer.leave("b", 1.0)
+    dealer.join("b", 1.0, prior=90.0)
+    dealer.add_range(2, 40)
+    n_dealt = {"a": 0, "b": 0}
+    for device in 40 * ["a", "b"]:
+        deal = dealer.next(device, 2.0)
+        if isinstance(deal, Deal):
+            n_dealt[device] += 1
+            dealer.done(deal.chunk, 3.0)
+    assert n_dealt == {"a": 20, "b": 20}

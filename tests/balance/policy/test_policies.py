@@ -2,12 +2,14 @@
 
 import heapq
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Deal, Dealer
+from evenload.balance.fleet import ModelDevice
 from evenload.balance.policy import (
     POLICIES,
     Factoring,
@@ -19,6 +21,7 @@ from evenload.balance.policy import (
     policy_from_name,
 )
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.simulate import simulate
 from evenload.errors import ConfigError, UnknownName
 
 
@@ -82,6 +85,14 @@ def test_typos_are_answered_with_the_nearest_name():
 def test_arguments_that_make_no_sense_are_refused(name):
     with pytest.raises(ConfigError):
         policy_from_name(name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"growth": 1.0}, {"copies": -1}, {"keep_free": -1}, {"fit": 0.0}, {"doubt": float("nan")}]
+)
+def test_measured_refuses_values_that_make_no_sense(options):
+    with pytest.raises(ConfigError):
+        Measured(**options)
 
 
 # --- the classics ----------------------------------------------------------------------------------
@@ -226,6 +237,19 @@ def last_alone(policy: Policy, speeds: dict[str, float], **options) -> Fleet:
         fleet.now += 1.0
         fleet.ask()
     return fleet
+
+
+def test_what_a_stalled_device_holds_is_begun_elsewhere_in_time():
+    """With size hints its item is run again like any other, longest first, and not as the tail of the run."""
+    chance = random.Random(5)
+    for seed in range(2):
+        costs = [chance.lognormvariate(0, 1.0) for _ in range(300)]
+        half_s = sum(costs) / 15 / 2
+        devices = [ModelDevice(f"d{at}", float(2**at)) for at in range(3)]
+        devices.append(ModelDevice("stalls", 8.0, ((half_s, 0.0025),)))
+        end = simulate("measured", devices, costs, hints=costs)
+        assert end.ratio > 0.97, seed
+        assert any("stalled" in decision.why for decision in end.decisions), seed
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3, 4, 5, 6, 8])

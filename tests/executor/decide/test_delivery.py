@@ -1,6 +1,5 @@
 """Order is restored, whatever the order in which blocks come; only the block that is early waits."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,16 +29,6 @@ def test_input_order_from_any_order(lengths: list[int], rng) -> None:
     assert delivery.n_bytes == 0
 
 
-def test_the_error_comes_after_the_results() -> None:
-    delivery = make()
-    delivery.put(Block(range(0, 2), ["a", "b"]))
-    delivery.close(KeyError("end"))
-    blocks = delivery.blocks()
-    assert next(blocks).values == ["a", "b"]
-    with pytest.raises(KeyError, match="end"):
-        next(blocks)
-
-
 def test_failed_positions_and_bytes_follow_their_items() -> None:
     delivery = make()
     delivery.put(Block((1, 0), ["one", "error"], frozenset({1}), n_bytes=10, device="cpu:0"))
@@ -53,17 +42,3 @@ def test_failed_positions_and_bytes_follow_their_items() -> None:
         "cpu:0",
     )
     assert (list(second.items), second.values, set(second.failed)) == ([1], ["one"], set())
-
-
-def test_asks_for_room_when_the_executor_waits_for_it() -> None:
-    calls = []
-    delivery = Delivery(True, lambda: calls.append(1), None)
-    delivery.put(Block((0,), [0]))
-    delivery.put(Block((1,), [1]))
-    delivery.close()
-    blocks = delivery.blocks()
-    next(blocks)
-    assert calls == []
-    delivery.is_waiting_for_room = True
-    next(blocks)
-    assert calls == [1]

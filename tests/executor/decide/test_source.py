@@ -1,7 +1,6 @@
 """Items come when they are wanted, once, and what goes wrong in reading is kept for later."""
 
 import math
-import threading
 
 import pytest
 from hypothesis import given
@@ -11,21 +10,10 @@ from evenload.errors import ConfigError
 from evenload.executor.decide.source import (
     IteratorSource,
     ListSource,
-    ThreadedSource,
     make_source,
     rough_bytes,
 )
 from evenload.executor.loop.cost_history import size_bucket
-
-
-def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
-    source.want(n)
-    while True:
-        source.call_when_more()
-        if source.n_ready >= n or source.is_ended:
-            return
-        assert event.wait(100)
-        event.clear()
 
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 12), max_size=12))
@@ -63,24 +51,6 @@ def test_forgets_what_is_released_and_nothing_else(lengths: list[int], rng) -> N
             assert source.cost_of(items) == float(sum(items))
     if not open_:
         assert len(source._buffer) <= 2048
-
-
-def test_a_reader_thread_reads_as_far_as_wanted() -> None:
-    read, news = [], threading.Event()
-
-    def items():
-        for i in range(100):
-            read.append(i)
-            yield i
-
-    source = ThreadedSource(items(), None, news.set)
-    wait_for(source, news, 7)
-    assert source.take(range(7)) == list(range(7))
-    assert len(read) == 7
-    wait_for(source, news, 1000)
-    assert source.is_ended
-    assert source.n_ready == 100
-    source.close()
 
 
 def test_size_hints_must_fit() -> None:

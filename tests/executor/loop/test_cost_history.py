@@ -171,32 +171,3 @@ def test_ceilings_are_remembered_by_new_workers_and_new_programs(cache: Path, tm
         sizes = called(executor, 64)
         assert max(sizes) <= 4, "another executor, as another program, knows it"
         assert sum(size > 3 for size in sizes) <= 1, "one more is tried now and then"
-
-
-def test_what_ends_only_with_its_program_ends_quietly(tmp_path: Path) -> None:
-    """As ``zip(items, evenload.map(...))`` does, which leaves the iterator of results behind."""
-    program = """
-import builtins
-import sys
-from pathlib import Path
-from evenload.balance.policy.estimate import Cost
-from evenload.devices import Device
-from evenload.executor.loop.cost_history import CostCache, Learned
-
-def results(cache):
-    try:
-        yield
-    finally:
-        cache.save()
-
-cache = CostCache(Path(sys.argv[1]))
-for cost in (0.2, 0.3):
-    cache.learn("f", "s", Device("cpu:0", "cpu", "cpu", "a CPU"), Learned(Cost(0.1, cost), 8))
-    if cost == 0.2:
-        cache.save()
-builtins.left_behind = results(cache)  # goes last, as what an executor's circles hold does
-next(builtins.left_behind)
-"""
-    command = [sys.executable, "-c", program, str(tmp_path / "learned.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert done.stderr == ""

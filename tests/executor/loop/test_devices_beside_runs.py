@@ -50,21 +50,3 @@ def test_counts_of_a_static_partition_stay_with_their_devices(seed: int) -> None
                     got.append(next(results))
         for n, results, got in runs:
             assert got + list(results) == [2 * x for x in range(n)]
-
-
-def test_slices_are_cut_for_the_devices_that_they_are_dealt_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device leaves between the cutting and the run."""
-    from evenload.executor import partitioned
-
-    with Executor("cpu*3", backend="inline") as executor:
-        usual = partitioned._split
-
-        def and_one_leaves(*arguments):
-            cut = usual(*arguments)
-            executor.drain("cpu:2")
-            return cut
-
-        monkeypatch.setattr(partitioned, "_split", and_one_leaves)
-        done = evenload.run_partitioned(list, list(range(9)), "equal", executor=executor)
-        assert done.joined() == list(range(9))
-        assert {piece.device for piece in done.slices} == {"cpu:0", "cpu:1"}

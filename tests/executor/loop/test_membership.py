@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError, TaskError, UnknownName, WorkerLost
+from evenload.errors import ConfigError, TaskError, WorkerLost
 from evenload.events import EventLog, Span, WorkerExited
 from evenload.executor import Executor
 from evenload.executor.loop.control import Control, ask
@@ -131,21 +130,6 @@ def test_a_device_removed_at_once_loses_nothing(
     assert results.summary is not None
     until(lambda: any(isinstance(e, WorkerExited) for e in events), "the worker has left")
     assert own.submit(abs, -3).result(100) == 3
-
-
-@inline
-def test_what_cannot_be_is_refused(executor: tuple[Executor, list]) -> None:
-    own, _ = executor
-    with pytest.raises(UnknownName, match="did you mean"):
-        own.drain("cpu:11")
-    with pytest.raises(ConfigError, match="nobody would work without cpu:0, cpu:1"):
-        own.drain("cpu:0", "cpu:1")
-    with pytest.raises(UnknownName):
-        own.add("gpux")
-    pool = DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU"), Device("cpu:0", "cpu", "cpu", "a CPU")])
-    with Executor(pool, backend="inline") as other, pytest.raises(ConfigError, match="cuda:0 takes part"):
-        other.add(DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU")]))
-    assert own.devices.ids == ("cpu:0", "cpu:1")
 
 
 # --- through the run folder -------------------------------------------------------------------------

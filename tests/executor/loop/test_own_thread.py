@@ -72,29 +72,6 @@ def test_an_event_sink_that_waits_is_removed_with_its_error(how: str) -> None:
     assert [type(error) for error in log.sink_errors] == [ConfigError]
 
 
-def test_an_event_sink_may_raise_emit_and_remove_itself() -> None:
-    heard: list[Any] = []
-    log = EventLog(heard.append)
-
-    def exits(event: Any) -> None:
-        raise SystemExit(3)
-
-    def leaves(event: Any) -> None:
-        leave()
-        log.emit(event)
-
-    def repeats(event: Any) -> None:
-        log.emit(event)
-
-    log.subscribe(exits)
-    leave = log.subscribe(leaves)
-    log.subscribe(repeats)
-    with Executor("cpu*2", echo=False, events=log) as executor:
-        assert list(executor.map(abs, range(50))) == list(range(50))
-        assert executor.submit(abs, -3).result(timeout=500) == 3
-    assert [type(error) for error in log.sink_errors] == [SystemExit, RecursionError]
-
-
 @dataclass(frozen=True)
 class Odd:
     """A policy that answers ``answer``, made of what is asked."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.errors import ConfigError, ExecutorClosed
+from evenload.errors import ConfigError
 from evenload.executor import Executor
 
 
@@ -108,24 +108,6 @@ def test_a_loop_that_is_left_ends_the_run(threaded: str, until: Any, left_behind
 
     asyncio.run(main())
     until(lambda: not left_behind(), "no process is left")
-
-
-@pytest.mark.parametrize("threaded", ["process"], indirect=True)
-def test_a_map_that_is_closed_ends_the_coroutine_that_fetches(threaded: str) -> None:
-    async def main() -> None:
-        executor = Executor("cpu*1", backend=threaded, echo=False)
-        results = executor.map(abs, iter(int, 1))
-        n = 0
-        async for _ in results:
-            n += 1
-            if n == 3:
-                results.close()
-        assert n >= 3
-        executor.close()
-        with pytest.raises(ExecutorClosed):
-            await gathered(executor.map(abs, [1]))
-
-    asyncio.run(main())
 
 
 def test_no_result_is_lost_between_one_way_to_read_and_the_other() -> None:

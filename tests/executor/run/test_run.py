@@ -1,11 +1,8 @@
 """Tests runs through the executor as a whole, the same on every backend: items, results, events."""
 
 import itertools
-import os
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +24,6 @@ from evenload.events import (
     StageStarted,
 )
 from evenload.executor import Executor
-from evenload.executor.loop import watchdog
 
 
 def fail_on_multiples_of_three(x: int) -> int:
@@ -77,18 +73,6 @@ def test_items_are_read_as_they_are_needed(executor: Executor, come_to_rest: Any
     assert come_to_rest(executor, lambda: len(read)) <= n_read + 1
 
 
-def test_an_iterator_that_raises_ends_the_run_after_its_results(executor: Executor) -> None:
-    def items() -> Iterator[int]:
-        yield from range(5)
-        raise OSError("the disk is gone")
-
-    results = executor.map(abs, items())
-    assert [next(results) for _ in range(5)] == list(range(5))
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(results)
-    assert list(executor.map(abs, [1])) == [1]
-
-
 def test_items_may_wait_for_results(executor: Executor) -> None:
     if not executor._is_threaded:
         pytest.skip("inline, the caller cannot do two things at once")
@@ -107,30 +91,6 @@ def test_items_may_wait_for_results(executor: Executor) -> None:
 
 
 # --- runs -----------------------------------------------------------------------------------------
-
-
-def test_a_summary_counts_items_once_that_two_devices_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An item takes long: another device does those beside it, whose results are not back yet."""
-    monkeypatch.setattr(watchdog, "LOOK_S", 0.02)
-    monkeypatch.setattr(watchdog, "STUCK_S", 0.02)
-
-    def held_up(x: int, folder: Path = tmp_path) -> int:
-        if x == 3 and not (folder / "third").exists():
-            (folder / "third").write_text(str(os.getpid()))
-            while not (folder / "go").exists():
-                time.sleep(0.01)
-        if x == 15 and (folder / "third").read_text() != str(os.getpid()):
-            (folder / "go").touch()
-        return x
-
-    with Executor("cpu*2", policy="pull:16", echo=False) as executor:
-        results = executor.map(held_up, range(32))
-        assert list(results) == list(range(32))
-    summary = results.summary
-    assert summary is not None
-    assert sum(share.items for share in summary.devices.values()) == 32
 
 
 def test_stopping_finishes_what_runs_and_no_more(executor: Executor) -> None:

@@ -76,20 +76,6 @@ def test_singly_calls_with_lists_of_one_and_passes_failures_through() -> None:
     assert answer.failures == {1: lost}
 
 
-def test_what_is_dropped_is_not_begun() -> None:
-    place = at_chunk(5)
-
-    def fn(x: int) -> int:
-        if x == 1:
-            place.drop(5)
-        return x
-
-    answer = runner(fn).run([0, 1, 2, 3], place)
-    assert (answer.values, answer.skipped) == ([0, 1], 2)
-    answer = runner(lambda items: items, batch=2).run([0, 1, 2], place)
-    assert (answer.values, answer.skipped) == ([], 0)
-
-
 class Model:
     closed: ClassVar[list[str]] = []
 

@@ -17,8 +17,6 @@ from evenload.events import (
     Note,
 )
 from evenload.executor import Executor
-from evenload.executor.backends import process
-from evenload.executor.loop import engine
 
 
 def fail_on_multiples_of_three(x: int) -> int:
@@ -78,29 +76,6 @@ def test_constructors_and_close_run_once_per_worker_and_instances_stay_warm(
         assert (tmp_path / "built").read_text() == "x"
         assert not (tmp_path / "closed").exists()
     assert (tmp_path / "closed").read_text() == "x"
-
-
-def test_an_idle_worker_has_time_to_free_what_its_tasks_hold(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where it gets no turn for a while: there is no hurry, as it runs nothing that may hang."""
-    monkeypatch.setattr(engine, "GRACE_S", 1e-9)
-    monkeypatch.setattr(process, "FREE_S", 100.0)
-
-    class Holds:
-        def __init__(self, path: str = str(tmp_path / "freed")):
-            self.path = path
-
-        def __call__(self, x: int) -> int:
-            return x
-
-        def close(self) -> None:
-            time.sleep(0.2)
-            open(self.path, "a").close()
-
-    with Executor("cpu*1", echo=False) as executor:
-        assert list(executor.map(Holds, range(4))) == [0, 1, 2, 3]
-    assert (tmp_path / "freed").exists()
 
 
 def test_a_device_whose_constructor_fails_is_left_out(backend: str, tmp_path: Any) -> None:

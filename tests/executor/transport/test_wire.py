@@ -8,7 +8,6 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.executor.transport import wire
 from evenload.executor.transport.wire import Frame, Inbox, Outbox
 
 
@@ -70,20 +69,6 @@ def test_frames_survive_any_fragmentation(sent: list[Frame], piece: int) -> None
     got = through_a_pipe(sent, piece)
     assert len(got) == len(sent)
     assert all(same(a, b) for a, b in zip(sent, got, strict=True))
-
-
-def test_frames_larger_than_the_pipe_and_the_reader() -> None:
-    big = os.urandom(wire.READ_BYTES * 3 + 7)
-    sent = [
-        Frame(1, 2, 3, b"small"),
-        Frame(4, 5, 6, big),
-        Frame(7, 8, 9, b"with buffers", [big, b"", big[:100], big[: wire.READ_BYTES]]),
-        Frame(1, 0, 0, b""),
-        Frame(1, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size]),
-        Frame(2, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size + 1]),
-    ]
-    got = through_a_pipe(sent)
-    assert [same(a, b) for a, b in zip(sent, got, strict=True)] == [True] * len(sent)
 
 
 def test_a_pipe_that_does_not_block_queues_what_it_cannot_take() -> None:

@@ -113,14 +113,6 @@ def test_every_item_finds_what_the_first_one_found(options: dict[str, Any], exec
     assert first
 
 
-def test_single_calls_find_it_too() -> None:
-    with Executor("cpu*1", echo=False) as executor:
-        finds = [executor.submit(found_by, [leak]) for leak in LEAKS]
-        found = [find.result(100)[1] for find in finds if find.exception(100) is None]
-        assert len(found) == len(LEAKS) - 1
-        assert all(one == found[0] for one in found)
-
-
 def test_what_the_constructor_sets_stays() -> None:
     class Set:
         def __init__(self) -> None:
