@@ -102,6 +102,15 @@ def test_events_tell_of_deaths(threaded: str, tmp_path: Path) -> None:
     assert len([e for e in events if isinstance(e, Span) and e.status == "lost"]) == 1
 
 
+def test_devices_whose_workers_never_start_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, words in (("/bin/false", "exit code 1"), ("/does/not/exist", "could not be started")):
+        monkeypatch.setattr(sys, "executable", program)
+        with Executor("cpu*2", echo=False) as own, pytest.raises(NoUsableDevice) as caught:
+            list(own.map(abs, range(3)))
+        assert set(caught.value.causes) == {"cpu:0", "cpu:1"}
+        assert all(words in why for why in caught.value.causes.values())
+
+
 def test_the_last_words_of_workers_that_never_start_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
