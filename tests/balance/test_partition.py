@@ -104,13 +104,6 @@ def test_proportional_is_exact_where_floats_are_not():
     ]
 
 
-def test_utilisation_moves_work_away_monotonically():
-    counts = [partition.dynamic(1000, [50, 50], [busy / 10, 0.5])[0] for busy in range(11)]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[5] == 500
-    assert counts[10] == 0
-
-
 def finish(counts, launch, per_item):
     return max((a + b * n for n, a, b in zip(counts, launch, per_item, strict=True) if n), default=0.0)
 

@@ -87,11 +87,6 @@ def test_a_fleet_that_dies_leaves_work_and_says_so():
     assert run.n_unfinished == 7
 
 
-def test_no_items_take_no_time():
-    run = simulate("measured", [ModelDevice("a")], [])
-    assert (run.makespan_s, run.ratio, run.spans) == (0.0, 1.0, ())
-
-
 def test_what_cannot_be_simulated_is_refused():
     with pytest.raises(ConfigError, match="no device"):
         simulate("measured", [], [1.0])
@@ -99,18 +94,12 @@ def test_what_cannot_be_simulated_is_refused():
         simulate("measured", [ModelDevice("a")], [-1.0])
 
 
-def test_equal_runs_are_equal():
-    first, second = (simulate("measured", fleet(), lognormal(100, 3)) for _ in range(2))
-    assert first.spans == second.spans
-    assert first.decisions == second.decisions
-
-
 # --- the level that Measured must keep; benchmarks/schedule_simulation.py measures it at length ----
 
 
 @functools.cache
 def level(
-    n_items: int, n_draws: int = 12, drift: float | None = None, hints: bool = False, **options
+    n_items: int, n_draws: int = 6, drift: float | None = None, hints: bool = False, **options
 ) -> float:
     ratios = []
     for seed in range(n_draws):
@@ -146,15 +135,6 @@ def test_measured_learns_launches_and_batches_tiny_items():
     assert few.counters.n_chunks < 80
 
 
-def test_useless_hints_cost_little():
-    ratios = []
-    for seed in range(12):
-        costs = lognormal(300, seed)
-        hints = random.Random(seed).sample(costs, len(costs))
-        ratios.append(simulate("measured", fleet(), costs, hints=hints).ratio)
-    assert statistics.mean(ratios) > 0.85
-
-
 def test_a_calibrated_history_saves_the_start():
     devices = fleet(0.01)
     history = {device.name: Cost(0.01, 60 / 4096 / device.speed) for device in devices}
@@ -175,7 +155,7 @@ def test_measured_beats_the_balancer_of_queues_where_it_matters():
                 priors=scores,
                 balancer=LoadBalancer(),
             ).ratio
-            for seed in range(12)
+            for seed in range(6)
         ]
         assert level(n_items, drift=drift) > statistics.mean(balanced) + 0.05
 

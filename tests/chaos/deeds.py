@@ -1,7 +1,7 @@
 """What tasks do to the worker that runs them. Each deed is given a source of chance.
 
 A deed returns what it gives instead of the item's value, None to go on, or MISSED to go on as it has hit
-nothing; ``DEEDS_BY_CHANCE`` are those of no particular program.
+nothing.
 """
 
 import contextlib
@@ -242,25 +242,3 @@ BAD_ITEMS: dict[str, Callable[[random.Random, str], Any]] = {
     "item kills as it is read": lambda rng, report: Rebuilds(f"{report}; import os; os._exit(9)"),
 }
 """Items that are damaged; each is given code that tells when its fault happens."""
-
-DEEDS_BY_CHANCE: list[Callable[[random.Random], Any]] = [
-    lambda rng: fork(lambda: None),
-    lambda rng: fork(lambda: None, with_libc=True),
-    lambda rng: fork(lambda: sys.exit(0)),
-    lambda rng: fork(lambda: scribble(rng)),
-    lambda rng: fork(lambda: os._exit(0)),
-    scribble,
-    scribble,
-    cut,
-    close_some,
-    reopen,
-    mix_up,
-    leave_a_thread,
-    grandchild,
-    lambda rng: os._exit(rng.randrange(256)),
-    lambda rng: sys.exit(rng.randrange(3)),
-    lambda rng: throw(Own()),
-    lambda rng: throw(Unpicklable()),
-    lambda rng: Bomb(rng.choice((SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit, Own))),
-    lambda rng: [Bomb(SystemExit), Unpicklable()],
-]

@@ -32,20 +32,6 @@ def test_one_slice_that_fails_is_told_alone_with_what_it_raised(executor):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_measured_slices_stop_at_a_failure(executor, backend, tmp_path):
-    folder = str(tmp_path)
-
-    def fail(rows):
-        open(f"{folder}/{rows[0]}", "w").close()
-        raise ValueError("no")
-
-    with pytest.raises(TaskError):
-        evenload.run_partitioned(fail, list(range(64)), "measured", executor=executor)
-    if backend == "inline":  # others may have run them all before we are told
-        assert len(list(tmp_path.iterdir())) < 10
-    assert list(executor.map(abs, [-1])) == [1]
-
-
 def cut(whole, places):
     edges = [0, *sorted(places), len(whole)]
     return [whole[start:stop] for start, stop in itertools.pairwise(edges)]
@@ -82,18 +68,6 @@ def test_slices_joined_are_the_whole_again_whatever_its_kind():
         for _ in range(10):
             places = [dice.randint(0, len(whole)) for _ in range(dice.randint(0, 3))]
             assert same(join(cut(whole, places)), whole), type(whole)
-
-
-@pytest.mark.parametrize("backend", ["inline", "process"], indirect=True)
-def test_tensors_come_back_as_tensors(executor):
-    """Through Ray they travel in tests/clients/spread/test_ray.py, whose workers import torch anyway."""
-    torch = pytest.importorskip("torch")
-    rows = torch.arange(8, dtype=torch.float16).reshape(4, 2)
-    joined = evenload.run_partitioned(lambda part: part * 2, rows, "equal", executor=executor).joined()
-    assert isinstance(joined, torch.Tensor)
-    assert joined.dtype == torch.float16
-    assert joined.device == rows.device
-    assert torch.equal(joined, rows * 2)
 
 
 @pytest.mark.parametrize("results", [[], [1, 2], [np.ones((2, 2)), np.ones((2, 3))], [{}, {}], [[1], 2]])

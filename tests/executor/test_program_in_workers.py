@@ -147,7 +147,7 @@ print(repr((one.interpreter_flags(), tuple(sys.flags), sorted(sys.warnoptions), 
 """
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(FLAGS, VARIABLES)
 def test_an_interpreter_with_the_flags_of_another_has_all_of_them(
     flags: list[str], variables: dict[str, str]

@@ -1,7 +1,6 @@
 """What is Ray's own: actors that die, drivers that are killed, two machines, books of resources."""
 
 import itertools
-import json
 import os
 import queue
 import signal
@@ -131,16 +130,6 @@ def test_gpus_are_those_that_ray_gives(
         until(lambda: ray.available_resources().get("GPU") == 1, "the other was given back")
 
 
-def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:
-    with Executor("cpu*2", backend="ray", echo=False) as executor:
-        pids = executor.map(lambda x: (time.sleep(0.02), os.getpid())[1], range(20), policy="pull")
-        workers = [psutil.Process(pid) for pid in set(pids)]
-        guards = [worker.parent() for worker in workers]
-    assert all(guards)
-    _, left = psutil.wait_procs([*workers, *guards], timeout=100)
-    assert not left
-
-
 def test_addresses_that_cannot_be_used_are_refused(ray_cluster: str) -> None:
     with pytest.raises(ConfigError, match="Ray Client"):
         Ray(address="ray://head:10001")
@@ -196,45 +185,6 @@ def test_workers_leave_when_the_driver_is_killed(
     assert not left
 
 
-def test_ctrl_c_once_keeps_what_is_finished(
-    ray_cluster: str, tmp_path: Path, popen: Callable, until: Callable
-) -> None:
-    (tmp_path / "mapped.py").write_text(
-        "import os, time\ndef slow(x):\n    time.sleep(0.05)\n    return os.getpid()\n"
-    )
-    (tmp_path / "many.jsonl").write_text("1\n" * 10_000)
-    command = ["map", "mapped:slow", "many.jsonl", "-o", "out.jsonl", "--backend", "ray"]
-    program = popen(
-        [sys.executable, "-m", "evenload", *command, "--devices", "cpu*2", "--json", "--no-progress"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "RAY_ADDRESS": ray_cluster},
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    part = tmp_path / "out.jsonl.part"
-
-    def has_a_result() -> bool:
-        assert program.poll() is None, program.communicate(timeout=500)
-        return part.exists() and "\n" in part.read_text()
-
-    until(has_a_result, "a result is written")
-    workers = [psutil.Process(json.loads(line)["result"]) for line in part.read_text().splitlines()[:1]]
-    os.killpg(program.pid, signal.SIGINT)
-    output, errors = finish(program, 200)
-    assert program.returncode == 130, errors
-    assert "press Ctrl-C again" in errors
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    page = json.loads(output)
-    assert (page["status"], page["summary"]["done"]) == ("interrupted", len(rows))
-    assert [row["index"] for row in rows] == list(range(len(rows)))
-    assert all("error" not in row for row in rows)
-    _, left = psutil.wait_procs(workers, timeout=100)
-    assert not left
-
-
 def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
     """What it has written; ended if it takes too long."""
     try:
@@ -242,27 +192,6 @@ def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(program.pid, signal.SIGKILL)
         return program.communicate(timeout=500)
-
-
-@pytest.mark.slow
-def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path, popen: Callable) -> None:
-    program = start(
-        popen,
-        tmp_path,
-        """
-        import evenload, psutil, ray
-        from evenload.executor import Executor, Ray
-        with Executor("cpu*1", backend="ray") as one:
-            with Executor("cpu*1", backend=Ray(reserve=False)) as other:
-                print(list(other.map(abs, [-1])), list(one.map(abs, [-2])))
-            print(list(one.map(abs, [-3])), ray.is_initialized())
-        print(ray.is_initialized())
-        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=100)
-        print(left)
-        """,
-    )
-    output, errors = finish(program, 250)
-    assert output.split("\n") == ["[1] [2]", "[3] True", "False", "[]", ""], errors
 
 
 TWO_NODES = """

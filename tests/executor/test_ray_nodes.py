@@ -68,10 +68,6 @@ def test_gpus_without_memory_or_claim_are_left_out() -> None:
     assert list(choose_on([PLAIN, far], "cuda").ids) == ["east/cuda:0"]
 
 
-def test_two_nodes_on_one_machine_share_its_gpus_once() -> None:
-    assert list(choose_on([HERE, node("twin", gpu(0, "a"), gpu(1, "b"))], "all").ids) == ["cuda:0", "cuda:1"]
-
-
 @pytest.mark.parametrize(
     ("spec", "error", "words"),
     [
@@ -104,16 +100,6 @@ def test_rays_gpu_numbers_mean_what_the_machine_shows_ray() -> None:
     assert machine.accelerator_of(["GPU-a"]) == gpu(0, "GPU-a")
     assert masked.accelerator_of(["6"]) == gpu(1, "GPU-b")
     assert machine.accelerator_of([]) is None
-
-
-def test_names_are_made_unique_and_this_machine_has_none() -> None:
-    entries = [
-        {"NodeID": "3", "NodeName": "10.0.0.1", "Resources": {"CPU": 2.0}},
-        {"NodeID": "2", "NodeName": "10.0.0.1", "Resources": {"CPU": 4.0, "GPU": 1.0}},
-        {"NodeID": "1", "NodeName": "10.0.0.1", "Resources": {}},
-    ]
-    found = [(node.name, node.ray_id, node.n_cpus, node.n_gpus) for node in name_nodes(entries, "2")]
-    assert found == [("", "2", 4.0, 1.0), ("10.0.0.1", "1", 0.0, 0.0), ("10.0.0.1-2", "3", 2.0, 0.0)]
 
 
 def test_names_stay_with_their_machines_while_others_come_and_go() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import evenload
 from evenload.balance.migrate import LoadBalancer
-from evenload.balance.policy import Pull
 from evenload.errors import (
     ConfigError,
     ResultNotSendable,
@@ -54,22 +53,6 @@ def test_unknown_devices_and_backends_are_refused(backend: str) -> None:
         Executor("cpu", backend=backend, max_worker_deaths=0)
 
 
-def test_a_result_that_cannot_be_sent_is_its_items_failure(executor: Executor) -> None:
-    got = list(
-        executor.map(
-            lambda x: (i for i in "ab") if x == 1 else x, range(3), on_error="return", policy="pull:3"
-        )
-    )
-    assert (got[0], got[2]) == (0, 2)
-    assert executor._is_threaded == isinstance(got[1], ResultNotSendable)
-
-
-@pytest.mark.parametrize("options", [{"total": "2"}, {"total": -1}, {"look_ahead": 2.5}, {"look_ahead": 0}])
-def test_counts_that_are_none_are_refused_at_once(executor: Executor, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="give a whole number of at least"):
-        executor.map(abs, iter([1]), **options)
-
-
 def test_a_bad_size_hint_ends_its_run_after_what_came_before_it(executor: Executor) -> None:
     other = executor.map(abs, range(20))
     assert next(other) == 0
@@ -80,19 +63,6 @@ def test_a_bad_size_hint_ends_its_run_after_what_came_before_it(executor: Execut
     with pytest.raises(ConfigError, match="size hint of item 2"):
         next(results)
     assert list(other) == list(range(1, 20))
-
-
-@pytest.mark.parametrize("policy", [5, None, Pull, ["pull"], object()])
-def test_what_is_no_policy_is_refused_by_name(executor: Executor, policy: Any) -> None:
-    if policy is not None:  # as an argument of map that is the executor's own
-        with pytest.raises(ConfigError, match="neither a name nor a policy") as caught:
-            executor.map(abs, [1], policy=policy)
-        assert repr(policy) in str(caught.value)
-    with pytest.raises(ConfigError, match="neither a name nor a policy"):
-        Executor("cpu*1", policy=policy)
-    with pytest.raises(ConfigError, match="neither a name nor a policy"):
-        executor.set_policy(policy)
-    assert list(executor.map(abs, [-1])) == [1]
 
 
 # --- what belongs to the program, and what does not -----------------------------------------------

@@ -1,6 +1,5 @@
 """Tests journals through whole maps: run again, they do what is missing, whatever ended them."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 import evenload
 from evenload.errors import ConfigError, EvenloadError, TaskError, WorkerLost
-from evenload.events import EventLog, ItemFailed, Note, Restored
+from evenload.events import EventLog, ItemFailed, Restored
 from evenload.executor import Executor
 from evenload.executor.journal import segments as segments_module
 from evenload.executor.journal.journal import Journal
@@ -87,18 +86,6 @@ def test_with_batches(tmp_path: Path, executor: Executor, batch: int) -> None:
     assert calls(tmp_path / "log") == []
 
 
-def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, executor: Executor) -> None:
-    log, fn = tmp_path / "log", Calls(tmp_path / "log", takes_s=0.003)  # too long to share a message
-    options: dict = {"journal": tmp_path / "j", "policy": "pull"}
-    for _ in range(3):
-        for result in executor.map(fn, range(30), **options):
-            if result == -9:
-                break
-    done = len(calls(log))
-    assert list(executor.map(fn, range(30), **options)) == [-x for x in range(30)]
-    assert done + len(calls(log)) <= 30 + 3 * 2, "at most what ran when it was left is run again"
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_stopped_run_gives_and_keeps_what_was_finished(
     tmp_path: Path, executor: Executor, ordered: bool
@@ -115,16 +102,6 @@ def test_a_stopped_run_gives_and_keeps_what_was_finished(
     again = executor.map(fn, range(len(ran)), **options)
     assert sorted(-x for x in again) == list(range(len(ran)))
     assert len(calls(log)) == len(set(range(len(ran))) - set(ran))
-
-
-def test_failed_items_are_tried_again(tmp_path: Path, executor: Executor) -> None:
-    log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
-    options: dict = {"journal": tmp_path / "j", "on_error": "return", "policy": "pull"}
-    for again in (range(5), [2]):
-        got = list(executor.map(fn, range(5), **options))
-        assert [got[x] for x in (0, 1, 3, 4)] == [0, -1, -3, -4]
-        assert isinstance(got[2], TaskError)
-        assert calls(log) == list(again)
 
 
 @BACKENDS
@@ -227,22 +204,6 @@ def test_a_journal_of_an_earlier_version_is_refused_and_may_be_kept(tmp_path: Pa
     assert results.summary.restored == 2
 
 
-def test_damaged_entries_are_done_again_with_a_warning(tmp_path: Path) -> None:
-    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "policy": "pull"}
-    fn = Calls(tmp_path / "log")
-    list(evenload.map(fn, range(20), **options))
-    calls(tmp_path / "log")
-    file = tmp_path / "j" / "segment-000001"
-    raw = bytearray(file.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    file.write_bytes(raw)
-    events: list = []
-    got = evenload.map(fn, range(20), events=EventLog(events.append), echo=False, **options)
-    assert list(got) == [-x for x in range(20)]
-    assert len(calls(tmp_path / "log")) == 1
-    assert any("1 entries of the journal" in e.text for e in events if isinstance(e, Note))
-
-
 def test_an_item_that_may_run_once_is_not_run_again_because_its_entry_is_damaged(tmp_path: Path) -> None:
     options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "policy": "pull", "on_error": "return"}
     fn = Calls(tmp_path / "log")
@@ -268,20 +229,6 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, ex
     got = list(executor.map(lock_of, range(3), journal=tmp_path / "j", on_error="return"))
     assert (got[0], got[2]) == (0, 2)
     assert isinstance(got[1], TaskError)
-
-
-def test_a_full_disk_ends_the_run_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Executor
-) -> None:
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        results = executor.map(abs, range(10), journal=tmp_path / "j", policy="pull")
-        patch.setattr(segments_module, "sync", full)
-        with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
-            list(results)
-    assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
 
 
 def test_a_full_disk_is_told_also_if_the_input_broke_at_the_same_time(
@@ -313,22 +260,6 @@ def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path
             executor.map(abs, range(3), journal=tmp_path / "j")
         del results
         assert list(executor.map(abs, range(3), journal=tmp_path / "j")) == [0, 1, 2]
-
-
-def test_a_receiver_that_does_not_fetch_holds_back_the_run(
-    tmp_path: Path, until: Any, come_to_rest: Any
-) -> None:
-    log, fn = tmp_path / "log", Calls(tmp_path / "log")
-    for _ in range(2):
-        with Executor("cpu*2", echo=False) as executor:
-            results = executor.map(
-                fn, iter(range(1000)), journal=tmp_path / "j", look_ahead=10, policy="pull"
-            )
-            assert next(results) == 0
-            until(lambda: len(log.read_text().split()) >= 10, "ten items are made")
-            come_to_rest(executor, lambda: len(log.read_text().split()))
-            results.close()
-    assert 10 <= len(calls(log)) <= 30
 
 
 # --- the driver is killed ---------------------------------------------------------------------------
@@ -406,48 +337,3 @@ def kill_again_and_again(tmp_path: Path, popen: Any, n_kills: int, n: int, deadl
 
 def test_drivers_and_workers_killed_at_random_lose_nothing(tmp_path: Path, popen: Any) -> None:
     kill_again_and_again(tmp_path, popen, n_kills=5, n=300, deadly=0.005)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_drivers_killed_a_hundred_times_lose_nothing(tmp_path: Path, popen: Any) -> None:
-    kill_again_and_again(tmp_path, popen, n_kills=100, n=4000, deadly=0.005)
-
-
-def test_a_driver_killed_while_what_may_run_once_runs(tmp_path: Path) -> None:
-    (tmp_path / "driver.py").write_text(
-        textwrap.dedent(
-            f"""
-            import os, signal, time, evenload
-            from pathlib import Path
-
-            Path("driver.pid").write_text(str(os.getpid()))
-
-            def work(x):
-                with open({str(tmp_path / "log")!r}, "a") as file:
-                    file.write(f"{{x}}\\n")
-                if x == 3:
-                    while not os.path.exists("go"):
-                        time.sleep(0.01)
-                    os.kill(int(open("driver.pid").read()), signal.SIGKILL)
-                    time.sleep(100)
-                return x
-
-            got = evenload.map(work, range(6), devices="cpu*1", journal={str(tmp_path / "j")!r},
-                               repeatable=False, on_error="return", echo=False)
-            kinds = []
-            for one in got:
-                kinds.append(type(one).__name__)
-                if len(kinds) == 3:
-                    Path("go").touch()  # these are safe
-            print(kinds)
-            """
-        )
-    )
-    run = [sys.executable, "driver.py"]
-    assert subprocess.run(run, cwd=tmp_path, timeout=550).returncode == -signal.SIGKILL
-    assert calls(tmp_path / "log") == [0, 1, 2, 3]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=550)
-    assert done.stdout == "['int', 'int', 'int', 'WorkerLost', 'int', 'int']\n"
-    assert calls(tmp_path / "log") == [4, 5]
-    assert os.path.exists(tmp_path / "j")

@@ -10,7 +10,7 @@ import pytest
 import evenload
 from evenload._live_page import left_to_command
 from evenload.errors import ConfigError
-from evenload.events import EventLog, RunFinished, RunStarted, Span
+from evenload.events import EventLog, Span
 
 PROGRAM = """
 import os, sys, time
@@ -113,36 +113,3 @@ def test_the_setting_is_checked(monkeypatch):
     monkeypatch.setenv("EVENLOAD_DASH", "perhaps")
     with pytest.raises(ConfigError, match="dash = 'perhaps' in EVENLOAD_DASH"):
         evenload.Executor("cpu*1", backend="inline")
-
-
-def test_the_page_reads_a_whole_run(asked, tmp_path, monkeypatch):
-    """What it is given to read: one start, the spans, how the last run ended."""
-    pages = []
-
-    class Read:
-        def __init__(self, events):
-            pages.append(self)
-            self.path, self.events = events, None
-
-        def close(self):
-            self.events = list(evenload.events.read_events(self.path))
-
-    monkeypatch.setattr("evenload.executor.runs_page.LivePage", Read)
-    own = EventLog()
-    for events in (None, own):
-        list(evenload.map(abs, range(20), devices="cpu*1", backend="inline", events=events))
-        page = pages.pop()
-        assert not page.path.parent.exists(), "its events are gone with it"
-        found = page.events
-        assert isinstance(found[0], RunStarted)
-        assert (found[0].name, list(found[0].devices)) == ("abs", ["cpu:0"])
-        assert sum(span.n_items for span in found if isinstance(span, Span)) == 20
-        assert [one for one in found if isinstance(one, RunFinished)] == found[-1:]
-        assert found[-1].status == "done"
-    own.emit(RunFinished(own.now(), "done"))
-    assert own.sink_errors == []
-    with pytest.raises(evenload.errors.TaskError):
-        list(evenload.map(int, ["x"], devices="cpu*1", backend="inline"))
-    assert pages.pop().events[-1].status == "failures"
-    evenload.Executor("cpu*1", backend="inline").close()
-    assert pages == [], "none without a run"

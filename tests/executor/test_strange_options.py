@@ -117,10 +117,3 @@ def here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whatever_is_given_there_is_an_answer_or_a_reason(executor: Executor, make: Any) -> None:
     for seed in range(100):
         check(*make(executor, random.Random(seed)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", KINDS)
-def test_whatever_is_given_there_is_an_answer_or_a_reason_at_length(executor: Executor, make: Any) -> None:
-    for seed in range(1000, 2500):
-        check(*make(executor, random.Random(seed)))

@@ -3,25 +3,19 @@
 import functools
 import os
 import pickle
-import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from evenload.errors import WorkerLost
 from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
-from evenload.executor.loop import watchdog as watch
-from evenload.executor.run.chunk_sizing import CHUNK_BYTES
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES, mark_large, pack
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker.memory import SharedMemory
@@ -131,13 +125,6 @@ def test_bytes_arrive_as_they_were(line: Line, sizes: list[Any], is_array: bool)
     assert line.carry({"within": tuple(values)}) == {"within": tuple(values)}
 
 
-def test_large_bytes_stay_out_of_the_pickle() -> None:
-    body, buffers = pack(mark_large([b"x" * 100_000, bytearray(100_000), b"small"]))
-    assert len(body) < 1000
-    assert len(buffers) == 2
-    assert pickle.loads(body, buffers=buffers) == [b"x" * 100_000, bytearray(100_000), b"small"]
-
-
 def test_an_array_is_copied_once_on_its_way_there_and_once_on_its_way_back(monkeypatch: Any) -> None:
     """From where the sender has it straight into the shared memory where the receiver reads it."""
     from evenload.executor.transport import arena
@@ -175,22 +162,6 @@ def test_an_array_is_copied_once_on_its_way_there_and_once_on_its_way_back(monke
     sent = [address for _, address, _ in results]
     assert [copies for copies, _, _ in results[1:]] == [[address] for address in sent[:-1]]
     assert [int(result[0]) for _, _, result in results] == [1, 2, 3, 4]
-
-
-def test_nothing_is_copied_where_it_arrives() -> None:
-    with Line() as line:
-        array = np.arange(N_LARGE * 4, dtype=np.float64)
-        got = line.carry([array, array[: N_LARGE * 2]])
-        assert line.inbox._borrower is not None
-        assert len(line.inbox._borrower._leases) == 2
-        address = got[0].__array_interface__["data"][0]
-        assert address % 4096 == 0
-        got[0][0] = 5.0
-        assert got[1][0] == 0.0
-        del got
-        assert not line.inbox._borrower._leases
-        again = line.carry(array)
-        assert again.__array_interface__["data"][0] == address
 
 
 class TestTensors:
@@ -270,12 +241,6 @@ class Keeper:
         return []
 
 
-def die_with(array: np.ndarray) -> np.ndarray:
-    if array[0] == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return array
-
-
 def scaled(x: int, *, weights: np.ndarray) -> tuple[float, bool, int]:
     before = float(weights[x])
     weights[x] = -1.0
@@ -298,15 +263,6 @@ def test_what_a_task_keeps_stays_its_own() -> None:
     items = [*(np.full(N_LARGE, float(x)) for x in range(40)), None]
     with Executor("cpu*1", echo=False, policy="pull:1") as executor:
         assert list(executor.map(Keeper, items))[-1] == list(range(40))
-
-
-def test_a_worker_that_is_killed_takes_no_result_with_it() -> None:
-    items = [np.full(N_LARGE, float(x)) for x in range(8)]
-    with Executor("cpu*2", echo=False, policy="pull:1") as executor:
-        results = list(executor.map(die_with, items, on_error="return"))
-        assert isinstance(results[3], WorkerLost)
-        for x in (0, 1, 2, 4, 5, 6, 7):
-            assert (results[x] == x).all()
 
 
 @pytest.mark.parametrize("limit", [0, 300_000])
@@ -355,13 +311,6 @@ def test_constants_travel_once_and_are_each_workers_own(how: str) -> None:
     assert weights[5] == 5.0
 
 
-def test_calls_with_large_arguments_and_functions() -> None:
-    weights = np.arange(200_000.0)
-    with Executor("cpu*1", echo=False) as executor:
-        future = executor.submit(functools.partial(np.add, weights), weights)
-        assert np.array_equal(future.result(timeout=500), weights * 2)
-
-
 def large(x: int) -> np.ndarray:
     return np.full(N_LARGE * 4, float(x))
 
@@ -382,28 +331,6 @@ def test_results_that_nobody_fetches_are_bounded_in_bytes(ordered: bool, come_to
     assert sorted(seen) == list(range(200))
 
 
-def test_chunks_of_large_items_are_bounded_in_bytes() -> None:
-    events: list[Any] = []
-    items = [np.zeros(N_LARGE * 32) for _ in range(40)]
-    with Executor("cpu*1", echo=False, events=EventLog(events.append)) as executor:
-        for _ in range(2):
-            assert all((result == 0).all() for result in executor.map(double, items))
-    sizes = [event.n_items for event in events if isinstance(event, Span)]
-    assert max(sizes) * items[0].nbytes * 2 <= 2 * CHUNK_BYTES
-
-
-def test_a_million_tiny_items_take_little_memory() -> None:
-    n, growth = 300_000, 0
-    with Executor("cpu*2", echo=False) as executor:
-        list(executor.map(abs, range(100)))
-        process = psutil.Process()
-        before = process.memory_info().rss
-        for x in executor.map(abs, (x for x in range(n))):
-            if x % 10_000 == 0:
-                growth = max(growth, process.memory_info().rss - before)
-    assert growth < 50e6
-
-
 def test_items_are_not_read_far_ahead_if_they_are_large() -> None:
     n_read = 0
 
@@ -421,36 +348,6 @@ def test_items_are_not_read_far_ahead_if_they_are_large() -> None:
             assert result[0] == 2 * n_seen
             most = max(most, n_read - n_seen)
     assert most < 40
-
-
-def nap(seconds: float) -> float:
-    if seconds:
-        time.sleep(seconds)
-    return seconds
-
-
-def sizes_of(policy: str, items: list[float], **options: Any) -> list[int]:
-    """Items per message, in the order in which they came back."""
-    events: list[Any] = []
-    with Executor("cpu*1", echo=False, policy=policy, events=EventLog(events.append)) as executor:
-        list(executor.map(nap, items, **options))
-    return [event.n_items for event in events if isinstance(event, Span)]
-
-
-def test_tiny_items_share_messages_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "STUCK_S", 1000.0)  # a busy machine must not split a chunk
-    tiny = sizes_of("pull", [0.0] * 500)
-    assert tiny[0] == 1
-    assert 2 <= max(tiny) <= 32
-    assert set(sizes_of("pull", [0.002] * 50)) == {1}
-    assert set(sizes_of("pull", [0.0] * 100, repeatable=False)) == {1}
-    assert max(sizes_of("pull:16", [0.0] * 1000)) <= 32 * 16
-    assert set(sizes_of("pull:16", [0.0005] * 160)) == {16}
-
-
-def test_items_that_differ_are_judged_by_the_long_ones() -> None:
-    sizes = sizes_of("pull", [0.05 if at % 20 == 0 else 0.0 for at in range(400)])
-    assert max(sizes[3:]) <= 4
 
 
 def test_a_worker_that_gets_no_shared_memory_gets_constants_all_the_same(

@@ -42,23 +42,13 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "that_raises": "a task that waits",
         "test_a_thread_that_still_waits_at_the_end_of_a_chunk_counts_until_there": "the waiting that counts",
     },
-    "executor/test_transport.py": {"nap": "a task"},
-    "executor/worker/test_fork_server.py": {
-        "slow_pid_of": "a task",
-        "slowly": "a task",
-        "kill_the_server": "a task, until its thread has looked",
-    },
+    "executor/worker/test_fork_server.py": {"slow_pid_of": "a task", "slowly": "a task"},
     # tasks that wait in a worker for a file, or in a thread for what the test does next
     "clients/fused/inductor/test_compiling.py": {"count": "a thread that takes turns"},
     "executor/journal/test_journal.py": {"slow": "a slow disk"},
-    "executor/loop/test_results.py": {
-        "wait_for": "a task that waits for a file",
-        "note": "gives others their turn",
-    },
+    "executor/loop/test_results.py": {"wait_for": "a task that waits for a file"},
     "executor/loop/test_own_thread.py": {"behind": "a task that waits for a file"},
-    "executor/loop/test_engine.py": {"until_exists": "a task that waits for a file"},
     "executor/run/test_calls.py": {"wait": "a task that waits for a file"},
-    "executor/run/test_run.py": {"fn": "a task that waits for files", "held_up": "the same"},
     "executor/task/test_tasks_in_runs.py": {
         "Picky.__init__": "a task that waits for a file",
         "until_warned": "items that come as the run says something",

@@ -13,7 +13,6 @@ from evenload.errors import ConfigError
 __all__ = [
     "amdahl",
     "efficiency",
-    "gustafson",
     "imbalance",
     "longest_item_bound",
     "lower_bound",
@@ -140,17 +139,15 @@ def amdahl(parallel_share: float, n_devices: float) -> float:
     Raises ConfigError if the share is outside 0..1 or there is less than one device.
     Source: G. Amdahl, AFIPS 1967.
     """
-    _check_scaling(parallel_share, n_devices)
+    if not 0 <= parallel_share <= 1:
+        raise ConfigError(
+            f"parallel share {parallel_share} is not in 0..1", hint="give a share, such as 0.95"
+        )
+    if not n_devices >= 1:
+        raise ConfigError(
+            f"{n_devices} devices are too few to predict a speed-up", hint="give at least one device"
+        )
     return 1.0 / ((1.0 - parallel_share) + parallel_share / n_devices)
-
-
-def gustafson(parallel_share: float, n_devices: float) -> float:
-    """Predicted speed-up of a job that grows with the devices; the share is of the parallel run's time.
-
-    Raises ConfigError as ``amdahl`` does. Source: J. Gustafson, CACM 31(5), 1988.
-    """
-    _check_scaling(parallel_share, n_devices)
-    return (1.0 - parallel_share) + parallel_share * n_devices
 
 
 def _seconds(work: float, speed: float) -> float:
@@ -167,14 +164,3 @@ def check_amounts(what: str, amounts: Sequence[float]) -> None:
                 f"{what} {amount} at position {position} is not a finite number of at least 0",
                 hint=f"give each {what} as a finite number, zero or more",
             )
-
-
-def _check_scaling(parallel_share: float, n_devices: float) -> None:
-    if not 0 <= parallel_share <= 1:
-        raise ConfigError(
-            f"parallel share {parallel_share} is not in 0..1", hint="give a share, such as 0.95"
-        )
-    if not n_devices >= 1:
-        raise ConfigError(
-            f"{n_devices} devices are too few to predict a speed-up", hint="give at least one device"
-        )

@@ -1,12 +1,11 @@
 """Which device gets which item, when every item's weight is known up front."""
 
-import heapq
 from collections.abc import Sequence
 
 from evenload.balance.metrics import check_amounts
 from evenload.errors import ConfigError
 
-__all__ = ["loads", "pack_equal_counts", "pack_lpt"]
+__all__ = ["loads", "pack_lpt"]
 
 
 def pack_lpt(weights: Sequence[float], speeds: Sequence[float]) -> list[int]:
@@ -36,36 +35,8 @@ def pack_lpt(weights: Sequence[float], speeds: Sequence[float]) -> list[int]:
     return item2device
 
 
-def pack_equal_counts(weights: Sequence[float], n_packs: int) -> tuple[list[int], list[int]]:
-    """Packs of equally many items and nearly equal weight: heaviest first into the lightest open pack.
-
-    weights  [items], a multiple of ``n_packs``
-    Returns ``item2pack`` [items] and ``item2rank`` [items], the item's place within its pack.
-    Raises ConfigError if the items do not divide over the packs, or a weight is negative or not finite.
-    Source: balanced packing in EPLB, DeepSeek-V3 report (arXiv:2412.19437), section 3.4.
-    """
-    check_amounts("weight", weights)
-    n_items = len(weights)
-    if n_packs < 1:
-        raise ConfigError(f"{n_packs} packs cannot hold anything", hint="ask for at least one pack")
-    if n_items % n_packs:
-        raise ConfigError(
-            f"{n_items} items do not divide over {n_packs} packs",
-            hint=f"use {-(-n_items // n_packs) * n_packs} items, or a number of packs that divides {n_items}",
-        )
-    capacity = n_items // n_packs
-    item2pack, item2rank = [0] * n_items, [0] * n_items
-    open_packs = [(0.0, pack, 0) for pack in range(n_packs)]  # weight so far, pack, items so far
-    for item in sorted(range(n_items), key=lambda i: -weights[i]):
-        weight, pack, rank = heapq.heappop(open_packs)
-        item2pack[item], item2rank[item] = pack, rank
-        if rank + 1 < capacity:
-            heapq.heappush(open_packs, (weight + weights[item], pack, rank + 1))
-    return item2pack, item2rank
-
-
 def loads(weights: Sequence[float], item2bin: Sequence[int], n_bins: int) -> list[float]:
-    """Weight in each of ``n_bins`` devices or packs. Raises ConfigError on unequal lengths."""
+    """Weight in each of ``n_bins`` devices. Raises ConfigError on unequal lengths."""
     if len(weights) != len(item2bin):
         raise ConfigError(f"{len(weights)} weights but {len(item2bin)} assigned items")
     totals = [0.0] * n_bins

@@ -1,7 +1,5 @@
 """The dealer keeps its word whatever happens: dealt at least once, reported exactly once, never stuck."""
 
-import heapq
-
 import pytest
 from examples_count import examples
 from hypothesis import given, settings
@@ -254,27 +252,6 @@ TestDealer = DealerMachine.TestCase
 # --- examples --------------------------------------------------------------------------------------
 
 
-def test_consecutive_items_are_a_range():
-    dealer = Dealer(Pull(4), ["a"])
-    dealer.add_range(0, 6)
-    deal = dealer.next("a", 0.0)
-    assert deal == Deal(0, "a", range(4), "next in line")
-    dealer.failed(0, 1.0, redo=[1, 2, 3])
-    assert dealer.next("a", 1.0).indices == range(1, 5)
-
-
-def test_a_late_answer_of_a_given_up_worker_finishes_nothing():
-    dealer = Dealer(Pull(2), ["a", "b"])
-    dealer.add_range(0, 2)
-    dealer.close()
-    chunk = dealer.next("a", 0.0).chunk
-    (given_up,) = dealer.lost("a", 1.0)
-    dealer.requeue(given_up.indices)
-    assert dealer.done(chunk, 2.0) == ()
-    assert dealer.done(dealer.next("b", 2.0).chunk, 3.0) == range(2)
-    assert dealer.is_finished
-
-
 def test_an_item_that_avoids_a_device_waits_for_another():
     dealer = Dealer(Pull(), ["a", "b"])
     dealer.add_range(0, 1)
@@ -282,14 +259,6 @@ def test_an_item_that_avoids_a_device_waits_for_another():
     dealer.failed(chunk, 1.0, [0], alone=True, avoid="a")
     assert isinstance(dealer.next("a", 1.0), Wait)
     assert dealer.next("b", 1.0).indices == range(1)
-
-
-def test_an_item_avoids_nothing_when_there_is_one_device():
-    dealer = Dealer(Pull(), ["a", "b"])
-    dealer.add_range(0, 1)
-    dealer.failed(dealer.next("a", 0.0).chunk, 1.0, [0], avoid="a")
-    dealer.leave("b", 1.0)
-    assert dealer.next("a", 1.0).indices == range(1)
 
 
 def test_items_that_travel_alone_do():
@@ -330,17 +299,6 @@ def test_static_shares_follow_scores_and_counts():
     assert static_shares(dealer, ["a", "b"]) == [[0], [1, 2, 3, 4]]
 
 
-def test_static_shares_of_lazy_items_keep_the_proportions():
-    dealer = Dealer("static:proportional", ["a", "b"], priors={"a": 3, "b": 1})
-    shares: dict[str, int] = {"a": 0, "b": 0}
-    for index in range(400):
-        dealer.add(index)
-        for device in shares:
-            if isinstance(deal := dealer.next(device, 0.0), Deal):
-                shares[device] += len(dealer.done(deal.chunk, 1.0))
-    assert shares == {"a": 300, "b": 100}
-
-
 def test_the_balancer_moves_queued_items_unless_it_is_switched_off():
     dealer = Dealer(Static(), ["a", "b"], balancer=LoadBalancer(interval_s=1.0, max_moves=10))
     dealer.add_range(0, 40)
@@ -356,16 +314,6 @@ def test_the_balancer_moves_queued_items_unless_it_is_switched_off():
     assert dealer.counters.n_moved == 10
     assert isinstance(dealer.next("a", 1.0), Deal)
     assert dealer.tick(1.5) == ()
-
-
-def test_the_decision_log_says_why_and_is_bounded():
-    dealer = Dealer("pull", ["a"], log_size=3)
-    dealer.add_range(0, 5)
-    dealer.close()
-    for _ in range(5):
-        dealer.done(dealer.next("a", 0.0).chunk, 1.0)
-    assert [decision.kind for decision in dealer.decisions] == ["deal"] * 3
-    assert all(decision.why for decision in dealer.decisions)
 
 
 def test_costs_are_per_average_item():
@@ -396,23 +344,6 @@ def test_faults_of_the_caller_are_named():
     for cost in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="size hint"):
             dealer.add(0, cost)
-
-
-def test_a_million_items_take_few_decisions():
-    dealer = Dealer("measured", NAMES)
-    dealer.add_range(0, 1_000_000)
-    dealer.close()
-    ends: list[tuple[float, str, int, float]] = []
-    idle, now = list(NAMES), 0.0
-    while not dealer.is_finished:
-        for device in idle:
-            if isinstance(deal := dealer.next(device, now), Deal):
-                busy_s = 1e-5 * len(deal.indices)
-                heapq.heappush(ends, (now + 0.001 + busy_s, device, deal.chunk, busy_s))
-        now, device, chunk, busy_s = heapq.heappop(ends)
-        dealer.done(chunk, now, busy_s)
-        idle = [device]
-    assert dealer.counters.n_chunks < 200
 
 
 # --- counts in advance, while devices come and go ---------------------------------------------------

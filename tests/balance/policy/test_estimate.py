@@ -18,12 +18,6 @@ def feed(estimate: CostEstimate, cost: Cost, sizes, shows_busy: bool, inside_s: 
     return found
 
 
-def test_a_cost_is_a_line():
-    cost = Cost(0.5, 0.25)
-    assert cost.seconds(4) == 1.5
-    assert cost.rate == 4.0
-
-
 @given(SECONDS, SECONDS, st.lists(st.integers(1, 1000), min_size=1, max_size=20))
 def test_with_busy_time_both_parts_are_exact(launch_s, per_item_s, sizes):
     found = feed(CostEstimate(), Cost(launch_s, per_item_s), sizes, shows_busy=True)
@@ -56,13 +50,6 @@ def test_a_kernel_that_is_launched_inside_the_function_is_seen_through():
     assert found.per_item_s == pytest.approx(1e-4, rel=0.01)
 
 
-def test_a_drift_while_chunks_shrink_is_no_launch():
-    estimate = CostEstimate()
-    for n, per_item_s in ((64, 0.1), (32, 0.12), (16, 0.2), (8, 0.4), (4, 0.4), (2, 0.4)):
-        estimate.observe(n, 0.001 + n * per_item_s, n * per_item_s)
-    assert estimate.cost.launch_s == pytest.approx(0.001)
-
-
 def test_the_first_sample_counts_until_there_is_a_second():
     estimate = CostEstimate()
     assert estimate.cost is None
@@ -91,19 +78,6 @@ def test_one_sample_out_of_line_is_a_hiccup_and_two_are_a_change():
 
     assert after(1) < 3.0
     assert after(2) > 100.0
-
-
-def test_a_launch_that_was_held_up_once_is_not_the_rule():
-    estimate = CostEstimate()
-    feed(estimate, Cost(0.001, 1.0), [1] * 8, shows_busy=True)
-    assert feed(estimate, Cost(5.0, 1.0), [1], shows_busy=True).launch_s < 0.002
-    assert feed(estimate, Cost(5.0, 1.0), [1], shows_busy=True).launch_s > 0.5
-
-
-def test_a_device_that_slows_is_followed():
-    estimate = CostEstimate()
-    feed(estimate, Cost(0.001, 1.0), [1] * 30, shows_busy=True)
-    assert feed(estimate, Cost(0.001, 4.0), [1] * 10, shows_busy=True).per_item_s > 3.0
 
 
 @given(

@@ -1,9 +1,8 @@
 """What an item costs is learned from what it is, used while it predicts, and never believed by chance."""
 
 import random
-from math import exp, isfinite, log
+from math import exp, isfinite
 
-import numpy as np
 import pytest
 from examples_count import examples
 from hypothesis import example, given, settings
@@ -16,7 +15,7 @@ from evenload.balance.policy import Measured
 from evenload.balance.simulate import simulate
 from evenload.balance.sizes.fit import Samples, fit
 from evenload.balance.sizes.size_learner import SizeLearner
-from evenload.balance.sizes.size_model import Sample, SizeModel, level
+from evenload.balance.sizes.size_model import Sample, SizeModel
 
 SPEEDS = {"slow": 1.0, "fast": 8.0}
 
@@ -64,39 +63,6 @@ def test_what_was_remembered_is_used_at_once_and_dropped_when_it_is_wrong():
     assert SizeLearner(remembered).model is remembered
     assert learned(drawn(40, 3, 0.2), remembered).model is not None
     assert learned(drawn(40, 3, None), remembered).model is None
-
-
-def test_a_first_item_that_takes_very_long_is_no_sample():
-    samples = drawn(40, 5, 0.0)
-    for device in SPEEDS:
-        at = next(at for at, sample in enumerate(samples) if sample.device == device)
-        samples[at] = Sample(device, samples[at].items, samples[at].item_s * 500)
-    model = learned(samples).model
-    assert model is not None
-    assert model.powers["length"] == pytest.approx(1, abs=0.1)
-
-
-def test_held_back_errors_are_those_of_leaving_one_out():
-    """The closed form against the slow way: fit without each sample, then predict it."""
-    samples = drawn(25, 7, 0.3)
-    fast = Samples(samples)
-    column = fast.names.index("length")
-    x = np.array([level(sample.items[0]["length"]) for sample in samples])
-    y = np.array([log(sample.item_s) for sample in samples])
-    devices = np.array([sample.device for sample in samples])
-    slow = 0.0
-    for out in range(len(samples)):
-        rest = np.arange(len(samples)) != out
-        columns = [x[rest], *(devices[rest] == device for device in SPEEDS)]
-        powers, *_ = np.linalg.lstsq(np.stack(columns, 1).astype(float), y[rest], rcond=None)
-        predicted = powers[0] * x[out] + powers[1 + list(SPEEDS).index(devices[out])]
-        slow += (y[out] - predicted) ** 2
-    centred = fast.x[:, [column]]
-    power = float((centred[:, 0] @ fast.y) / (centred[:, 0] @ centred[:, 0]))
-    leverage = fast.leverage + centred[:, 0] ** 2 / (centred[:, 0] @ centred[:, 0])
-    assert fast._held_back(fast.y - power * centred[:, 0], leverage) == pytest.approx(slow, rel=1e-6)
-    _, error, _ = fast.fit([column])
-    assert error == pytest.approx(slow, rel=0.3), "but for outliers, which count less"
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -152,19 +118,14 @@ def mean(ratios: list[float]) -> float:
 
 
 def test_learned_sizes_bring_what_they_promise():
-    """Twelve draws of the table of the docs; ``benchmarks/schedule_simulation.py`` measures it at length."""
-    plain = mean([run(seed, 0.2, None) for seed in range(12)])
-    learners = [SizeLearner() for _ in range(12)]
+    """Six draws of the table of the docs; ``benchmarks/schedule_simulation.py`` measures it at length."""
+    plain = mean([run(seed, 0.2, None) for seed in range(6)])
+    learners = [SizeLearner() for _ in range(6)]
     first = mean([run(seed, 0.2, learner) for seed, learner in enumerate(learners)])
     later = mean([run(100 + seed, 0.2, SizeLearner(one.model)) for seed, one in enumerate(learners)])
     assert plain < 0.85
     assert first > 0.9
     assert later > 0.94
-
-
-def test_where_nothing_can_be_learned_nothing_is_lost():
-    plain = mean([run(seed, None, None) for seed in range(12)])
-    assert mean([run(seed, None, SizeLearner()) for seed in range(12)]) > plain - 0.02
 
 
 @settings(deadline=None, max_examples=examples(40))

@@ -15,7 +15,7 @@ import evenload
 PLACES = tuple(os.sep + name for name in ("inline.py", "environment.py", "contextlib.py"))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("policy", ["measured", "pull"])
 def test_an_item_is_run_once_whatever_the_clock_does(
     seed: int, policy: str, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,5 @@
 """Order is restored, whatever the order in which blocks come; only the block that is early waits."""
 
-import threading
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,45 +29,6 @@ def test_input_order_from_any_order(lengths: list[int], rng) -> None:
     assert delivery.n_bytes == 0
 
 
-def test_unordered_comes_as_it_comes() -> None:
-    delivery = make(ordered=False)
-    for index in (2, 0, 1):
-        delivery.put(Block((index,), [index]))
-    delivery.close()
-    assert [block.values[0] for block in delivery.blocks()] == [2, 0, 1]
-
-
-def test_the_error_comes_after_the_results() -> None:
-    delivery = make()
-    delivery.put(Block(range(0, 2), ["a", "b"]))
-    delivery.close(KeyError("end"))
-    blocks = delivery.blocks()
-    assert next(blocks).values == ["a", "b"]
-    with pytest.raises(KeyError, match="end"):
-        next(blocks)
-
-
-def test_gaps_are_skipped_on_request() -> None:
-    delivery = make()
-    for index in (4, 2, 0):
-        delivery.put(Block((index,), [index]))
-    delivery.skip_gaps()
-    delivery.close()
-    assert [block.values[0] for block in delivery.blocks()] == [0, 2, 4]
-
-
-def test_hands_over_what_is_ready_together() -> None:
-    delivery, told = make(), []
-    delivery.listen(lambda: told.append(None))
-    delivery.flush()  # nothing to hand over
-    for index in (1, 0, 2):
-        delivery.put(Block((index,), [index]))
-    assert not told
-    delivery.flush()
-    assert len(told) == 1
-    assert [block.values[0] for block in delivery.blocks_there()] == [0, 1, 2]
-
-
 def test_failed_positions_and_bytes_follow_their_items() -> None:
     delivery = make()
     delivery.put(Block((1, 0), ["one", "error"], frozenset({1}), n_bytes=10, device="cpu:0"))
@@ -84,28 +42,3 @@ def test_failed_positions_and_bytes_follow_their_items() -> None:
         "cpu:0",
     )
     assert (list(second.items), second.values, set(second.failed)) == ([1], ["one"], set())
-
-
-def test_asks_for_room_when_the_executor_waits_for_it() -> None:
-    calls = []
-    delivery = Delivery(True, lambda: calls.append(1), None)
-    delivery.put(Block((0,), [0]))
-    delivery.put(Block((1,), [1]))
-    delivery.close()
-    blocks = delivery.blocks()
-    next(blocks)
-    assert calls == []
-    delivery.is_waiting_for_room = True
-    next(blocks)
-    assert calls == [1]
-
-
-def test_a_waiting_receiver_wakes() -> None:
-    delivery = make()
-    got = []
-    thread = threading.Thread(target=lambda: got.extend(delivery.blocks()))
-    thread.start()
-    delivery.put(Block((0,), ["x"]))
-    delivery.close()
-    thread.join(100)
-    assert [block.values for block in got] == [["x"]]

@@ -25,42 +25,6 @@ def judged(
     return renewed + [f"leave {one}: {why}" for one, why in trust.take_left().items()]
 
 
-def test_an_item_that_fails_twice_on_the_same_object_has_it_built_anew_once() -> None:
-    trust = DeviceTrust()
-    assert judged(trust, "a", [1], [0], ["a"]) == []
-    assert judged(trust, "a", [1], [0], ["a"]) == ["renew a"]
-    assert judged(trust, "a", [1], [0], ["a"]) == []
-    assert judged(trust, "a", [1], [0], ["a"]) == [], "twice on the new one, too: it is the item"
-
-
-def test_what_succeeds_between_shows_that_the_object_is_alive() -> None:
-    trust = DeviceTrust()
-    for _ in range(5):
-        assert judged(trust, "a", [1], [0], ["a"]) == []
-        assert judged(trust, "a", [2], [], ["a"]) == []
-    assert judged(trust, "a", [1, 3], [0], ["a"]) == []
-
-
-def test_a_device_that_fails_what_others_do_is_renewed_and_then_left() -> None:
-    trust = DeviceTrust()
-    verdicts = []
-    for item in range(10):
-        verdicts += judged(trust, "a", [item], [0], HERE)
-        assert trust.failed_on(item) == {"a"}
-        verdicts += judged(trust, "b", [item], [], HERE)
-    assert verdicts[:2] == ["renew a", "leave a: it fails what other devices do, with a new worker, too"]
-    assert all(one.startswith("leave a") for one in verdicts[2:])
-
-
-def test_one_that_works_again_when_it_is_new_stays() -> None:
-    trust = DeviceTrust()
-    for item in (1, 2):
-        trust.judge("a", [item], [0], HERE)
-    assert judged(trust, "b", [1, 2], [], HERE) == ["renew a"]
-    assert judged(trust, "a", [3, 4], [1], HERE) == []
-    assert judged(trust, "b", [4], [], HERE) == [], "one is not enough"
-
-
 @settings(max_examples=examples(200))
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4), st.floats(0, 1))
 def test_items_that_fail_everywhere_cost_no_device_and_few_renewals(

@@ -98,13 +98,3 @@ def test_more_chunks_than_are_kept_are_refused_and_take_no_memory(monkeypatch):
     list(run)
     with pytest.raises(ConfigError, match="more than 3 chunks"):
         run.certificate()
-
-
-def test_scattered_items_are_counted_too(monkeypatch):
-    monkeypatch.setattr(kept_chunks, "MOST_NUMBERS", 4)
-    kept = KeptChunks("map")
-    kept.add("a", (5, 1, 3), 0.0, 1.0, 1.0, 0.0, None, is_good=True)
-    assert kept.certificate()["evidence"]["stages"][0]["chunks"][0][4] == [5, 1, 1, 1, 3, 1]
-    kept.add("a", (7, 9), 1.0, 2.0, 1.0, 0.0, None, is_good=True)
-    with pytest.raises(ConfigError, match="cannot be certified"):
-        kept.certificate()

@@ -47,6 +47,7 @@ class Fleet:
     fates: dict[int, str] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     guilty: set[int] = field(default_factory=set)  # items of the call in which a worker ends
+    is_unreadable: bool = False  # where the worker was that ended last
     now: float = 0.0
 
     def settle(self, found: Sequence[object], chunk: Chunk) -> None:
@@ -58,6 +59,9 @@ class Fleet:
             else:
                 assert isinstance(one, Fail)
                 settled = list(one.items)
+                if one.why == "unknown":
+                    assert not self.repeatable, "it could have run again"
+                    assert self.is_unreadable or all(self.begun[item] for item in settled), "it never began"
                 if one.why == "overtime":
                     assert set(settled) <= self.guilty, "not the ones that ran too long"
                     assert len(settled) == 1 or not self.repeatable, (
@@ -138,6 +142,7 @@ class Fleet:
             position = self.rng.choice((NOT_BEGUN, UNPACKING))
         else:
             position = (first.n_begun - 1) // step * step
+        self.is_unreadable = position == PACKING
         is_overtime = position >= 0 and (is_hung or self.rng.random() < 0.5)
         self.guilty = set(first.send.items[position : position + step]) if is_overtime else set()
         for chunk, at in zip(chunks, (position, QUEUED), strict=False):

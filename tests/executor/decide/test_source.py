@@ -1,9 +1,6 @@
 """Items come when they are wanted, once, and what goes wrong in reading is kept for later."""
 
-import itertools
 import math
-import threading
-from collections import deque
 
 import pytest
 from hypothesis import given
@@ -13,21 +10,10 @@ from evenload.errors import ConfigError
 from evenload.executor.decide.source import (
     IteratorSource,
     ListSource,
-    ThreadedSource,
     make_source,
     rough_bytes,
 )
 from evenload.executor.loop.cost_history import size_bucket
-
-
-def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
-    source.want(n)
-    while True:
-        source.call_when_more()
-        if source.n_ready >= n or source.is_ended:
-            return
-        assert event.wait(100)
-        event.clear()
 
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 12), max_size=12))
@@ -67,67 +53,6 @@ def test_forgets_what_is_released_and_nothing_else(lengths: list[int], rng) -> N
         assert len(source._buffer) <= 2048
 
 
-def test_a_reader_thread_reads_as_far_as_wanted() -> None:
-    read, news = [], threading.Event()
-
-    def items():
-        for i in range(100):
-            read.append(i)
-            yield i
-
-    source = ThreadedSource(items(), None, news.set)
-    wait_for(source, news, 7)
-    assert source.take(range(7)) == list(range(7))
-    assert len(read) == 7
-    wait_for(source, news, 1000)
-    assert source.is_ended
-    assert source.n_ready == 100
-    source.close()
-
-
-def test_a_reader_thread_keeps_the_error_and_what_came_before() -> None:
-    news = threading.Event()
-
-    def items():
-        yield 1
-        raise SystemExit("from the iterator")
-
-    source = ThreadedSource(items(), None, news.set)
-    wait_for(source, news, 10)
-    assert source.take(range(1)) == [1]
-    assert isinstance(source.error, SystemExit)
-
-
-def test_a_reader_thread_that_is_closed_ends() -> None:
-    source = ThreadedSource(iter(int, 1), None, lambda: None)
-    source.want(3)
-    source.close()
-    assert source._thread is not None
-    source._thread.join(100)
-    assert not source._thread.is_alive()
-
-
-def test_lists_are_taken_as_they_are_when_the_run_begins() -> None:
-    items = [1, 2, 3]
-    source = ListSource(items)
-    items.clear()
-    assert source.take(range(3)) == [1, 2, 3]
-    assert ListSource(range(5, 9)).take(range(1, 3)) == [6, 7]
-    assert source.is_ended
-    assert source.total == 3
-
-
-def test_what_is_what() -> None:
-    assert isinstance(make_source((1, 2), None, lambda: None), ListSource)
-    assert isinstance(make_source(deque([1]), None, lambda: None), ThreadedSource)
-    inline = make_source({1: 2}.values(), None, None)
-    assert type(inline) is IteratorSource
-    assert inline.total == 1
-    assert make_source(iter([1]), None, None).total is None
-    with pytest.raises(ConfigError, match="cannot be iterated"):
-        make_source(3, None, None)  # type: ignore[arg-type]
-
-
 def test_size_hints_must_fit() -> None:
     with pytest.raises(ConfigError, match="2 size hints for 3 items"):
         make_source([1, 2, 3], [1.0, 2.0], None)
@@ -153,12 +78,6 @@ def test_a_streamed_size_hint_that_is_no_size_ends_the_reading(hint: object) -> 
     assert source.is_ended
     assert isinstance(source.error, ConfigError)
     assert "item 2" in str(source.error)
-
-
-def test_size_hints_that_are_neither_numbers_nor_a_function() -> None:
-    for items in ([1], iter([1])):
-        with pytest.raises(ConfigError, match="cost, which is no function, is a int"):
-            make_source(items, 3, None)  # type: ignore[arg-type]
 
 
 def lying(answers: dict[str, object]) -> object:
@@ -206,8 +125,3 @@ def test_a_length_that_cannot_be_is_no_length(answer: object) -> None:
     source = make_source(Loader(), None, None)
     source.want(5)
     assert source.take(range(3)) == ["a", "b", "c"]
-
-
-def test_hints_without_an_end_are_too_many() -> None:
-    with pytest.raises(ConfigError, match="at least 3 size hints for 2 items"):
-        make_source([1, 2], itertools.count(), None)  # type: ignore[arg-type]

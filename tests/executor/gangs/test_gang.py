@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +20,7 @@ from evenload.executor import Executor, Rank
 from evenload.executor.backends import process
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.gangs import gang as gang_module
-from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
-from evenload.executor.gangs.ranks import open_store
-from evenload.executor.task.failure import Failure
+from evenload.executor.gangs.fault import RankFault, root_cause
 from evenload.executor.worker.fork_server import ForkServer, can_fork
 from evenload.executor.worker.threads import ONE_THREAD
 
@@ -197,39 +193,6 @@ def test_who_returned_first_is_the_cause_only_where_all_others_wait_for_it() -> 
     assert "does not fit" in root_cause([torn]).what
 
 
-@pytest.mark.slow
-def test_a_rank_that_holds_the_interpreters_lock_is_named() -> None:
-    import ctypes
-
-    error = fails(lambda: ctypes.PyDLL(None).sleep(1000), timeout_s=4.0)
-    assert "did not end within 4 s" in error.message
-
-
-@pytest.mark.slow
-def test_ranks_leave_with_the_program(tmp_path: Path, popen: Any, line_of: Any) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(
-        textwrap.dedent(
-            """
-            import time, evenload
-            def fn(rank):
-                print("READY", flush=True)
-                time.sleep(1000)
-            evenload.gang(fn, devices="cpu*2")
-            """
-        )
-    )
-    program = popen([sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert program.stderr is not None
-    line_of(program.stderr, "READY")
-    ranks = psutil.Process(program.pid).children(recursive=True)
-    assert len(ranks) >= 2
-    program.kill()
-    program.communicate(timeout=500)
-    _, left = psutil.wait_procs(ranks, timeout=100)
-    assert not left
-
-
 @ONE_SERVER
 def test_a_gang_of_one_needs_no_other_and_no_time_passes_while_all_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
@@ -256,40 +219,7 @@ def test_what_makes_no_gang_is_refused_at_once() -> None:
         evenload.gang(summed, devices="cpu*2", timeout_s=0)
 
 
-def test_the_store_listens_to_this_machine_only() -> None:
-    with open_store("127.0.0.1") as (_, port):
-        listening = [one for one in psutil.Process().net_connections("tcp") if one.laddr.port == port]
-        assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
-
-
 # --- whose fault ----------------------------------------------------------------------------------
-
-
-def raised(text: str) -> Failure:
-    return Failure("raised", "RuntimeError", text)
-
-
-def test_the_cause_is_told_from_what_it_has_caused() -> None:
-    peer = RankFault(0, "raised", raised("[../gloo/pair.cc] Connection closed by peer [127.0.0.1]:1"))
-    own = RankFault(2, "raised", raised("index out of range"))
-    dead = RankFault(1, "was killed by SIGSEGV")
-    late = RankFault(3, "did not end within 1 s")
-    waiting = RankFault(4, "did not end within 1 s", is_waiting=True)
-    assert root_cause([peer]) is peer
-    assert root_cause([peer, own]) is own
-    assert root_cause([peer, own, dead]) is dead
-    assert root_cause([waiting, late]) is late
-    assert root_cause([waiting, peer]) is waiting
-
-
-def test_a_stack_that_ends_inside_an_exchange_is_one_that_waits() -> None:
-    inside = [
-        '  File "/x/torch/distributed/distributed_c10d.py", line 1 in all_reduce',
-        '  File "/y.py", line 2',
-    ]
-    assert is_waiting(["Stack (most recent call first):", *inside])
-    assert not is_waiting(["Stack (most recent call first):", '  File "/y.py", line 2 in fn', *inside])
-    assert not is_waiting([])
 
 
 @pytest.mark.parametrize(("n", "size"), [(10, 3), (2, 4), (0, 2), (7, 1)])

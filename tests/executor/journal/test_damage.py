@@ -106,17 +106,3 @@ def test_a_changed_byte_of_any_file_costs_what_it_is_about(
         assert len(lost) == 1 == journal.n_damaged
     else:
         check_whole(path)
-
-
-@pytest.mark.parametrize("name", ["2", "\u0663", "9" * 30, "0000001", "000002", "-1", "1e3", ""])
-def test_other_files_beside_the_segments_do_no_harm(
-    tmp_path: Path, files: dict[str, bytes], name: str
-) -> None:
-    check_whole(write(tmp_path / "j", files | {f"segment-{name}": b"of somebody else"}))
-
-
-@pytest.mark.parametrize("name", ["lock", "index.sqlite"])
-def test_what_can_be_made_anew_may_be_deleted(tmp_path: Path, files: dict[str, bytes], name: str) -> None:
-    path = write(tmp_path / "j", files)
-    (path / name).unlink()
-    check_whole(path)

@@ -24,13 +24,6 @@ def test_what_it_makes_is_for_its_user_alone(folder: Path) -> None:
     assert all(path.stat().st_mode & 0o022 == 0 for path in folder.iterdir())
 
 
-def test_an_empty_folder_of_ours_is_closed_to_others(tmp_path: Path) -> None:
-    tmp_path.joinpath("new").mkdir()
-    tmp_path.joinpath("new").chmod(0o777)
-    Journal.open(tmp_path / "new", "f").close()
-    assert tmp_path.joinpath("new").stat().st_mode & 0o077 == 0
-
-
 def _swap_for_a_link(path: Path) -> None:
     path.rename(path.with_suffix(".elsewhere"))
     path.symlink_to(path.with_suffix(".elsewhere"))

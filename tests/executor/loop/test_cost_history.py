@@ -6,19 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import evenload
-from evenload.balance.dealing.dealer import Deal, Dealer
 from evenload.balance.policy.estimate import Cost
 from evenload.devices import Device
 from evenload.errors import ResourceExhausted
-from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.loop import cost_history as warmth
-from evenload.executor.loop.cost_history import CostCache, Learned, size_bucket
+from evenload.executor.loop.cost_history import CostCache, Learned
 
 CPU = Device("cpu:0", "cpu", "cpu", "a CPU", threads=2)
 GPU = Device("cuda:0", "discrete", "cuda", "a GPU", uuid="GPU-1")
@@ -66,22 +62,6 @@ def test_a_damaged_file_is_an_empty_one(tmp_path: Path, content: str) -> None:
     assert CostCache(path).known("f", "s", [GPU]) == {"cuda:0": Learned(Cost(0.1, 0.2))}
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [3, {}, {"ceiling": 0}, {"ceiling": "x"}, {"ceiling": None, "per_item_s": -1, "launch_s": 0},
-     {"ceiling": None, "per_item_s": "fast", "launch_s": 0},
-     {"ceiling": None, "per_item_s": 1e300, "launch_s": 0}],
-)  # fmt: skip
-def test_entries_that_make_no_sense_are_passed_over(tmp_path: Path, entry: Any) -> None:
-    one = CostCache(tmp_path / "learned.json")
-    one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2)))
-    one.save()
-    content = json.loads(one.path.read_text())
-    content["entries"] = dict.fromkeys(content["entries"], entry)
-    one.path.write_text(json.dumps(content))
-    assert CostCache(one.path).known("f", "s", [GPU]) == {}
-
-
 def test_the_file_stays_small_and_a_folder_that_cannot_be_written_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,24 +78,6 @@ def test_the_file_stays_small_and_a_folder_that_cannot_be_written_is_no_error(
     no_folder = CostCache(path / "below a file" / "learned.json")
     no_folder.learn("f", "s", GPU, Learned())
     no_folder.save()
-
-
-def test_sizes_within_a_factor_of_two_are_one() -> None:
-    assert size_bucket("x" * 1000, None, None) == size_bucket("x" * 600, None, None)
-    assert size_bucket("x" * 1000, None, None) != size_bucket("x" * 3000, None, None)
-    assert size_bucket(3, [1.0], None) != size_bucket(3, [100.0], None)
-    assert size_bucket(3, None, 4) != size_bucket(3, None, 8)
-    assert size_bucket(object(), [0.0], 4) == size_bucket(None, None, 4)
-
-
-def test_hearsay_lets_chunks_grow_from_small_ones() -> None:
-    for is_hearsay in (True, False):
-        dealer = Dealer("measured", ["a"], history={"a": Cost(1e-3, 1e-6)}, is_hearsay=is_hearsay)
-        dealer.add_range(0, 100_000)
-        dealer.close()
-        first = dealer.next("a", 0.0)
-        assert isinstance(first, Deal)
-        assert (len(first.indices) <= 4) == is_hearsay
 
 
 PROGRAM = """
@@ -160,7 +122,8 @@ def test_the_next_program_knows_the_devices_from_the_start(cache: Path, tmp_path
         return int(done.stdout)
 
     assert run() == 2
-    entries = json.loads(cache.read_text())["entries"]
+    entries = json.loads(cache.read_text())["entries"]  # on a busy machine, of what was learned of items, too
+    entries = {name: entry for name, entry in entries.items() if "per_item_s" in entry}
     assert len(entries) == 2, "each device has its own"
     # A device may seem slower than it is, beside other work, but not quicker.
     assert max(entry["per_item_s"] for entry in entries.values()) >= 0.075
@@ -208,60 +171,3 @@ def test_ceilings_are_remembered_by_new_workers_and_new_programs(cache: Path, tm
         sizes = called(executor, 64)
         assert max(sizes) <= 4, "another executor, as another program, knows it"
         assert sum(size > 3 for size in sizes) <= 1, "one more is tried now and then"
-
-
-def test_after_a_while_a_little_more_is_tried() -> None:
-    class Grows:
-        def __init__(self) -> None:
-            self.n_failed = 0
-
-        def __call__(self, xs: list[int]) -> list[int]:
-            if len(xs) > 4 and self.n_failed < 2:  # somebody else had the memory
-                self.n_failed += 1
-                raise MemoryError
-            return [len(xs)] * len(xs)
-
-    sizes = list(evenload.map(Grows, range(8 * 60), devices="cpu*1", batch=8, policy="pull:60"))
-    assert sizes[0] == 4
-    assert max(sizes) > 4
-
-
-def test_switched_off_nothing_is_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENLOAD_WARM_START", "false")
-    list(evenload.map(lambda x: time.sleep(0.01), range(40), devices="cpu*1"))
-    assert not cache.exists()
-    events: list[Any] = []
-    monkeypatch.setenv("EVENLOAD_WARM_START", "true")
-    list(evenload.map(lambda x: time.sleep(0.01), range(40), devices="cpu*1", events=EventLog(events.append)))
-    assert cache.exists()
-    assert [e for e in events if isinstance(e, Span)]
-    assert not [e for e in events if isinstance(e, Note) and e.level == "warning"]
-
-
-def test_what_ends_only_with_its_program_ends_quietly(tmp_path: Path) -> None:
-    """As ``zip(items, evenload.map(...))`` does, which leaves the iterator of results behind."""
-    program = """
-import builtins
-import sys
-from pathlib import Path
-from evenload.balance.policy.estimate import Cost
-from evenload.devices import Device
-from evenload.executor.loop.cost_history import CostCache, Learned
-
-def results(cache):
-    try:
-        yield
-    finally:
-        cache.save()
-
-cache = CostCache(Path(sys.argv[1]))
-for cost in (0.2, 0.3):
-    cache.learn("f", "s", Device("cpu:0", "cpu", "cpu", "a CPU"), Learned(Cost(0.1, cost), 8))
-    if cost == 0.2:
-        cache.save()
-builtins.left_behind = results(cache)  # goes last, as what an executor's circles hold does
-next(builtins.left_behind)
-"""
-    command = [sys.executable, "-c", program, str(tmp_path / "learned.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert done.stderr == ""

@@ -2,18 +2,15 @@
 
 import gc
 import itertools
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from evenload.balance.policy import Guided, Pull, Static
+from evenload.balance.policy import Pull, Static
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor import Executor
 from evenload.executor.loop.engine import RunEngine
@@ -55,29 +52,6 @@ def test_an_executor_that_is_forgotten_ends_its_workers(left_behind: LeftBehind)
     assert not left_behind()
 
 
-def test_a_callback_of_a_future_may_close_the_executor(left_behind: LeftBehind) -> None:
-    executor = Executor("cpu*1")
-    is_done = threading.Event()
-
-    def close(_: object) -> None:
-        executor.close(cancel=True)
-        is_done.set()
-
-    executor.submit(abs, -1).add_done_callback(close)
-    assert is_done.wait(100)
-    executor._thread._thread.join(100)
-    assert not left_behind()
-
-
-def test_maps_under_way_end_when_the_executor_is_closed() -> None:
-    executor = Executor("cpu*1")
-    results = executor.map(abs, iter(int, 1))
-    next(results)
-    executor.close()
-    with pytest.raises(ExecutorClosed):
-        list(results)
-
-
 def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[..., None]) -> None:
     for _ in range(3):
         executor = Executor("cpu*1", echo=False)
@@ -101,37 +75,6 @@ def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[
         done = wait(futures, 100)
         assert not done.not_done
         assert {future.result(timeout=500) for future in futures} == {1}
-
-
-def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
-    executor = Executor("cpu*1")
-    executor.submit(abs, -1).result(timeout=500)
-    calls = executor._calls()._taking
-    assert calls is not None
-    executor.close()
-    future: Future = Future()
-    executor._engine.call(lambda: calls.add(None, future))
-    assert isinstance(future.exception(0), ExecutorClosed)
-
-
-def until_exists(path: str) -> None:
-    while not os.path.exists(path):
-        time.sleep(0.005)
-
-
-def test_closing_within_a_callback_finishes_what_was_submitted(
-    left_behind: LeftBehind, tmp_path: Path
-) -> None:
-    executor = Executor("cpu*1")
-    first = executor.submit(until_exists, str(tmp_path / "go"))
-    first.add_done_callback(lambda _: executor.close())
-    futures = [executor.submit(abs, -n) for n in range(20)]
-    (tmp_path / "go").touch()
-    assert [future.result(100) for future in futures] == list(range(20))
-    executor.close()
-    assert not left_behind()
-    with pytest.raises(ExecutorClosed):
-        executor.submit(abs, 1)
 
 
 def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() -> None:
@@ -184,26 +127,3 @@ def test_a_mistake_in_one_run_ends_no_other(backend: str, monkeypatch: pytest.Mo
                 list(executor.map(abs, range(3)))
         assert executor.submit(abs, -1).result(100) == 1
         assert list(executor.map(abs, range(50))) == list(range(50))
-
-
-def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
-    with Executor("cpu*1", backend="inline") as executor:
-        assert executor.submit(abs, -1).result(timeout=500) == 1
-        results = executor.map(abs, range(50), stage="submit", look_ahead=4)
-        assert next(results) == 0
-        executor.set_policy("guided")
-        assert list(results) == list(range(1, 50))
-        assert isinstance(results._run._dealer.policy, Guided)
-        (calls,) = executor._engine.runs
-        assert isinstance(calls._dealer.policy, Pull)
-
-
-def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
-    with Executor("cpu*1", echo=False) as executor:
-        waiting = executor.submit(time.sleep, 1000)
-        engine, old = executor._engine, executor._calls()._taking
-        engine.call(lambda: engine.end(engine.runs[0], ZeroDivisionError("a mistake")))
-        with pytest.raises(ZeroDivisionError):
-            waiting.result(100)
-        assert executor.submit(abs, -1).result(100) == 1
-        assert executor._calls()._taking is not old

@@ -231,24 +231,6 @@ def test_a_device_whose_workers_end_where_others_work_rests_longer_and_longer(po
     assert backend.n_in_vain <= 9
 
 
-def test_a_device_that_lives_again_is_used_again() -> None:
-    """Oracle: the same; and of three alike, each does a third of what is left."""
-    pool = DevicePool(DEVICES)
-    backend = OneDies(pool, dies_s=10.0, lives_again_s=20.0)
-    (one,) = run_all(backend, pool, [(300, "measured", MapOptions())], changes=False)
-    assert one.fates == [(at, 2 * at) for at in range(300)]
-    assert backend.n_done["cpu:1"] > 70
-
-
-def test_a_device_alone_that_ends_each_worker_for_a_while_does_not_rest() -> None:
-    """Oracle: the same; nobody else works, so that resting helps nobody."""
-    pool = DevicePool([DEVICES[1]])
-    backend = OneDies(pool, dies_s=0.0, lives_again_s=5.0)
-    (one,) = run_all(backend, pool, [(60, "pull", MapOptions())], changes=False)
-    assert backend.n_in_vain > 15  # of 5 seconds, in which a worker takes 0.2 to come and go
-    assert one.fates[-1] == (59, 118)
-
-
 class ItemsKill(OneDies):
     """Items take a second each; those in ``deadly`` end each worker that begins them.
 

@@ -1,6 +1,5 @@
 """Devices that come and go while work runs, by method and by the files of a run folder."""
 
-import errno
 import itertools
 import os
 import signal
@@ -14,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError, TaskError, UnknownName, WorkerLost
+from evenload.errors import ConfigError, TaskError, WorkerLost
 from evenload.events import EventLog, Span, WorkerExited
 from evenload.executor import Executor
-from evenload.executor.loop import control
 from evenload.executor.loop.control import Control, ask
 
 
@@ -93,19 +90,6 @@ def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], 
     results.close()
 
 
-def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
-    own, _ = executor
-    results = own.map(slow, itertools.count(), policy="pull")
-    assert set(take(results, 6)) <= {"cpu:0", "cpu:1"}
-    assert own.add("cpu*2") == ("cpu:2", "cpu:3")
-    take_until(results, {"cpu:2", "cpu:3"})
-    own.drain("cpu:0", "cpu:2")
-    assert own.devices.ids == ("cpu:1", "cpu:3")
-    assert own.add(Device("cpu:9", "cpu", "cpu", "another", threads=1)) == ("cpu:9",)
-    take_until(results, {"cpu:9"})
-    results.close()
-
-
 @pytest.mark.parametrize(
     ("executor", "repeatable"),
     [("process", True), ("process", False), ("ray", True)],
@@ -146,31 +130,6 @@ def test_a_device_removed_at_once_loses_nothing(
     assert results.summary is not None
     until(lambda: any(isinstance(e, WorkerExited) for e in events), "the worker has left")
     assert own.submit(abs, -3).result(100) == 3
-
-
-@inline
-def test_what_cannot_be_is_refused(executor: tuple[Executor, list]) -> None:
-    own, _ = executor
-    with pytest.raises(UnknownName, match="did you mean"):
-        own.drain("cpu:11")
-    with pytest.raises(ConfigError, match="nobody would work without cpu:0, cpu:1"):
-        own.drain("cpu:0", "cpu:1")
-    with pytest.raises(UnknownName):
-        own.add("gpux")
-    pool = DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU"), Device("cpu:0", "cpu", "cpu", "a CPU")])
-    with Executor(pool, backend="inline") as other, pytest.raises(ConfigError, match="cuda:0 takes part"):
-        other.add(DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU")]))
-    assert own.devices.ids == ("cpu:0", "cpu:1")
-
-
-def test_inline_too() -> None:
-    with Executor("cpu*2", backend="inline") as own:
-        results = own.map(lambda x: x, range(50), policy="pull")
-        take(results, 5)
-        own.drain("cpu:0")
-        own.add("cpu*1")
-        assert len(list(results)) == 45
-        assert own.devices.ids == ("cpu:1", "cpu:2")
 
 
 # --- through the run folder -------------------------------------------------------------------------
@@ -222,65 +181,6 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(
     assert (tmp_path / "control" / "owner").exists()
     with Executor("cpu*2") as own, Control(tmp_path, own):
         assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
-
-
-@inline
-def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, list]) -> None:
-    with Control(tmp_path, executor[0]) as listener:
-        listener._is_over.set()
-        listener._thread.join(timeout=500)
-        with pytest.raises(ConfigError, match="does not answer"):
-            ask(tmp_path, "list", wait_s=0.2)
-
-
-@inline
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_job_that_ends_before_it_looks_is_found_out(
-    tmp_path: Path, executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
-    """What it says last is taken all the same."""
-    check, n_naps = control._check_owner, 0
-
-    def ends(folder: Path, at: Path) -> None:
-        if n_naps and answers:
-            (asked,) = at.glob("*.ask")
-            control._write(asked.with_suffix(".answer"), {"done": [], "devices": ["cpu:9"]})
-        if n_naps:
-            (at / "owner").unlink()
-        check(folder, at)
-
-    def sleep(_: float) -> None:
-        nonlocal n_naps
-        n_naps += 1
-        assert n_naps <= 20
-
-    with Control(tmp_path, executor[0]) as listener:
-        listener._is_over.set()
-        listener._thread.join(timeout=500)
-        monkeypatch.setattr(control, "_check_owner", ends)
-        if answers:
-            assert ask(tmp_path, "list", wait_s=1e9, sleep=sleep) == ["cpu:9"]
-            return
-        with pytest.raises(ConfigError, match="no job runs"):
-            ask(tmp_path, "list", wait_s=1e9, sleep=sleep)
-
-
-@inline
-@pytest.mark.parametrize("deed", ["glob", "unlink"])
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_folder_that_fails_meanwhile_hides_no_end(
-    tmp_path: Path, executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, deed: str, number: int
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number), "control")
-
-    def works() -> None:
-        with Control(tmp_path, executor[0]):
-            monkeypatch.setattr(Path, deed, fails)
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        works()
 
 
 @inline

@@ -61,18 +61,6 @@ def test_a_callback_that_waits_is_told_so(
     assert list(executor.map(abs, [-1, -2])) == [1, 2]
 
 
-def test_a_callback_may_submit_and_read_what_is_done(
-    executor: Executor, tmp_path: Path, until: Callable[..., None]
-) -> None:
-    outcomes: list[Any] = []
-    future = executor.submit(behind, str(tmp_path / "gate"))
-    future.add_done_callback(lambda done: outcomes.append((done.result(0), executor.submit(pow, done, 2))))
-    (tmp_path / "gate").touch()
-    until(lambda: outcomes, "the callback has ended")
-    assert outcomes[0][0] == 7
-    assert outcomes[0][1].result(timeout=500) == 49
-
-
 @pytest.mark.parametrize("how", ["result", "map", "wait"])
 def test_an_event_sink_that_waits_is_removed_with_its_error(how: str) -> None:
     heard: list[Any] = []
@@ -82,29 +70,6 @@ def test_an_event_sink_that_waits_is_removed_with_its_error(how: str) -> None:
         assert list(executor.map(abs, range(50))) == list(range(50))
     assert heard
     assert [type(error) for error in log.sink_errors] == [ConfigError]
-
-
-def test_an_event_sink_may_raise_emit_and_remove_itself() -> None:
-    heard: list[Any] = []
-    log = EventLog(heard.append)
-
-    def exits(event: Any) -> None:
-        raise SystemExit(3)
-
-    def leaves(event: Any) -> None:
-        leave()
-        log.emit(event)
-
-    def repeats(event: Any) -> None:
-        log.emit(event)
-
-    log.subscribe(exits)
-    leave = log.subscribe(leaves)
-    log.subscribe(repeats)
-    with Executor("cpu*2", echo=False, events=log) as executor:
-        assert list(executor.map(abs, range(50))) == list(range(50))
-        assert executor.submit(abs, -3).result(timeout=500) == 3
-    assert [type(error) for error in log.sink_errors] == [SystemExit, RecursionError]
 
 
 @dataclass(frozen=True)
@@ -152,10 +117,3 @@ def test_a_policy_may_answer_anything(executor: Executor, how: str, backend: str
         with pytest.raises(ZeroDivisionError if how == "raises" else EvenloadError):
             list(chosen.map(abs, range(6), policy=policy))
     assert list(chosen.map(abs, range(6))) == list(range(6))
-
-
-def test_a_policy_that_waits_ends_its_run_only(executor: Executor) -> None:
-    policy = Odd(lambda ask: (0, Take(len(list(executor.map(abs, [1]))), "one")))
-    with pytest.raises(ConfigError, match="own thread"):
-        list(executor.map(abs, range(6), policy=policy))
-    assert list(executor.map(abs, range(6))) == list(range(6))

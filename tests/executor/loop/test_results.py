@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.errors import ConfigError, ExecutorClosed, TaskError
+from evenload.errors import ConfigError
 from evenload.executor import Executor
 
 
@@ -43,19 +43,6 @@ def test_a_coroutine_gets_what_a_loop_gets(executor: Executor) -> None:
     asyncio.run(main())
 
 
-def test_a_failed_item_is_raised_in_its_turn(executor: Executor) -> None:
-    got = []
-
-    async def main() -> None:
-        async for value in executor.map(invert, [1, 2, 0, 4]):
-            got.append(value)  # noqa: PERF401 - what came before the error is looked at
-
-    with pytest.raises(TaskError):
-        asyncio.run(main())
-    assert got == [1, 0.5]
-    assert list(executor.map(abs, [-5])) == [5]
-
-
 def test_others_have_their_turn_while_results_are_waited_for(
     threaded: str, two_workers: Any, tmp_path: Any
 ) -> None:
@@ -75,33 +62,6 @@ def test_others_have_their_turn_while_results_are_waited_for(
             await asyncio.gather(*others)
 
     asyncio.run(main())
-
-
-def test_several_runs_are_waited_for_at_once(threaded: str, two_workers: Any) -> None:
-    async def main() -> None:
-        with two_workers(threaded) as executor:
-            runs = [gathered(executor.map(abs, range(n, n + 20))) for n in range(5)]
-            assert await asyncio.gather(*runs) == [list(range(n, n + 20)) for n in range(5)]
-
-    asyncio.run(main())
-
-
-def test_between_inline_items_others_have_their_turn() -> None:
-    turns = []
-
-    async def note() -> None:
-        while True:
-            turns.append(len(turns))
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        noting = asyncio.create_task(note())
-        with Executor("cpu", backend="inline") as executor:
-            assert await gathered(executor.map(abs, range(5), policy="pull")) == list(range(5))
-        noting.cancel()
-
-    asyncio.run(main())
-    assert len(turns) >= 5
 
 
 def test_cancelling_the_coroutine_ends_the_run(
@@ -148,24 +108,6 @@ def test_a_loop_that_is_left_ends_the_run(threaded: str, until: Any, left_behind
 
     asyncio.run(main())
     until(lambda: not left_behind(), "no process is left")
-
-
-@pytest.mark.parametrize("threaded", ["process"], indirect=True)
-def test_a_map_that_is_closed_ends_the_coroutine_that_fetches(threaded: str) -> None:
-    async def main() -> None:
-        executor = Executor("cpu*1", backend=threaded, echo=False)
-        results = executor.map(abs, iter(int, 1))
-        n = 0
-        async for _ in results:
-            n += 1
-            if n == 3:
-                results.close()
-        assert n >= 3
-        executor.close()
-        with pytest.raises(ExecutorClosed):
-            await gathered(executor.map(abs, [1]))
-
-    asyncio.run(main())
 
 
 def test_no_result_is_lost_between_one_way_to_read_and_the_other() -> None:

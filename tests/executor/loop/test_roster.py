@@ -1,6 +1,5 @@
 """Which devices ``add`` and ``drain`` mean, by all the names that a device has."""
 
-import itertools
 import re
 
 import pytest
@@ -61,21 +60,6 @@ def test_what_was_drained_comes_back_and_counts_make_new_slots() -> None:
             executor.add("cpu:1,cpu:1")
         assert executor.add(first) == ("cpu:1",)
         assert set(executor.map(abs, range(50))) == set(range(50))
-
-
-def test_another_device_with_the_id_of_one_that_left_takes_its_place() -> None:
-    with Executor("cpu*2", backend="inline") as executor:
-        executor.drain("cpu:1")
-        assert executor.add(Device("cpu:1", "cpu", "cpu", "another", threads=7)) == ("cpu:1",)
-
-        def threads(x: int) -> tuple[int | None, str]:
-            from evenload.devices import current
-
-            return current().threads, current().id
-
-        results = executor.map(threads, itertools.count(), policy="pull")
-        assert (7, "cpu:1") in itertools.islice(results, 10_000)
-        results.close()
 
 
 def test_gpus_are_refused_by_all_their_names() -> None:

@@ -1,6 +1,5 @@
 """Tests ``submit`` through the executor as a whole, the same on every backend."""
 
-import itertools
 import os
 import threading
 import time
@@ -50,13 +49,6 @@ def test_a_call_over_its_limit_fails_and_the_next_gets_a_new_worker() -> None:
         assert executor.submit(abs, -3).result(100) == 3
 
 
-def test_submit_and_map_share_the_devices(executor: Executor) -> None:
-    results = executor.map(abs, range(30))
-    assert next(results) == 0
-    assert executor.submit(pow, 2, 5).result(100) == 32
-    assert list(results) == list(range(1, 30))
-
-
 def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any, until: Any) -> None:
     go = str(tmp_path / "go")
 
@@ -82,14 +74,6 @@ def test_leaving_by_an_exception_drops_what_was_submitted(until: Any) -> None:
     executor.__exit__(LookupError, LookupError(), None)
     assert isinstance(futures[0].exception(0), ExecutorClosed)
     assert [future.cancelled() for future in futures] == [False, True, True]
-
-
-def test_a_long_run_does_not_keep_others_waiting(executor: Executor) -> None:
-    endless = executor.map(lambda x: time.sleep(0.001), itertools.count(), policy="pull")
-    next(endless)
-    assert executor.submit(pow, 2, 5).result(100) == 32
-    assert list(executor.map(abs, range(5))) == list(range(5))
-    endless.close()
 
 
 def test_closing_finishes_what_was_submitted(backend: str) -> None:

@@ -1,6 +1,5 @@
 """Several iterables: ``map(fn, a, b)`` gives what the built-in ``map`` gives."""
 
-import itertools
 from functools import partial
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evenload
-from evenload.errors import ConfigError, TaskError
+from evenload.errors import ConfigError
 from evenload.executor import Executor
 
 KINDS = (list, tuple, lambda values: range(len(values)), iter, set, lambda values: (v for v in values))
@@ -40,28 +39,6 @@ def test_it_gives_what_the_builtin_map_gives(columns, batch, is_strict):
     assert list(run(*made(), batch=batch, strict=is_strict)) == list(map(told, *made()))
 
 
-def test_every_backend_spreads_the_arguments(executor):
-    assert list(executor.map(pow, [2, 3, 4], (5, 6, 7))) == [32, 729, 16384]
-    assert list(executor.map(in_lists, range(5), "abcde", batch=2)) == list(enumerate("abcde"))
-    assert sorted(executor.map(told, [1, 2], [3, 4], [5, 6], ordered=False)) == [(1, 3, 5), (2, 4, 6)]
-
-
-def test_endless_and_slow_iterables_are_read_as_needed():
-    read = []
-
-    def noted():
-        for n in itertools.count():
-            read.append(n)
-            yield n
-
-    with Executor("cpu*2", echo=False) as executor:
-        results = executor.map(told, noted(), itertools.repeat("x"), look_ahead=5)
-        assert [next(results) for _ in range(3)] == [(n, "x") for n in range(3)]
-        results.close()
-        assert len(read) < 100
-        assert list(executor.map(told, noted(), [1, 2])) == [(0, 1), (1, 2)]
-
-
 def test_a_class_is_called_with_the_arguments_and_hints_are_made_from_them(executor):
     class Adder:
         def __call__(self, one, other, bias):
@@ -84,16 +61,6 @@ def test_a_class_is_called_with_the_arguments_and_hints_are_made_from_them(execu
     ]
     assert list(executor.map(evenload.Task(cpu=pow), [2, 3], [2, 2])) == [4, 9]
     assert list(executor.map(told, [1], [2], shared={})) == [(1, 2)]
-
-
-def test_a_bad_batch_is_taken_apart(executor):
-    def divided(tops, bottoms):
-        return [top / bottom for top, bottom in zip(tops, bottoms, strict=True)]
-
-    results = list(executor.map(divided, [1, 2, 3, 4], [1, 0, 1, 1], batch=4, on_error="return"))
-    assert [results[at] for at in (0, 2, 3)] == [1, 3, 4]
-    assert isinstance(results[1], TaskError)
-    assert isinstance(results[1].__cause__, ZeroDivisionError)
 
 
 def test_a_journal_tells_one_argument_from_two(tmp_path):

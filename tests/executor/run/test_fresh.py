@@ -3,7 +3,6 @@
 import os
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,10 +24,6 @@ def note(item: Any) -> tuple[int, int, Any]:
     return os.getpid(), len(seen), item
 
 
-def note_batch(items: list[Any]) -> list[Any]:
-    return [note(item) for item in items]
-
-
 def test_each_item_gets_a_worker_of_its_own(threaded: str, two_workers: Any) -> None:
     with two_workers(threaded) as executor:
         assert list(executor.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
@@ -45,13 +40,6 @@ def test_workers_are_renewed_after_so_many_items(policy: str) -> None:
     assert [item for _, _, item in results] == list(range(18))
     assert max(Counter(worker for worker, _, _ in results).values()) <= 4
     assert max(seen for _, seen, _ in results) <= 4
-
-
-def test_a_call_with_a_list_is_not_cut(threaded: str, two_workers: Any) -> None:
-    with two_workers(threaded) as executor:
-        results = list(executor.map(note_batch, range(9), batch=3, fresh=True))
-        assert [item for _, _, item in results] == list(range(9))
-        assert len({worker for worker, _, _ in results}) == 3
 
 
 def test_items_that_fail_or_end_their_worker_cost_no_other() -> None:
@@ -81,15 +69,3 @@ def test_numbers_that_mean_nothing_are_refused(fresh: Any) -> None:
 def test_there_are_no_workers_to_renew_inline() -> None:
     with pytest.raises(ConfigError, match="inline"):
         evenload.map(abs, [1], devices="cpu", fresh=True, backend="inline")
-
-
-def test_an_item_that_raised_is_tried_again_in_a_new_worker(tmp_path: Path) -> None:
-    def raise_first(item: int) -> tuple[int, int, int]:
-        try:
-            (tmp_path / str(item)).mkdir()
-        except FileExistsError:
-            return note(item)
-        raise ValueError("first")
-
-    results = evenload.map(raise_first, range(2), devices="cpu*1", fresh=True, retries=1, echo=False)
-    assert [(seen, item) for _, seen, item in results] == [(1, 0), (1, 1)]

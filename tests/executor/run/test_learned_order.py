@@ -71,17 +71,6 @@ def test_what_was_learned_is_said_and_orders_the_next_map(
             executor.map(task, items, cost=True)
 
 
-def test_nothing_is_learned_from_items_that_fail(spend: Callable[[float], None]) -> None:
-    def task(text: str) -> None:
-        spend(len(text) / 1000)
-        raise ValueError
-
-    with Executor("cpu*1", backend="inline") as executor:
-        results = executor.map(task, texts(40), on_error="return")
-        assert len(list(results)) == 40
-        assert results.summary.learned == ""
-
-
 def length(text: str) -> int:
     return len(text)
 
@@ -105,23 +94,3 @@ def test_what_an_earlier_program_learned_is_used_from_the_start(
     monkeypatch.setenv("EVENLOAD_LEARN_SIZES", "0")
     with Executor("cpu*1") as executor:
         assert list(executor.map(length, items, ordered=False)) == [10, 20, 30, 400, 5000]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        3,
-        {},
-        {"powers": [], "constant": 0, "error": 0, "n_items": 1},
-        {"powers": {}, "constant": 0, "error": 0, "n_items": 1},
-        {"powers": {"a": float("inf")}, "constant": 0, "error": 0, "n_items": 1},
-        {"powers": {"a": 1}, "constant": 1e9, "error": 0, "n_items": 1},
-        {"powers": {"a": 1}, "constant": 0, "error": "x", "n_items": 1},
-        {"powers": {"a\x1b[2J": 1}, "constant": 0, "error": 0, "n_items": 1},
-        {"powers": {str(n): 1 for n in range(9)}, "constant": 0, "error": 0, "n_items": 1},
-    ],
-)
-def test_a_law_that_makes_no_sense_is_none(tmp_path: Path, entry: object) -> None:
-    cache = CostCache(tmp_path / "learned.json")
-    cache._entries = {"f sizes 0": entry}  # type: ignore[dict-item]
-    assert cache.known_law("f", None) is None

@@ -14,8 +14,3 @@ def test_every_option_is_an_argument_of_both_doors_with_the_same_default() -> No
         if option.name in ("is_policy_fixed", "is_spread", "policy"):  # set inside; map's own is "measured"
             continue
         assert [door[option.name].default for door in doors] == [option.default] * 2, option.name
-
-
-def test_options_are_taken_by_their_names() -> None:
-    options = MapOptions.among({"fn": abs, "retries": 3, "seed": 7, "stage": "x", "devices": "all"})
-    assert (options.retries, options.seed, options.stage) == (3, 7, "x")

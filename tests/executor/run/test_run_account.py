@@ -41,9 +41,3 @@ def test_counts_bound_and_shares() -> None:
     assert abs(summary.imbalance - 6.0 / (11.0 / 3)) < 1e-9
     assert summary.to_json()["schema"] == 1
     assert summary.to_json()["devices"]["fast"]["items"] == 6
-
-
-def test_nothing_done_is_defined() -> None:
-    summary = closed(account_of("a"), 0, wall_s=0.0, startup_s=0.0)
-    assert (summary.total, summary.bound_s, summary.ratio_to_bound, summary.imbalance) == (0, 0.0, None, 1.0)
-    assert str(summary) == "0 of 0 done in 0 s on 1 device"

@@ -68,21 +68,3 @@ def test_who_waits_is_told_whose_results_cannot_be_read_and_goes_on_with_them(
         assert len(noted(seen)) == 1
         assert got == [0, True, 2]
         assert list(executor.map(abs, [-1])) == [1]
-
-
-@pytest.mark.usefixtures("quick")
-def test_closing_does_not_wait_for_results_that_cannot_be_read(
-    until: Callable[..., None], tmp_path: Path
-) -> None:
-    may_go_on = pipe(tmp_path)
-    executor = Executor("cpu*1", echo=False)
-    results = executor.map(hanging, range(3), [str(may_go_on)] * 3)
-    first = threading.Thread(target=lambda: next(iter(results), None))
-    first.start()
-    until(lambda: executor._engine.reading.look(), "it hangs")
-    executor.close()
-    assert executor._thread._thread is not None
-    assert executor._thread._thread.is_alive()
-    may_go_on.write_text("go on")
-    until(lambda: not executor._thread._thread.is_alive(), "and it ends once that returns")
-    first.join(500)

@@ -49,19 +49,6 @@ def test_one_that_is_silent_is_told_of_and_then_given_up() -> None:
     assert world.live(30)[-1].how == "had not built Model and shown no sign of life for 65 s"
 
 
-def test_one_that_works_has_all_the_time_that_anybody_would_wait() -> None:
-    world = World(is_up=True)
-    assert world.live(499, does=0.1) == []
-    (over,) = world.live(20, does=0.1)
-    assert over.is_over
-    assert "after 50" in over.how
-
-
-def test_a_thread_that_only_waits_is_no_sign_of_life() -> None:
-    world = World(is_up=True)
-    assert world.live(200, does=0.0001)[-1].is_over
-
-
 def test_where_nobody_can_see_only_the_longest_time_counts() -> None:
     world = World(is_up=True)
     world.done = None
@@ -99,12 +86,3 @@ def test_the_clock_never_goes_faster_than_time_nor_than_its_owner_looks(
         turn_s = counted_s if step > LONGEST_TURN_S else step
         began = [*((then, awake_s + turn_s) for then, awake_s in began), (now, 0.0)]
         assert all(abs(clock.since(then, now) - awake_s) <= 1e-6 for then, awake_s in began)
-
-
-def test_a_look_is_late_by_when_it_was_due() -> None:
-    clock = AwakeClock(1.0, counted_s=0.0)
-    clock.look(10.0, due_s=0.0)
-    clock.look(14.0, due_s=13.5)
-    assert clock.since(10.0, 14.0) == 4.0
-    clock.look(17.0, due_s=15.0)
-    assert clock.since(12.0, 18.0) == 3.0

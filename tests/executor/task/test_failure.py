@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
-from evenload.executor.task.failure import MOST_TEXT, Failure, is_memory_error
+from evenload.errors import TaskError
+from evenload.executor.task.failure import Failure, is_memory_error
 
 
 def caught(error: BaseException) -> BaseException:
@@ -28,11 +28,6 @@ class Awkward(Exception):
 
     def __init__(self, a: str, b: str):
         super().__init__(a)
-
-
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
 
 
 def travelled(error: BaseException, kind: str = "raised") -> Failure:
@@ -59,36 +54,6 @@ def test_what_cannot_be_rebuilt_arrives_as_text(monkeypatch: pytest.MonkeyPatch)
     error = failure.to_error(0, "cpu:0")
     assert error.__cause__ is None
     assert "Awkward: a" in error.message
-
-
-def test_what_cannot_be_pickled_arrives_as_text() -> None:
-    error = ValueError("has a generator")
-    error.payload = (x for x in "ab")  # type: ignore[attr-defined]
-    assert "has a generator" in travelled(error).to_error(0, None).message
-
-
-def test_an_exception_without_text_or_with_too_much() -> None:
-    assert "Unprintable" in travelled(Unprintable()).to_error(0, None).message
-    assert len(travelled(ValueError("x" * 100_000)).traceback) <= MOST_TEXT + 10
-
-
-def test_inline_keeps_the_exception_itself() -> None:
-    error = caught(Awkward("a", "b"))
-    assert Failure.of(error, travels=False).to_error(0, None).__cause__ is error
-
-
-def test_unsendable_things_have_an_error_of_their_own() -> None:
-    assert isinstance(travelled(TypeError("x"), "result").to_error(1, None), ResultNotSendable)
-    assert "item 1 cannot be sent" in travelled(TypeError("x"), "input").to_error(1, None).message
-
-
-def test_memory_errors_are_told_from_others() -> None:
-    class OutOfMemoryError(RuntimeError):
-        """As torch calls it."""
-
-    assert all(map(is_memory_error, (MemoryError(), ResourceExhausted("x"), OutOfMemoryError("CUDA"))))
-    assert not is_memory_error(RuntimeError("memory"))
-    assert travelled(MemoryError()).kind == "memory"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +108,3 @@ def test_an_exception_that_tells_nothing_is_told_all_the_same(names: set[str], k
         failure = Failure.of(error)
     assert (failure.type_name, failure.kind) == ("Reticent", "raised")
     assert isinstance(failure.to_error(3, "cpu:0"), TaskError)
-
-
-def test_a_text_of_any_length_is_cut() -> None:
-    assert len(Failure.of(ValueError("x" * 10_000_000)).message) < 30_000

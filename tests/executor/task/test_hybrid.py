@@ -19,7 +19,7 @@ import evenload
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.simulate import simulate
-from evenload.devices import CurrentDevice, Device, DevicePool, worker_environment
+from evenload.devices import CurrentDevice, Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice
 from evenload.events import EventLog, Note
 from evenload.executor import Executor
@@ -63,12 +63,6 @@ def test_each_device_runs_its_own(backend: str) -> None:
                 break
 
 
-def test_batches_too() -> None:
-    task = evenload.Task(cpu=lambda xs: [(x, "cpu") for x in xs], gpu=lambda xs: [(x, "gpu") for x in xs])
-    got = list(evenload.map(task, range(50), devices=mixed(), batch=4, policy="pull"))
-    assert [x for x, _ in got] == list(range(50))
-
-
 def test_a_device_without_an_implementation_takes_no_part() -> None:
     events: list[Any] = []
     got = evenload.map(
@@ -106,24 +100,6 @@ def test_a_worker_imports_its_own_implementation_only() -> None:
     assert list(evenload.map(task, range(20), devices="cpu*2", echo=False)) == [-x for x in range(20)]
 
 
-def test_cpu_slots_leave_a_core_for_each_gpu() -> None:
-    pool = mixed(n_cores=8, n_slots=3)
-    threads = {d.id: int(worker_environment(d, pool, {})["OMP_NUM_THREADS"]) for d in pool}
-    assert threads == {"cuda:0": 1, "cuda:1": 1, "cpu:0": 2, "cpu:1": 2, "cpu:2": 2}
-
-
-def test_slow_cpu_slots_get_nothing_that_they_cannot_end_in_time() -> None:
-    """A thousand times slower: what one of them begins, nobody else does again."""
-
-    def work(x: int) -> str:
-        device = os.environ["EVENLOAD_DEVICE"]
-        time.sleep(0.003 if device.startswith("cuda") else 30.0)
-        return device
-
-    got = list(evenload.map(evenload.Task(cpu=work, gpu=work), range(20), devices=mixed(), repeatable=False))
-    assert all(device.startswith("cuda") for device in got)
-
-
 # --- the same in simulated time -----------------------------------------------------------------------
 
 
@@ -157,16 +133,3 @@ def test_cpu_slots_never_cost_more_than_a_moment(
 ) -> None:
     alone, both = makespans(slowness, n_items, seed, is_known)
     assert both <= 1.1 * alone + 2.5, "an item or two run again by a GPU, at worst"
-
-
-def test_cpu_slots_that_are_worth_it_are_used() -> None:
-    for slowness, least in ((2.0, 0.55), (8.0, 0.86)):
-        for is_known in (False, True):
-            alone, both = makespans(slowness, 300, 0, is_known)
-            assert both < least * alone
-
-
-def test_without_repeating_a_few_items_stay_with_the_gpus() -> None:
-    for n_items in (5, 20, 60):
-        alone, both = makespans(200.0, n_items, 1, False, repeatable=False)
-        assert both == pytest.approx(alone)

@@ -113,13 +113,3 @@ def test_items_find_the_callers_context_on_every_backend(executor: Executor, pre
     assert results == plain_loop(deeds, precision, is_built=False)
     called = in_context(precision, lambda: executor.submit(careless, "precision").result())
     assert called == results[0]
-
-
-def test_a_run_within_this_process_changes_nothing_of_the_callers() -> None:
-    def within() -> str:
-        decimal.getcontext().prec = 6
-        with Executor("cpu*1", backend="inline") as inline:
-            list(inline.map(careless, ["precision", "context", "variable"]))
-        return f"{decimal.getcontext().prec} {process_probe.OWN.get('unset')}"
-
-    assert contextvars.Context().run(within) == "6 unset"

@@ -1,12 +1,10 @@
 """What may be handed over as a function, and how it gets to a worker."""
 
 import functools
-import pickle
 import random
 import subprocess
 import sys
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from evenload.errors import ConfigError
-from evenload.executor.task.prepare import Tasks, is_stateful, name_of, pickle_callable
+from evenload.executor.task.prepare import Tasks, pickle_callable
 from evenload.executor.task.task import PreparedTask
 
 
@@ -71,22 +69,6 @@ def test_functions_of_modules_that_nobody_else_can_import_go_by_value(
     assert in_a_fresh_interpreter(pickle_callable(lambda x: offset(x) + 1), "1", tmp_path) == "42"
 
 
-def test_functions_of_ordinary_modules_go_by_name() -> None:
-    assert b"posixpath" in pickle_callable(__import__("os").path.join)[0]
-    assert len(pickle_callable(__import__("textwrap").dedent)[0]) < 100
-    assert pickle.loads(pickle_callable(len)[0]) is len
-
-
-def test_modules_made_by_hand_go_by_value(tmp_path: Path) -> None:
-    module = types.ModuleType("made_by_hand")
-    exec("def double(x):\n    return 2 * x", module.__dict__)
-    sys.modules["made_by_hand"] = module
-    try:
-        assert in_a_fresh_interpreter(pickle_callable(module.double), "21", tmp_path) == "42"
-    finally:
-        del sys.modules["made_by_hand"]
-
-
 def test_what_cannot_be_sent_says_what_to_do() -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent to a worker.*lock") as caught:
@@ -101,27 +83,6 @@ def test_what_cannot_be_sent_says_what_to_do() -> None:
 def test_what_cannot_be_run_is_refused(fn: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Tasks().prepare(fn)
-
-
-def test_coroutine_functions_and_odd_batches_are_refused() -> None:
-    async def later(x: int) -> int:
-        return x
-
-    with pytest.raises(ConfigError, match="coroutine"):
-        Tasks().prepare(later)
-    for batch in (0, -1, 2.5):
-        with pytest.raises(ConfigError, match="batch"):
-            Tasks().prepare(len, batch=batch)  # type: ignore[arg-type]
-
-
-def test_classes_that_are_called_are_stateful_and_others_are_functions() -> None:
-    assert is_stateful(Model)
-    assert is_stateful(functools.partial(Model, "v"))
-    assert not is_stateful(int)
-    assert not is_stateful(Path)
-    assert not is_stateful(Model())
-    assert not is_stateful(functools.partial(len))
-    assert [name_of(fn) for fn in (Model, functools.partial(Model), len)] == ["Model", "Model", "len"]
 
 
 def test_how_the_constructor_takes_the_device() -> None:

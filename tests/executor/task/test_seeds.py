@@ -65,7 +65,7 @@ def own_state() -> Any:
     np.random.set_state(of_numpy)
 
 
-@pytest.mark.parametrize("policy", ["measured", "pull:3", "static"])
+@pytest.mark.parametrize("policy", ["measured", "static"])
 def test_a_seeded_map_gives_what_a_serial_loop_gives(executor: Executor, policy: str) -> None:
     expected = serial_loop(5, 20)
     assert list(executor.map(draw, range(20), seed=5, policy=policy)) == expected
@@ -126,22 +126,22 @@ def late(item):
     import numpy, random
     return float(numpy.random.rand()), random.random()
 
-got = list(evenload.map(late, range(3), devices="cpu*1", seed=4, fresh=True))
+got = [
+    list(evenload.map(late, range(3), devices="cpu*1", seed=4, fresh=True, start=start))
+    for start in ("auto", "spawn")
+]
 import numpy, random
 for index in range(3):
     own = int.from_bytes(hashlib.blake2b(f"4\\0{index}\\x000".encode(), digest_size=8).digest(), "big") >> 1
     random.seed(own)
     numpy.random.seed(own % 2**32)
-    assert got[index] == (float(numpy.random.rand()), random.random()), index
+    expected = (float(numpy.random.rand()), random.random())
+    assert [one[index] for one in got] == [expected] * 2, index
 """
 
 
-@pytest.mark.parametrize("start", ["forkserver", "spawn"])
-def test_a_package_that_the_item_imports_is_seeded_too(start: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LATE.replace("seed=4", f"seed=4, start={start!r}")],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+def test_a_package_that_the_item_imports_is_seeded_too() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from evenload.errors import ResourceExhausted
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.task import PreparedTask, Runner, dump, load
-from evenload.executor.transport.progress_cell import PACKING, ProgressCell
+from evenload.executor.task.task import PreparedTask, Runner
+from evenload.executor.transport.progress_cell import ProgressCell
 
 
 def at_chunk(number: int) -> ProgressCell:
@@ -20,26 +20,6 @@ def at_chunk(number: int) -> ProgressCell:
 
 def runner(fn: Any, **options: Any) -> Runner:
     return Runner(PreparedTask(1, "fn", fn, **options), lambda: "the device")
-
-
-def test_runs_each_item_and_keeps_failures_apart() -> None:
-    place = at_chunk(7)
-    answer = runner(lambda x: 10 // x).run([1, 0, 5], place)
-    assert answer.values == [10, None, 2]
-    assert list(answer.failures) == [1]
-    assert answer.failures[1].type_name == "ZeroDivisionError"
-    assert answer.busy_s >= 0
-    assert place.cells[2] == PACKING
-
-
-def test_even_exits_are_failures_of_their_item() -> None:
-    def leave(x: int) -> int:
-        if x:
-            raise SystemExit(3) if x == 1 else KeyboardInterrupt
-        return x
-
-    answer = runner(leave).run([0, 1, 2], at_chunk(1))
-    assert [answer.failures[at].type_name for at in (1, 2)] == ["SystemExit", "KeyboardInterrupt"]
 
 
 @given(st.integers(0, 30), st.integers(1, 7), st.sets(st.integers(0, 29), max_size=4), st.booleans())
@@ -82,19 +62,6 @@ def test_too_little_memory_halves_the_batch_and_remembers() -> None:
     assert sizes == [2, 2]
 
 
-def test_an_item_alone_without_memory_says_so() -> None:
-    def fn(items: list[int]) -> list[int]:
-        raise MemoryError
-
-    answer = runner(fn, batch=2).run([1, 2], at_chunk(1))
-    assert [failure.kind for failure in answer.failures.values()] == ["memory", "memory"]
-
-
-def test_a_batch_must_give_as_many_results() -> None:
-    answer = runner(lambda items: items[1:], batch=2, may_split=False).run([1, 2], at_chunk(1))
-    assert "1 results for a batch of 2" in answer.failures[0].message
-
-
 def test_singly_calls_with_lists_of_one_and_passes_failures_through() -> None:
     seen = []
 
@@ -107,20 +74,6 @@ def test_singly_calls_with_lists_of_one_and_passes_failures_through() -> None:
     assert seen == [[1], [3]]
     assert answer.values == [1, None, 3]
     assert answer.failures == {1: lost}
-
-
-def test_what_is_dropped_is_not_begun() -> None:
-    place = at_chunk(5)
-
-    def fn(x: int) -> int:
-        if x == 1:
-            place.drop(5)
-        return x
-
-    answer = runner(fn).run([0, 1, 2, 3], place)
-    assert (answer.values, answer.skipped) == ([0, 1], 2)
-    answer = runner(lambda items: items, batch=2).run([0, 1, 2], place)
-    assert (answer.values, answer.skipped) == ([], 0)
 
 
 class Model:
@@ -145,10 +98,3 @@ def test_classes_are_built_on_their_device_and_closed(device_as: str | None, dev
     assert one.run([1], at_chunk(1)).values == [(device, 1)]
     one.close()
     assert Model.closed == [device]
-
-
-def test_a_task_survives_the_way() -> None:
-    task = PreparedTask(1, "len", len, (b"\x80\x05cbuiltins\nlen\n.", []), batch=3, may_split=False)
-    spec, buffers = dump(task)
-    got = load(spec, buffers, 9)
-    assert (got.id, got.name, got.fn, got.batch, got.may_split) == (9, "len", len, 3, False)

@@ -1,6 +1,5 @@
 """Tests tasks through the executor as a whole, the same on every backend: failures, classes, retries."""
 
-import functools
 import os
 import time
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import evenload
 from evenload.errors import (
     ConfigError,
     NoUsableDevice,
@@ -19,28 +17,12 @@ from evenload.events import (
     Note,
 )
 from evenload.executor import Executor
-from evenload.executor.backends import process
-from evenload.executor.loop import engine
 
 
 def fail_on_multiples_of_three(x: int) -> int:
     if x % 3 == 0:
         raise ValueError(f"{x} is a multiple of three")
     return x
-
-
-class Model:
-    """Remembers on which device it was built, and how often it was called."""
-
-    def __init__(self, offset: int = 0, *, device: Any):
-        self.device, self.offset, self.n_calls = device.id, offset, 0
-
-    def __call__(self, x: int) -> tuple[int, str, str]:
-        self.n_calls += 1
-        assert os.environ.get("EVENLOAD_DEVICE", self.device) == self.device
-        from evenload.devices import current
-
-        return x + self.offset, self.device, current().id
 
 
 # --- failures of items ----------------------------------------------------------------------------
@@ -58,23 +40,6 @@ def test_a_failed_item_raises_in_its_turn(executor: Executor) -> None:
         next(results)
 
 
-def test_failed_items_can_be_returned_in_their_places(executor: Executor) -> None:
-    results = executor.map(fail_on_multiples_of_three, range(10), on_error="return")
-    got = list(results)
-    assert [x for x in got if not isinstance(x, TaskError)] == [1, 2, 4, 5, 7, 8]
-    assert [x.index for x in got if isinstance(x, TaskError)] == [0, 3, 6, 9]
-    assert results.summary is not None
-    assert (results.summary.total, results.summary.failed, results.summary.done) == (10, 4, 6)
-
-
-def test_one_bad_item_does_not_spoil_its_batch(executor: Executor) -> None:
-    def fn(xs: list[int]) -> list[int]:
-        return [fail_on_multiples_of_three(x) for x in xs]
-
-    got = list(executor.map(fn, range(1, 9), batch=4, on_error="return"))
-    assert [x if isinstance(x, int) else "failed" for x in got] == [1, 2, "failed", 4, 5, "failed", 7, 8]
-
-
 def test_a_batch_that_may_not_run_twice_fails_as_a_whole(executor: Executor) -> None:
     def fn(xs: list[int]) -> list[int]:
         return [fail_on_multiples_of_three(x) for x in xs]
@@ -83,22 +48,7 @@ def test_a_batch_that_may_not_run_twice_fails_as_a_whole(executor: Executor) -> 
     assert [isinstance(x, TaskError) for x in got] == [True] * 4 + [False]
 
 
-def test_exits_in_a_task_are_its_failure(executor: Executor) -> None:
-    def leave(x: int) -> int:
-        raise SystemExit(x) if x == 2 else RuntimeError("no")
-
-    got = list(executor.map(leave, [1, 2], on_error="return"))
-    assert [type(x.__cause__) for x in got] == [RuntimeError, SystemExit]
-
-
 # --- classes --------------------------------------------------------------------------------------
-
-
-def test_classes_are_built_once_per_device_and_know_it(executor: Executor) -> None:
-    got = list(executor.map(functools.partial(Model, 100), range(30), policy="pull:5"))
-    assert [value for value, _, _ in got] == list(range(100, 130))
-    assert {built for _, built, _ in got} <= {"cpu:0", "cpu:1"}
-    assert all(built == current for _, built, current in got)
 
 
 @pytest.mark.usefixtures("patient")
@@ -126,29 +76,6 @@ def test_constructors_and_close_run_once_per_worker_and_instances_stay_warm(
         assert (tmp_path / "built").read_text() == "x"
         assert not (tmp_path / "closed").exists()
     assert (tmp_path / "closed").read_text() == "x"
-
-
-def test_an_idle_worker_has_time_to_free_what_its_tasks_hold(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where it gets no turn for a while: there is no hurry, as it runs nothing that may hang."""
-    monkeypatch.setattr(engine, "GRACE_S", 1e-9)
-    monkeypatch.setattr(process, "FREE_S", 100.0)
-
-    class Holds:
-        def __init__(self, path: str = str(tmp_path / "freed")):
-            self.path = path
-
-        def __call__(self, x: int) -> int:
-            return x
-
-        def close(self) -> None:
-            time.sleep(0.2)
-            open(self.path, "a").close()
-
-    with Executor("cpu*1", echo=False) as executor:
-        assert list(executor.map(Holds, range(4))) == [0, 1, 2, 3]
-    assert (tmp_path / "freed").exists()
 
 
 def test_a_device_whose_constructor_fails_is_left_out(backend: str, tmp_path: Any) -> None:
@@ -198,26 +125,6 @@ def test_if_every_constructor_fails_each_cause_is_told(executor: Executor) -> No
 
 
 # --- what is refused ------------------------------------------------------------------------------
-
-
-def test_an_item_that_the_first_device_cannot_run_finds_another() -> None:
-    class Picky:
-        def __init__(self, device: Any):
-            if device.id == "cpu:0":
-                raise RuntimeError("not here")
-            self.device = device.id
-
-        def __call__(self, x: int) -> str:
-            return self.device
-
-    assert list(evenload.map(Picky, [1], devices="cpu*2", echo=False)) == ["cpu:1"]
-
-    def short_of_memory(x: int) -> str:
-        if os.environ["EVENLOAD_DEVICE"] == "cpu:0":
-            raise MemoryError
-        return os.environ["EVENLOAD_DEVICE"]
-
-    assert list(evenload.map(short_of_memory, [1], devices="cpu*2")) == ["cpu:1"]
 
 
 def test_what_raises_may_be_tried_again(executor: Executor, tmp_path: Any) -> None:

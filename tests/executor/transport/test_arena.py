@@ -1,8 +1,6 @@
 """Memory that two ends share: lent, read in place, given back with the last view, never above its limit."""
 
-import gc
 import os
-import signal
 import sys
 
 import numpy as np
@@ -67,75 +65,6 @@ def test_a_piece_is_read_in_place_and_comes_back_with_its_last_view() -> None:
         assert n_lent(ends.lender) == len(ends.borrower._leases) == 0
 
 
-def test_memory_is_used_again_and_not_taken_anew() -> None:
-    with Ends() as ends:
-        array = np.zeros(MIB, np.uint8)
-        offsets = set()
-        for _ in range(50):
-            piece = ends.put(array)
-            assert piece is not None
-            offsets.add(piece.offset)
-            ends.borrower.open(piece)
-        assert len(offsets) == 1
-        assert ends.budget.n_bytes <= 2 * MIB
-
-
-def test_the_limit_holds_and_what_comes_back_makes_room() -> None:
-    with Ends(4 * MIB) as ends:
-        array = np.zeros(MIB, np.uint8)
-        views = []
-        while (piece := ends.put(array)) is not None:
-            views.append(ends.borrower.open(piece))
-        assert len(views) == 4
-        assert ends.put(np.zeros(5 * MIB, np.uint8)) is None
-        del views[1], piece
-        assert ends.put(array) is not None
-        assert ends.budget.n_bytes <= 4 * MIB
-
-
-def test_free_memory_goes_back_to_the_system_when_another_arena_needs_it() -> None:
-    with Ends(8 * MIB) as ends:
-        fd = make_arena_file("other", 8 * MIB)
-        cell = ends.budget.open_cell()
-        assert cell is not None
-        other = Lender(fd, ends.budget, cell)
-        for _ in range(2):
-            piece = ends.put(np.ones(6 * MIB, np.uint8))
-            assert piece is not None
-            ends.borrower.open(piece)
-        assert other.put(memoryview(bytes(6 * MIB))) is None
-        # It cannot take what the other end of the budget holds, but that end lets go of what it does not use.
-        small = ends.put(np.ones(7 * MIB, np.uint8))
-        assert small is not None
-        assert ends.budget.n_bytes <= 8 * MIB
-        os.close(fd)
-
-
-def test_a_piece_that_was_not_sent_is_taken_back() -> None:
-    with Ends() as ends:
-        piece = ends.put(np.zeros(MIB, np.uint8))
-        assert piece is not None
-        ends.lender.take_back(piece)
-        assert n_lent(ends.lender) == 0
-
-
-def test_views_outlive_both_ends() -> None:
-    ends = Ends()
-    gone: list[str] = []
-    piece = ends.put(np.arange(1000.0))
-    assert piece is not None
-    view = np.frombuffer(ends.borrower.open(piece))
-    ends.borrower.when_gone(gone.append, "borrower")
-    ends.__exit__()
-    del ends
-    gc.collect()
-    assert gone == []
-    assert view.sum() == 499_500
-    del view
-    gc.collect()
-    assert gone == ["borrower"]
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 300_000), st.integers(0, 3)), max_size=30), st.integers(0, 2**32))
 def test_pieces_never_overlap_whatever_comes_back_when(steps: list[tuple[int, int]], seed: int) -> None:
@@ -176,18 +105,6 @@ def test_a_forked_child_gives_back_nothing() -> None:
         os.waitpid(child, 0)
         assert n_lent(ends.lender) == 1
         assert view[0] == 1.0
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files without names need not vanish at once")
-def test_a_killed_process_leaves_nothing() -> None:
-    with Ends() as ends:
-        child = os.fork()
-        if not child:
-            ends.put(np.ones(MIB))
-            os.kill(os.getpid(), signal.SIGKILL)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        # It has no name: whoever is killed, the system frees it with its last user.
-        assert os.readlink(f"/proc/self/fd/{ends.fd}").startswith("/memfd:evenload-")
 
 
 def test_too_little_memory_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from evenload.executor.transport.pickling import pack
 
 DTYPES = ("u1", "<i2", ">f4", "f8", "c16", [("a", "u1"), ("b", "<f4")])
-LARGE = 1 << 30
 
 
 def sent(value: Any) -> tuple[int, Any]:
@@ -62,17 +61,6 @@ def test_any_view_of_a_file_is_the_same_bytes_of_the_same_file(tmp_path_factory,
             there[one] = np.frombuffer(written[:size], dtype)[0]
             content[start : start + size] = written[:size]
     assert path.read_bytes() == content
-
-
-def test_a_map_of_a_gibibyte_is_named_not_copied(tmp_path):
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(LARGE)
-    array = np.memmap(path, "f8", "r")
-    n_bytes, (there, half) = sent((array, array[::2]))
-    assert n_bytes < 1000
-    assert there.nbytes == LARGE
-    assert half.shape == array[::2].shape
 
 
 def test_what_is_in_no_file_is_copied(tmp_path):

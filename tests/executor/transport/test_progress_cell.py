@@ -1,6 +1,5 @@
 """Where a worker is, seen from both sides."""
 
-import ctypes
 import os
 import random
 import sys
@@ -35,37 +34,6 @@ def test_both_sides_see_the_same() -> None:
     assert executor.position_in(1)[0] == PACKING, "it has gone on to the next"
     worker.close()
     executor.close()
-
-
-def test_dropping_a_chunk_drops_those_before_it_and_none_after() -> None:
-    place = ProgressCell()
-    place.begin(1)
-    assert not place.is_dropped
-    place.drop(3)
-    place.drop(2)
-    for chunk, is_dropped in ((1, True), (2, True), (3, True), (4, False)):
-        place.begin(chunk)
-        assert place.is_dropped == is_dropped
-        assert bool(place.enter(0)) != is_dropped
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux wipes memory in forked children")
-def test_a_forked_child_skips_all_and_writes_nothing_even_where_python_does_not_know_of_the_fork() -> None:
-    fd = make_progress_file()
-    cell, executor = ProgressCell(fd), ProgressCell(fd)
-    os.close(fd)
-    cell.begin(7)
-    assert cell.enter(2)
-    child = ctypes.CDLL(None).fork()
-    if not child:
-        skips = cell.is_dropped and not cell.enter(3)
-        cell.at(4)
-        os._exit(0 if skips else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert executor.position_in(7)[0] == 2
-    assert cell.enter(3), "the parent goes on"
-    executor.close()
-    cell.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")

@@ -1,18 +1,14 @@
 """What goes into a pipe comes out of it, in whatever pieces it is read."""
 
 import os
-import pickle
 import threading
 
-import numpy as np
 import pytest
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.executor.transport import pickling, wire
-from evenload.executor.transport.pickling import pack
-from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
+from evenload.executor.transport.wire import Frame, Inbox, Outbox
 
 
 def through_a_pipe(frames: list[Frame], piece: int | None = None) -> list[Frame]:
@@ -75,20 +71,6 @@ def test_frames_survive_any_fragmentation(sent: list[Frame], piece: int) -> None
     assert all(same(a, b) for a, b in zip(sent, got, strict=True))
 
 
-def test_frames_larger_than_the_pipe_and_the_reader() -> None:
-    big = os.urandom(wire.READ_BYTES * 3 + 7)
-    sent = [
-        Frame(1, 2, 3, b"small"),
-        Frame(4, 5, 6, big),
-        Frame(7, 8, 9, b"with buffers", [big, b"", big[:100], big[: wire.READ_BYTES]]),
-        Frame(1, 0, 0, b""),
-        Frame(1, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size]),
-        Frame(2, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size + 1]),
-    ]
-    got = through_a_pipe(sent)
-    assert [same(a, b) for a, b in zip(sent, got, strict=True)] == [True] * len(sent)
-
-
 def test_a_pipe_that_does_not_block_queues_what_it_cannot_take() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -110,47 +92,3 @@ def test_a_pipe_that_does_not_block_queues_what_it_cannot_take() -> None:
     with pytest.raises(BrokenPipeError):
         outbox.send(Frame(1, body=b"nobody reads this"))
     os.close(write)
-
-
-def test_the_end_in_the_middle_of_a_frame_is_the_end() -> None:
-    read, write = os.pipe()
-    Outbox(write).send(Frame(1, body=b"x" * 100))
-    whole = os.read(read, 4096)
-    os.write(write, whole[:-50])
-    os.close(write)
-    inbox = Inbox(read)
-    assert inbox.read() == []
-    with pytest.raises(EOFError):
-        inbox.read()
-    os.close(read)
-
-
-def test_large_arrays_stay_out_of_the_pickle_and_arrive_writable() -> None:
-    array = np.arange(100_000, dtype=np.float64)
-    body, buffers = pack({"a": array, "n": 1})
-    assert len(body) < 1000
-    assert len(buffers) == 1
-    (frame,) = through_a_pipe([Frame(1, body=body, buffers=buffers)])
-    got = unpack(frame)
-    assert np.array_equal(got["a"], array)
-    got["a"][0] = 7.0
-    fortran = np.asfortranarray(np.ones((300, 300)))
-    assert len(pack(fortran)[1]) == 1
-    strided = np.ones((400, 400))[::2, ::2]
-    body, buffers = pack(strided)
-    assert np.array_equal(pickle.loads(body, buffers=buffers), strided)
-
-
-def test_small_arrays_and_too_many_of_them_travel_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pack(np.zeros(10))[1] == []
-    monkeypatch.setattr(pickling, "MOST_BUFFERS", 2)
-    body, buffers = pack([np.zeros(10_000) for _ in range(5)])
-    assert len(buffers) == 2
-    assert len(pickle.loads(body, buffers=buffers)) == 5
-
-
-def test_lambdas_go_by_value_and_what_cannot_go_says_so() -> None:
-    body, buffers = pack(lambda x: x + 1)
-    assert pickle.loads(body, buffers=buffers)(1) == 2
-    with pytest.raises(TypeError, match="generator"):
-        pack(x for x in range(3))

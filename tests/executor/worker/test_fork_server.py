@@ -2,11 +2,9 @@
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,63 +28,8 @@ from evenload.executor.worker.fork_server import can_fork, imports_of
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
 
 
-def seen(_: int) -> dict[str, Any]:
-    import numpy
-
-    return {
-        "device": os.environ["EVENLOAD_DEVICE"],
-        "mark": os.environ.get("SOME_MARK"),
-        "omp": os.environ["OMP_NUM_THREADS"],
-        "folder": os.getcwd(),
-        "random": random.random(),
-        "numpy": float(numpy.random.rand()),
-        "is_leader": os.getpgrp() == os.getpid(),
-        "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
-        "threads": threading.active_count(),
-        "main": sys.modules["__main__"].__dict__.get("__file__"),
-        "parent": psutil.Process().parent().name(),  # type: ignore[union-attr]
-        "pid": os.getpid(),
-    }
-
-
-@pytest.mark.parametrize("start", ["forkserver", "spawn"])
-def test_forked_workers_see_what_spawned_ones_see(
-    start: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SOME_MARK", "set late")
-    monkeypatch.chdir(tmp_path)
-    with Executor("cpu*2", start=start, policy="static", echo=False) as executor:
-        views = list(executor.map(seen, range(2)))
-        assert {view["device"] for view in views} == {"cpu:0", "cpu:1"}
-        for view in views:
-            assert view["mark"] == "set late"
-            assert view["folder"] == str(tmp_path)
-            assert view["is_leader"]
-            assert view["interrupt"]
-            assert view["threads"] == 2  # its own, and the one that watches for the executor's end
-            assert view["main"] is None
-        assert views[0]["random"] != views[1]["random"]
-        assert views[0]["numpy"] != views[1]["numpy"]
-
-
 def pid_of(_: int) -> int:
     return os.getpid()
-
-
-def die_once(path: str) -> int:
-    with open(path, "a") as file:
-        file.write("x")
-    if os.path.getsize(path) == 1:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return os.getpid()
-
-
-def test_a_dead_worker_is_replaced_by_the_same_server(tmp_path: Path) -> None:
-    with Executor("cpu*1", start="forkserver", echo=False) as executor:
-        (before,) = executor.map(pid_of, [0])
-        (after,) = executor.map(die_once, [str(tmp_path / "file")])
-        assert before != after
-        assert executor._engine.backend._n_servers == 1  # type: ignore[attr-defined]
 
 
 def test_a_server_that_dies_is_replaced_and_no_item_is_lost() -> None:
@@ -100,48 +43,6 @@ def test_a_server_that_dies_is_replaced_and_no_item_is_lost() -> None:
 def slowly(x: int) -> int:
     time.sleep(0.1)
     return x
-
-
-def kill_the_server() -> None:
-    """Kill the server of this worker, and go on until the thread that watches for ends has looked twice."""
-    server = psutil.Process().parent()
-    assert server is not None
-    assert "evenload-fork" in server.cmdline()
-    server.kill()
-    while os.getppid() == server.pid:
-        time.sleep(0.001)
-    (watcher,) = [one.native_id for one in threading.enumerate() if one.name == "evenload-life"]
-    before = n_turns(watcher)
-    while n_turns(watcher) < before + 2:
-        time.sleep(0.001)
-
-
-def n_turns(thread: int | None) -> int:
-    """How often the thread has waited for something."""
-    (line,) = re.findall(
-        r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/self/task/{thread}/status").read_text(), re.M
-    )
-    return int(line)
-
-
-def outlive_the_server(exit_code: int | None) -> int:
-    kill_the_server()
-    return os._exit(exit_code) if exit_code is not None else os.getpid()
-
-
-def test_a_server_that_dies_takes_no_worker_with_it() -> None:
-    with Executor("cpu*1", start="forkserver", max_worker_deaths=1, echo=False) as executor:
-        (before,) = executor.map(pid_of, [0])
-        assert list(executor.map(outlive_the_server, [None], repeatable=False)) == [before]
-
-
-def test_how_a_worker_ended_is_not_made_up_if_its_server_is_gone() -> None:
-    with Executor("cpu*1", start="forkserver", max_worker_deaths=1, echo=False) as executor:
-        (error,) = executor.map(outlive_the_server, [7], on_error="return")
-        assert isinstance(error, WorkerLost)
-        assert error.exit_code_of_worker is None
-        assert error.message.endswith("was lost")
-        assert list(executor.map(abs, [-1])) == [1]
 
 
 def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,15 +91,6 @@ def slow_pid_of(_: int) -> int:
     return os.getpid()
 
 
-def test_nothing_is_left_of_the_server(left_behind: Callable[[], list[psutil.Process]]) -> None:
-    with Executor("cpu*2", start="forkserver", echo=False) as executor:
-        list(executor.map(abs, range(5)))
-        (server,) = left_behind()
-        started = [server, *server.children()]
-        assert len(started) == 3
-    assert not [process for process in started if process.is_running()]
-
-
 PARENT = """
 import os, signal, sys, time
 from evenload.executor import Executor
@@ -206,8 +98,7 @@ executor = Executor("cpu*2", start=START, echo=False)
 executor.start()
 list(executor.map(abs, range(4)))
 import psutil
-child = 0
-if KEEPS and not (child := os.fork()):  # it has all that the executor has, and lives on
+if not (child := os.fork()):  # it has all that the executor has, and lives on
     os.closerange(0, 3)
     signal.pause()
 print(child, *[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
@@ -216,11 +107,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("start", ["forkserver", "spawn"])
-@pytest.mark.parametrize("keeps", [False, True])
 def test_the_server_and_its_workers_do_not_outlive_a_killed_parent(
-    start: str, keeps: bool, until: Callable[..., None]
+    start: str, until: Callable[..., None]
 ) -> None:
-    program = f"START, KEEPS = {start!r}, {keeps}\n{PARENT}"
+    program = f"START = {start!r}\n{PARENT}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
     assert done.returncode == -signal.SIGKILL, done.stderr
     child, *pids = map(int, done.stdout.split())
@@ -229,8 +119,7 @@ def test_the_server_and_its_workers_do_not_outlive_a_killed_parent(
         assert len(theirs) == (3 if start == "forkserver" else 2)
         until(lambda: not any(map(is_alive, theirs)), "the server and its workers are gone")
     finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:
@@ -238,38 +127,6 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def threads_of(_: Any) -> tuple[int, list[int]]:
-    import ctypes
-
-    import numpy as np
-    import torch
-
-    from evenload.executor.worker.threads import _libraries
-
-    np.ones((64, 64)) @ np.ones((64, 64))
-    counts: list[int] = []
-    for path in _libraries():
-        if "openblas" in path and "numpy" in path:
-            library = ctypes.CDLL(path)
-            names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_")
-            counts += [getattr(library, name)() for name in names if hasattr(library, name)]
-    return torch.get_num_threads(), counts
-
-
-@pytest.mark.slow
-def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    with Executor("cpu*1", start="forkserver", echo=False) as executor:
-        first = executor.submit(threads_of, 0).result(timeout=500)
-        backend: Any = executor._engine.backend
-        backend._server.preload(["numpy", "torch"])
-        (worker,) = executor._engine._supervisor.workers.values()
-        backend.kill(worker.number)
-        again = executor.submit(threads_of, 0).result(timeout=500)
-        assert again == first
-        assert backend._n_servers == 1
 
 
 def test_what_a_task_uses_is_known() -> None:
@@ -304,13 +161,6 @@ def test_a_task_of_a_module_that_nobody_can_look_at_is_a_task(chance: random.Ran
     vars(module).update(scope)
     with patch.dict(sys.modules, evenload_odd=chance.choice([module, object()])):
         assert imports_of(task) == []
-
-
-def test_of_a_task_that_makes_a_ddp_what_that_imports_is_known_too() -> None:
-    torch = pytest.importorskip("torch")
-    training_ranks = pytest.importorskip("training_ranks")
-    assert imports_of(training_ranks.everything) == ["torch", "torch._dynamo"]
-    assert torch.nn.parallel.DistributedDataParallel.__module__ == "torch.nn.parallel.distributed"
 
 
 def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

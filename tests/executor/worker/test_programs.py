@@ -5,42 +5,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-
-from evenload.executor import Executor
-
-N, BAD = 12, 4
-
-
-HEALTHY = [x for x in range(N) if x != BAD]
-
-
-@pytest.fixture(scope="module")
-def executor(threaded: str) -> Iterator[Executor]:
-    with Executor("cpu*2", backend=threaded, echo=False) as executor:
-        yield executor
-
-
-def run(executor: Executor, misbehave: Callable[[int], Any], **options: Any) -> Any:
-    """Map twelve items, one of which misbehaves; check the others and return what became of it."""
-
-    def task(x: int) -> Any:
-        if x == BAD:
-            return misbehave(x)
-        time.sleep(0.005)
-        return x
-
-    got = list(executor.map(task, range(N), on_error="return", **options))
-    assert [got[x] for x in HEALTHY] == HEALTHY
-    assert list(executor.map(abs, range(5))) == list(range(5)), "usable afterwards"
-    return got[BAD]
-
 
 # --- the program itself ---------------------------------------------------------------------------
 
@@ -118,8 +87,6 @@ def test_modules_beside_the_script_are_found_and_those_in_the_folder_shadow_noth
 
 
 HANGS = {
-    "sleeping": "time.sleep(1000)",
-    "busy": "exec('while True: pass')",
     "holding the lock": "ctypes.PyDLL(None).sleep(1000)",
     "with a child": "subprocess.run(['sleep', '1000'])",
 }

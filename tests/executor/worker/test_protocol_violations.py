@@ -13,9 +13,9 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from chaos.deeds import DEEDS_BY_CHANCE, MISSED, Bomb, InTheChild, Own, scribble, wait_for
+from chaos.deeds import Bomb, InTheChild, Own, scribble, wait_for
 
-from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerLost
+from evenload.errors import EvenloadError, ResultNotSendable, WorkerLost
 from evenload.executor import Executor
 from evenload.executor.transport import wire
 from evenload.executor.transport.wire import HEADER, Frame, Inbox, Outbox, ProtocolViolation
@@ -24,9 +24,7 @@ from evenload.executor.transport.wire import HEADER, Frame, Inbox, Outbox, Proto
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 N_ITEMS = 12
-N_SEEDS = int(os.environ.get("EVENLOAD_TEST_SEEDS", "12"))
-FIRST_SEED = int(os.environ.get("EVENLOAD_TEST_FIRST_SEED", "0"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + N_SEEDS)
+SEEDS = range(4)
 
 
 @pytest.fixture(scope="module")
@@ -49,76 +47,6 @@ def check(executor: Executor, task: Callable[[int], Any], seed: int) -> list[Any
 
 
 # --- what the pipe carries ------------------------------------------------------------------------
-
-
-def mutate(rng: random.Random, raw: bytes, earlier: list[bytes]) -> tuple[bytes, bool]:
-    """Return what is written instead of a frame, and whether the worker ends then."""
-    at = rng.randrange(len(raw))
-    stray = rng.randbytes(rng.choice((1, 3, 40, 5000)))
-    mutants = {
-        "cut": (raw[:at], True),
-        "cut, and more": (raw[:at] + stray * 20, False),
-        "twice": (raw + raw, False),
-        "an earlier one": (rng.choice(earlier) if earlier else stray * 20, False),
-        "swapped": (raw[at:] + raw[:at] + raw, False),
-        "one byte": (raw[:at] + bytes((raw[at] ^ rng.randrange(1, 256),)) + raw[at + 1 :] + raw, False),
-        "stray before": (stray + raw, False),
-        "stray inside": (raw[:at] + stray + raw[at:] + raw, False),
-        "stray behind": (raw + stray, False),
-        "only stray": (stray * 20, False),
-        "huge": (struct.pack("<BBHIQQIII", 14, 0, 0, 1, 1, 2**62, 0, 0, 0) + stray, False),
-        "many pieces": (struct.pack("<BBHIQQIII", 14, 1, 65535, 1, 1, 9, 0, 0, 0) + stray, False),
-        "nothing wrong": (raw, False),
-    }
-    return mutants[rng.choice(sorted(mutants))]
-
-
-def send_mutants(seed: int) -> None:
-    """In a worker: from now on its frames are replaced by mutants, some of them."""
-    rng, earlier = random.Random(seed), []
-
-    def flush(self: Outbox) -> bool:
-        self._close_small()
-        raw = b"".join(self._pieces)
-        self._pieces.clear()
-        written, ends = mutate(rng, raw, earlier)
-        earlier.append(raw)
-        while written:
-            written = written[os.write(self._fd, written) :]
-        if ends:
-            os._exit(3)
-        return True
-
-    Outbox.flush = flush
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_frames_of_a_real_worker_may_be_anything(executor: Executor, seed: int) -> None:
-    def task(x: int) -> int:
-        if x in (2, 7):
-            send_mutants(seed * N_ITEMS + x)
-        return x
-
-    check(executor, task, seed)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_frames_that_are_well_formed_and_not_due(executor: Executor, seed: int) -> None:
-    def task(x: int) -> int:
-        rng = random.Random(seed * N_ITEMS + x)
-        if rng.random() < 0.3:
-            send = Outbox.send
-
-            def forge(self: Outbox, frame: Frame) -> bool:
-                Outbox.send = send
-                kind, number = rng.choice((0, 11, 12, 13, 14, 15, 16, 99)), rng.choice((0, 1, 10**12))
-                send(self, Frame(kind, rng.choice((0, 1, frame.task)), number, rng.choice((b"", b"N."))))
-                return send(self, frame)
-
-            Outbox.send = forge
-        return x
-
-    check(executor, task, seed)
 
 
 def test_any_damage_to_a_stream_is_noticed_before_a_frame_is_believed() -> None:
@@ -172,46 +100,22 @@ def test_a_length_that_cannot_be_is_not_waited_for() -> None:
 # --- what a task does -----------------------------------------------------------------------------
 
 
-def misbehave(rng: random.Random, x: int) -> Any:
-    value = rng.choice(DEEDS_BY_CHANCE)(rng)
-    return x if value in (None, MISSED) else value
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_tasks_may_do_anything(executor: Executor, seed: int) -> None:
-    def task(x: int) -> Any:
-        rng = random.Random(seed * N_ITEMS + x)
-        return misbehave(rng, x) if rng.random() < 0.25 else x
-
-    check(executor, task, seed)
-
-
-@pytest.mark.parametrize("with_libc", [False, True])
-@pytest.mark.parametrize("end", ["return", "raise", "exit"])
-def test_a_forked_child_never_speaks_for_the_worker(executor: Executor, end: str, with_libc: bool) -> None:
-    def task(x: int) -> Any:
-        worker = os.getpid()
-        pid = (ctypes.CDLL(None).fork if with_libc else os.fork)()
-        if pid:
-            wait_for(pid)
-        elif end == "raise":
-            raise InTheChild
-        elif end == "exit":
-            sys.exit(7)
-        return x if os.getpid() == worker else "from the child"
-
-    for policy in ("measured", "pull:4"):
-        assert list(executor.map(task, range(N_ITEMS), policy=policy)) == list(range(N_ITEMS))
-
-
 class BreaksAsItIsRead:
     def __reduce__(self) -> Any:
         return exec, ("raise LookupError",)
 
 
-@pytest.mark.parametrize("with_libc", [False, True])
-@pytest.mark.parametrize("end", ["return", "raise"])
-@pytest.mark.parametrize("form", ["chunk", "batch", "batch run singly"])
+@pytest.mark.parametrize(
+    ("form", "end", "with_libc"),
+    [
+        ("chunk", "return", True),
+        ("chunk", "exit", True),
+        ("chunk", "raise", False),
+        ("batch", "return", False),
+        ("batch", "raise", True),
+        ("batch run singly", "return", True),
+    ],
+)
 def test_a_forked_child_runs_none_of_the_items_that_follow(
     executor: Executor, tmp_path: Path, form: str, end: str, with_libc: bool
 ) -> None:
@@ -228,8 +132,8 @@ def test_a_forked_child_runs_none_of_the_items_that_follow(
                     wait_for(pid)
                     with open(tmp_path / f"child-{pid}", "w"):
                         pass
-                elif end == "raise":
-                    raise InTheChild
+                elif end != "return":
+                    raise InTheChild if end == "raise" else SystemExit(7)
                 else:
                     return given
         return given
@@ -258,19 +162,6 @@ def test_a_result_that_cannot_be_unpickled_is_its_items_error(
     future = executor.submit(Bomb, raises)
     assert isinstance(future.exception(), ResultNotSendable)
     assert list(executor.map(abs, range(5))) == list(range(5))
-
-
-@pytest.mark.parametrize("raises", [SystemExit, Own])
-def test_an_item_that_cannot_be_pickled_is_its_own_error(
-    executor: Executor, raises: type[BaseException]
-) -> None:
-    class Item:
-        def __reduce__(self) -> Any:
-            raise raises
-
-    values = list(executor.map(lambda x: 1, [0, Item(), 2], on_error="return"))
-    assert values[::2] == [1, 1]
-    assert isinstance(values[1], TaskError)
 
 
 def test_what_hears_of_a_result_may_raise_anything(executor: Executor, tmp_path: Path) -> None:
@@ -306,7 +197,7 @@ def test_numbers_in_the_memory_that_tells_its_progress_may_be_any(executor: Exec
     check(executor, task, seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:4])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_constant_that_all_workers_share_is_damaged_by_none(executor: Executor, seed: int) -> None:
     numpy = pytest.importorskip("numpy")
     constant = numpy.arange(200_000)

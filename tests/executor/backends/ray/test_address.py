@@ -5,7 +5,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -113,46 +112,3 @@ def test_a_dead_cluster_in_rays_file_is_told_at_once(tmp_path: Path, monkeypatch
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ConfigError, match="RAY_ADDRESS"):
         Executor("all", backend="ray")
-
-
-class RayThatFails:
-    """Stands for the module `ray`: starting a cluster ends in each of these errors, then well."""
-
-    def __init__(self, errors: list[Exception], no_file: Path) -> None:
-        self.errors, self.n_asked = errors, 0
-        self._private = SimpleNamespace(utils=SimpleNamespace(get_ray_address_file=lambda _: str(no_file)))
-
-    def is_initialized(self) -> bool:
-        return False
-
-    def init(self, *_: object, **__: object) -> None:
-        self.n_asked += 1
-        if self.errors:
-            raise self.errors.pop(0)
-
-
-SLOW = "The current node timed out during startup. This could happen because"
-
-
-@pytest.mark.parametrize(
-    "kind", [Exception, RuntimeError, ConnectionError, ValueError, OSError, AssertionError]
-)
-@pytest.mark.parametrize("text", ["", "no port is free", SLOW])
-def test_whatever_ray_says_as_it_starts_is_an_error_of_ours(
-    kind: type[Exception], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ray = RayThatFails([kind(text)] * 5, tmp_path / "none")
-    with pytest.raises(ConfigError, match="no Ray cluster on this machine") as caught:
-        cluster_module.RayConnection().join(ray, None)
-    assert "ray start --head" in str(caught.value)
-    assert ray.n_asked == (2 if text == SLOW else 1)
-
-
-def test_a_node_that_took_too_long_to_start_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ray = RayThatFails([Exception(SLOW)], tmp_path / "none")
-    cluster_module.RayConnection().join(ray, None)
-    assert ray.n_asked == 2

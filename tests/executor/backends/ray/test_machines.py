@@ -1,7 +1,6 @@
 """Machines that join a Ray cluster and are killed while an executor works: real nodes on this machine."""
 
 import itertools
-import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -85,29 +84,6 @@ def _added(executor: Executor, spec: str) -> bool:
         return executor.add(spec) == ("west/cpu:0",)
     except UnknownName:
         return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_machines_come_and_go_at_random_points(
-    ray_cluster: str, machines: Any, until: Callable[..., None], seed: int
-) -> None:
-    chance = random.Random(seed)
-    names = ["west", "east"]
-    with Executor("cpu*1", backend=Ray(reserve=False), follow=True, echo=False) as executor:
-        for _ in range(6):
-            n = chance.randrange(200, 2000)
-            results = executor.map(abs, range(-n, 0), policy=chance.choice(["pull:3", "measured", "static"]))
-            got = [next(results) for _ in range(chance.randrange(0, 100))]
-            name = chance.choice(names)
-            if name in machines.nodes:
-                machines.kill(name)
-            else:
-                machines.join(name)
-            assert got + list(results) == list(range(n, 0, -1))
-        listed = {"cpu:0", *(f"{name}/cpu:0" for name in machines.nodes)}
-        until(lambda: set(executor.devices.ids) == listed, "those that are there are listed, and no others")
-        work_until_all_have(executor, listed)
 
 
 @pytest.mark.parametrize("spec", [2, "2"])
