@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from clients.linear_clients import tasks_of as loaded_tasks
 from torch import nn
 
 from evenload.clients import SGD, Recipe
-from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.tune.engine_checks import why_not_compiled
 
@@ -135,10 +135,7 @@ def make_tasks(n, model=None):
     model = model or with_keyed_dropout(nn.Linear(3, 2))
     g = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
-    start = model.state_dict()
-    recipe = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
-    wanted = ClientInputs(data, [recipe] * n, range(n), [start] * n, [None] * n, [None] * n)
-    return model, load_tasks(DatasetReader(model), wanted, 0, 0).tasks
+    return model, loaded_tasks(model, data, Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10))
 
 
 @pytest.fixture(scope="session")

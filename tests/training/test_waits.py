@@ -71,12 +71,6 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             torch.testing.assert_close(found[name], one, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("what", ["no exchange", "buffers", "FSDP2"])
-def test_weights_are_those_of_one_process(ranks: list[dict[str, Any]], what: str) -> None:
-    for one in ranks:
-        assert_same(one[what]["state"], by_one_process())
-
-
 def test_sync_batch_norm_of_unequal_shares_is_batch_norm_of_the_whole_batch(
     ranks: list[dict[str, Any]],
 ) -> None:

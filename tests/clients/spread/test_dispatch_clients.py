@@ -98,20 +98,6 @@ def test_devices_that_are_not_there_are_not_trained_around():
         train(model, [pair()], RECIPE, strategy="devices/eager", devices="cuda:77")
 
 
-@pytest.mark.slow
-def test_own_functions_reach_other_processes():
-    recipe = Recipe(
-        optimizer=SGD(0.1),
-        batch_size=4,
-        loss=lambda o, y: F.cross_entropy(o, y, reduction="none"),
-        augment=lambda x, draws: x + 0.1 * draws.uniform(*x.shape),
-    )
-    data = [pair(8 + i, seed=i) for i in range(5)]
-    serial, spread = (train(model, data, recipe, strategy=s) for s in ("serial", "processes*2/eager"))
-    assert not spread.plan.reasons
-    assert max(difference(a.state, b.state) for a, b in zip(serial, spread, strict=True)) == 0
-
-
 LONG = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, epochs=2, metrics=("accuracy",))
 HAS_GPU = torch.cuda.is_available()
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
+from clients.linear_clients import tasks_of
 from torch import nn
 from torch.func import functional_call, vmap
 
 from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.fused.rules import with_rules
-from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.step.objective import Draws
 from evenload.clients.tune.step_work import bytes_per_client
 from evenload.errors import ConfigError
@@ -115,9 +115,7 @@ def test_an_augmentation_may_change_the_shape():
     assert "the model's classes are 0 to 2" in str(fused[2].error)
     assert apart(serial, fused) < 1e-12
     with Trainer(net) as trainer:
-        wanted = ClientInputs(data, [recipe] * 5, range(5), [trainer.start] * 5, [None] * 5, [None] * 5)
-        task = load_tasks(DatasetReader(trainer.model), wanted, 0, 0).tasks[0]
-        assert bytes_per_client(trainer.model, task) > 0
+        assert bytes_per_client(trainer.model, tasks_of(trainer.model, data, recipe)[0]) > 0
 
 
 def test_a_draw_is_never_one(monkeypatch):

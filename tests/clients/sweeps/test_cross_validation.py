@@ -82,18 +82,6 @@ def test_numbers_are_scored_by_r2():
     assert found.mean() > 0.9
 
 
-def test_an_estimator_is_scikit_learns_own():
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_score
-
-    found = cross_validate(LogisticRegression(), X.numpy(), Y.numpy(), 3)
-    assert (
-        found.scores["score"].tolist()
-        == cross_val_score(LogisticRegression(), X.numpy(), Y.numpy(), cv=3).tolist()
-    )
-    assert found.estimators[0].predict(X.numpy()[:2]).shape == (2,)
-
-
 def test_what_cannot_be_scored_or_split_is_refused():
     with pytest.raises(ConfigError, match="29 targets"):
         cross_validate(net, X, Y[:29], 3)

@@ -69,28 +69,12 @@ def step(compiler, stacked):
     return compiled.compile_step(stacked.traced, made_clients(), StepInputs(*inputs()).first())
 
 
-def test_this_torch_has_an_inner_function(step):
-    """It is taken only where it does what the wrapped one does."""
-    assert isinstance(step._run, DirectCall)
-
-
 def one_by_one(step, clients, *given):
     return run_steps(lambda *arguments: step(*arguments), clients, StepInputs(*given))
 
 
 def tensors(clients, out):
     return {**clients.params, "losses": out.losses, **out.metrics}
-
-
-def test_steps_in_one_call_are_the_steps_one_by_one(step):
-    ours, theirs = made_clients(), made_clients()
-    out = step.steps(ours, StepInputs(*inputs()))
-    expected = one_by_one(step, theirs, *inputs())
-    assert out.losses.shape == out.metrics["accuracy"].shape == (STEPS, K)
-    for name, t in tensors(theirs, expected).items():
-        torch.testing.assert_close(tensors(ours, out)[name], t, rtol=0, atol=1e-6)
-    for name, t in made_clients().params.items():
-        assert (ours.params[name] - t).abs().amax() > 1e-3
 
 
 def test_one_rate_for_all_steps_is_one_tensor(step):
@@ -101,22 +85,6 @@ def test_one_rate_for_all_steps_is_one_tensor(step):
     )
     outs = [step.steps(made_clients(), StepInputs(draws, x, y, w, lines)).losses for lines in (copies, same)]
     assert torch.equal(*outs)
-
-
-def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(step):
-    whole, clients = made_clients(), made_clients()
-    draws, x, y, w, scalars = inputs()
-    good = step.steps(whole, StepInputs(draws, x, y, w, scalars))
-    before = {name: t.clone() for name, t in clients.params.items()}
-    clients.alive[1] = False
-    x = x.clone()
-    x[0, 2, 0, 0] = torch.nan
-    out = step.steps(clients, StepInputs(draws, x, y, w, scalars))
-    assert clients.alive.tolist() == [True, False, False]
-    assert torch.equal(out.losses[:, 0], good.losses[:, 0])
-    for name, t in clients.params.items():
-        assert torch.equal(t[0], whole.params[name][0])
-        assert torch.equal(t[1:], before[name][1:])
 
 
 def shifted(t, by):
