@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from clients.linear_clients import RECIPE, Cased, model, pair
 from torch import nn
 from torch.utils.data import Dataset
@@ -183,23 +182,6 @@ def test_threads_do_not_share_torchs_generator():
     assert threaded.plan.strategy.outer == "inline"
     assert "generators that threads share" in threaded.plan.explain()
     assert max(difference(a.state, b.state) for a, b in zip(threaded, serial, strict=True)) == 0
-
-
-def test_a_custom_step_is_run_and_not_fused():
-    def step(net, optimizer, x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y) * 2
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, step=step)
-    doubled = Recipe(
-        optimizer=SGD(0.1), batch_size=4, loss=lambda out, y: 2 * F.cross_entropy(out, y, reduction="none")
-    )
-    own = train(model, [pair()], recipe, strategy="fused:2")
-    assert "step function of its own" in own.plan.explain()
-    assert difference(own[0].state, train(model, [pair()], doubled, strategy="fused:2")[0].state) <= 1e-6
 
 
 def test_clients_that_cannot_join_are_trained_beside():

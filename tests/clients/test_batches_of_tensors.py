@@ -9,7 +9,6 @@ from clients.linear_clients import tasks_of
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Rows, Strategy, evaluate, train
-from evenload.clients.load.datasets import as_rows, size_of
 from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.spread.remote import RemoteClientWorker, SentModel, received, sent_recipe, sent_task
@@ -156,14 +155,6 @@ def test_what_cannot_be_a_batch_is_named(data, kwargs, said):
         raise found[0].error
 
 
-def test_sizes_are_known_before_loading():
-    whole = batch(5)
-    assert [size_of(d) for d in (whole, pairs([whole])[0], tuple(whole.values()), Examples(whole))] == [5] * 4
-    assert size_of(lambda: whole) is None
-    assert list(as_rows(whole, torch.float32).x) == ["ids", "mask", "labels"]
-    assert as_rows(whole, torch.float32).x["mask"].dtype == torch.float32
-
-
 def test_a_state_is_evaluated_on_dicts():
     whole = batch(9)
     found = evaluate(Classifier().double(), Classifier().double().state_dict(), pairs([whole])[0], Recipe())
@@ -174,30 +165,18 @@ def test_a_state_is_evaluated_on_dicts():
     assert set(own) == {"loss"}
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_models_of_transformers_are_fused(kind):
+def test_models_of_transformers_are_fused():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    if kind == "bert":
-        config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=8, num_labels=3, **sizes)
-        make = transformers.BertForSequenceClassification
-    else:
-        config = transformers.LlamaConfig(vocab_size=WORDS, num_key_value_heads=1, **sizes)
-        make = transformers.LlamaForCausalLM
+    config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=8, num_labels=3, **sizes)
 
     def per_text(model, b):
-        if kind == "bert":
-            logits = model(input_ids=b["ids"], attention_mask=b["mask"][:, None, None].bool()).logits
-            return F.cross_entropy(logits, b["labels"], reduction="none")
-        logits = model(input_ids=b["ids"], use_cache=False).logits[:, :-1]
-        each = F.cross_entropy(logits.transpose(1, 2), b["ids"][:, 1:], reduction="none")
-        return (each * b["mask"][:, 1:]).sum(1) / LENGTH
+        logits = model(input_ids=b["ids"], attention_mask=b["mask"][:, None, None].bool()).logits
+        return F.cross_entropy(logits, b["labels"], reduction="none")
 
     recipe = Recipe(optimizer=SGD(0.05), objective=per_text, batch_size=4, steps=2)
     wholes = [batch(n, seed=n) for n in (6, 4)]
-    runs = [
-        train(lambda: make(config).double(), wholes, recipe, strategy=s, seed=1)
-        for s in ("serial", "fused:2")
-    ]
+    make = lambda: transformers.BertForSequenceClassification(config).double()  # noqa: E731
+    runs = [train(make, wholes, recipe, strategy=s, seed=1) for s in ("serial", "fused:2")]
     assert runs[1].plan.strategy.inner == "fused", runs[1].plan.explain()
     assert worst(*runs) <= 1e-12

@@ -157,17 +157,6 @@ def test_recipes_may_differ_in_numbers_within_one_fused_step():
     assert [r.steps for r in fused] == [4, 5, 6, 7, 8, 9, 10]
 
 
-def test_the_result_does_not_depend_on_the_company():
-    """A client alone is what it is among others: chunk, order and neighbours do not enter its randomness."""
-    data, recipe = models.clients(), Recipe(optimizer=SGD(0.1), **STEPS)
-    whole = train(models.Dropped, data, recipe, strategy="fused:4", seed=2)
-    for ids in ([4, 1], [6]):
-        part = train(models.Dropped, [data[i] for i in ids], recipe, strategy="fused:2", seed=2, ids=ids)
-        assert all(difference(r.state, whole[r.client].state) <= 1e-6 for r in part)
-    other = train(models.Dropped, data, recipe, strategy="fused:4", seed=3)
-    assert difference(other[0].state, whole[0].state) > 1e-4
-
-
 def test_an_evaluation_of_a_weighted_loss_is_torchs_own():
     """Oracle: ``nn.CrossEntropyLoss`` of all rows in one call; ours sees them in parts."""
     model, loss = nn.Linear(3, 3).double(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 7.0]).double())

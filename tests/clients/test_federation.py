@@ -87,11 +87,6 @@ def test_what_would_break_a_promise_of_privacy_is_refused():
         run(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), clients(), PrivateFedAvg())
 
 
-def test_empty_poisson_cohorts_meet_a_deadline():
-    rule = Cohort(size=1e-9, poisson=True, deadline_s=1.0)
-    assert run(nn.Linear(3, 2), clients(), rounds=1, cohort=rule).history[0].cohort == ()
-
-
 def spread_clients():
     """Clients of unequal sizes, so that they end in another order on other workers."""
     g = torch.Generator().manual_seed(1)

@@ -93,6 +93,12 @@ def mlp(*between, norm=lambda layer: layer):
     return nn.Sequential(norm(nn.Linear(12, D)), *between, nn.Linear(D, 4))
 
 
+def reused():
+    """One dropout and one normalisation, each in two places."""
+    drop, norm = nn.Dropout(0.5), nn.BatchNorm1d(12)
+    return nn.Sequential(norm, drop, nn.Linear(12, 12), nn.Tanh(), drop, norm, nn.Linear(12, 4))
+
+
 def noisy(noise):
     return Net(lambda net, m, x: m[1](noise(net, m[0](x))), nn.Linear(12, D), nn.Linear(D, 4))
 
@@ -152,6 +158,7 @@ FUSED = {
             nn.Conv2d(2, 4, 3), nn.FeatureAlphaDropout(0.3), nn.Flatten(), nn.Linear(64, 4)
         ),
     ),
+    "modules in several places": ("vector", reused),
     "batch norm": ("vector", lambda: mlp(nn.BatchNorm1d(D), nn.Tanh())),
     "batch norm, cumulative": ("vector", lambda: mlp(nn.BatchNorm1d(D, momentum=None, affine=False))),
     "batch norm over processes": ("vector", lambda: mlp(nn.SyncBatchNorm(D))),

@@ -205,17 +205,6 @@ def test_whatever_example_changes_in_two_epochs_is_seen(n, batch_size, hundredth
     assert torch.allclose(run[0].state["weight"], truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1))
 
 
-@pytest.mark.parametrize("batch_size", [7, 100])
-def test_a_dataset_asked_for_batches_is_asked_for_those_of_the_recipe(batch_size):
-    class Centred(Rows):
-        def __getitems__(self, at):
-            return [(x, i % 3) for x, i in zip(self.x[at] - self.x[at].mean(0), at, strict=True)]
-
-    recipe = Recipe(optimizer=SGD(0.1), batch_size=batch_size, epochs=3, shuffle=False)
-    run = train(make, [Centred(150)], recipe, strategy="serial", seed=1)
-    assert torch.equal(run[0].state["weight"], plainly(Centred(150), batch_size=batch_size))
-
-
 def test_floats_of_python_are_not_rounded():
     """The oracle is torch's own collation, which makes float64 of them."""
     pairs = [(x.numpy(), float(x[0]) / 3) for x in X]

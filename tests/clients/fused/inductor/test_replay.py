@@ -77,16 +77,6 @@ def tensors(clients, out):
     return {**clients.params, "losses": out.losses, **out.metrics}
 
 
-def test_one_rate_for_all_steps_is_one_tensor(step):
-    draws, x, y, w, scalars = inputs()
-    copies, same = (
-        [{"minus_lr": t} for t in ts]
-        for ts in ([scalars[0]["minus_lr"].clone() for _ in range(STEPS)], [scalars[0]["minus_lr"]] * STEPS)
-    )
-    outs = [step.steps(made_clients(), StepInputs(draws, x, y, w, lines)).losses for lines in (copies, same)]
-    assert torch.equal(*outs)
-
-
 def shifted(t, by):
     """The same numbers elsewhere: ``by`` numbers into memory of their own."""
     return torch.cat([t.new_zeros(by), t.flatten()])[by:].view_as(t)
@@ -176,16 +166,6 @@ def written(body, unpacked="    a, b = args\n", **names):
 MADE = "    c = empty_strided_cpu((2, 3, 3), (9, 3, 1), torch.float32)\n"
 MULTIPLIED = MADE + "    extern_kernels.bmm(a, reinterpret_tensor(b, (2, 4, 3), (12, 1, 4), 0), out=c)\n"
 FACTORS = [torch.ones(2, 3, 4), torch.ones(2, 3, 4)]
-
-
-def test_a_product_is_recorded_with_its_memory():
-    recording = record(written(MULTIPLIED + "    return (c, )\n"), FACTORS)
-    assert recording is not None
-    (product,) = recording.calls
-    assert isinstance(product, Product)
-    assert (product.left.memory, product.right.memory, product.into.memory) == (0, 1, 2)
-    assert (product.right.shape, product.right.stride, product.adds) == ((2, 4, 3), (12, 1, 4), False)
-    assert (recording.buffers, recording.outputs) == ((72,), (product.into,))
 
 
 def test_an_argument_without_bytes_is_no_obstacle_and_shared_memory_is():

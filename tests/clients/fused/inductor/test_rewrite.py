@@ -199,19 +199,6 @@ def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     assert not torch.equal(runs[0][0], example[0])
 
 
-@pytest.mark.parametrize(
-    "optimizer", [SGD(0.1, momentum=0.5), SGD(0.1, weight_decay=0.1)], ids=["momentum", "decay"]
-)
-def test_other_updates_stay_in_the_graph(optimizer, traced):
-    stacked, clients, arguments = stepped("images", optimizer)
-    plain = copied(clients)
-    step, n_taken = traced(stacked, clients, arguments)
-    assert n_taken == 0
-    step(clients, arguments), stacked(plain, arguments)
-    for name, t in clients.params.items():
-        torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
-
-
 def flattened(a, b):
     product = torch.bmm(a, b)
     return torch.relu(product).view(len(a), -1)  # of a turned product there is no such view
