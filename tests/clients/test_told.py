@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from clients.linear_clients import pair
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, federate, train
@@ -13,11 +14,6 @@ from evenload.clients.spread.equivalence_check import difference
 from evenload.errors import ConfigError, SpecError
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4, metrics=("accuracy",))
-
-
-def pair(n=9, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 5, generator=g), torch.randint(0, 3, (n,), generator=g)
 
 
 @pytest.mark.parametrize("strategy", ["fused:3", "threads*2/eager", "auto"])

@@ -37,6 +37,10 @@ def model():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).double()
 
 
+def wide():
+    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
 def apart(a, b):
     return max(
         float((x.state[n] - y.state[n]).abs().max()) for x, y in zip(a, b, strict=True) for n in x.state
@@ -73,9 +77,20 @@ def test_random_numbers_of_torch_in_an_augmentation_are_named():
     assert "random numbers" in found.plan.why
 
 
-@pytest.mark.parametrize("strategy", ["fused:4", pytest.param("fused-compiled:4", marks=pytest.mark.slow)])
-def test_bfloat16_is_bfloat16_and_close_to_serial(strategy):
-    make = lambda: nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))  # noqa: E731
+def attending():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (6, 1)), nn.Linear(1, 8), layer, nn.Flatten(), nn.Linear(48, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "strategy"),
+    [
+        (wide, "fused:4"),
+        (attending, "fused:4"),
+        pytest.param(wide, "fused-compiled:4", marks=pytest.mark.slow),
+    ],
+)
+def test_bfloat16_is_bfloat16_and_close_to_serial(make, strategy):
     data = clients(dtype=torch.float32)
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, steps=4, precision="bfloat16")
     full = train(make, data, Recipe(optimizer=SGD(0.1), batch_size=4, steps=4), strategy="serial", seed=1)
