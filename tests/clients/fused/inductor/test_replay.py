@@ -251,10 +251,3 @@ def test_buffers_in_use_together_lie_apart(sizes, uses):
             meet = lives[a][0] <= lives[b][-1] and lives[b][0] <= lives[a][-1]
             apart = offsets[a] + sizes[a] <= offsets[b] or offsets[b] + sizes[b] <= offsets[a]
             assert a == b or apart or not meet
-
-
-def test_buffers_that_never_meet_share_a_place():
-    offsets, n_bytes = laid_out({1: 100, 2: 10, 3: 128}, [[1, 2], [2, 3]])
-    assert (offsets, n_bytes) == ({1: 0, 2: 128, 3: 0}, 192)
-    assert laid_out({1: 64, 2: 64, 3: 64}, [[1], [2], [3]])[1] == 64
-    assert laid_out({}, [[1]]) == ({}, 0)
