@@ -150,7 +150,7 @@ def test_masks_are_rows_and_a_fold_without_a_score_is_nan_with_a_warning():
         {"cv": 1}, {"cv": 31}, {"cv": "many"}, {"cv": []}, {"cv": [([0, 30], [1])]}, {"cv": [([], [1])]},
         {"cv": [([0], [])]}, {"cv": [([0.5], [1])]}, {"cv": [([0],)]}, {"cv": "groups"},
         {"scoring": []}, {"scoring": 3}, {"scoring": ["accuracy", "beauty"]},
-        {"y": Y[:29]}, {"x": {"x": X}}, {"y": np.array(["a", "b", "c"])[Y]}, {"y": 3},
+        {"y": Y[:29]}, {"X": {"x": X}}, {"y": np.array(["a", "b", "c"])[Y]}, {"y": 3},
     ],
 )  # fmt: skip
 def test_what_gives_no_fold_or_score_is_refused_before_anything_is_trained(options, monkeypatch):
@@ -160,7 +160,7 @@ def test_what_gives_no_fold_or_score_is_refused_before_anything_is_trained(optio
     if options.get("cv") == "groups":
         options = {"cv": GroupKFold(2)}
     with pytest.raises(ConfigError):
-        cross_validate(net, **{"x": X, "y": Y, "cv": 3} | options)
+        cross_validate(net, **{"X": X, "y": Y, "cv": 3} | options)
 
 
 def test_weights_of_rows_are_those_of_a_plain_loop_and_of_scikit_learns_scorers():
