@@ -3,21 +3,22 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from exact_ranks import BATCH, GRAIN, SEED, N, set_rate
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
+from training_ranks import told
 
 from evenload.errors import EvenloadError
 from evenload.merkle import Log
 from evenload.training import EvenBatches, TrainingChain
 
-N, GRAIN, BATCH, N_STEPS, EVERY, SEED = 45, 2, 12, 11, 3, 7  # an epoch has 4 steps, the last of 9 samples
+EVERY = 3  # steps of a link
 
 
 def make_dataset() -> TensorDataset:
@@ -31,11 +32,6 @@ def make_model(width: int = 4) -> tuple[nn.Module, Any]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def set_rate(optimizer: Any, step: int) -> None:
-    for one in optimizer.param_groups:
-        one["lr"] *= 0.9 if step % 4 == 3 else 1.0
-
-
 class Training:
     """A training of this rank, from its beginning or from what ``kept`` has of a step.
 
@@ -47,12 +43,12 @@ class Training:
         self, log: Any, saved: dict[str, Any] | None = None, *, source: Any = None, width: int = 4,
         seconds: tuple[float, ...] = (1.0,), deed: Callable[[Any, int], None] | None = None, **options: Any,
     ):  # fmt: skip
-        self.dataset, self.seconds, self.deed = make_dataset(), seconds, deed
+        self.dataset, self.deed = make_dataset(), deed
         self.model, self.optimizer = make_model(width)
         given = {"global_batch": BATCH, "micro_batch": GRAIN, "exact": True, "seed": SEED, "timeout_s": 60}
         self.even = EvenBatches(self.dataset if source is None else source, **given | options)
         self.kept: dict[int, dict[str, Any]] = {}
-        self._tell()
+        told(self.even, lambda _: seconds[self.even._ranks.number])
         if saved is not None:
             saved = copy.deepcopy(saved)  # an optimizer goes on with the very tensors
             self.model.load_state_dict(saved["model"])
@@ -62,16 +58,6 @@ class Training:
         self.chain = TrainingChain(log, self.even, self.model, self.optimizer, every=EVERY, state=state)
         self.loader = DataLoader(self.dataset, batch_sampler=self.even)
         self.n_trained = 0 if saved is None else saved["chain"]["step"]
-
-    def _tell(self) -> None:
-        measured = self.even._clock.measured
-
-        def instead() -> Any:
-            found = measured()
-            each = self.seconds[self.even._ranks.number]
-            return found and replace(found, seconds=max(found.n_samples, 1) * each)
-
-        self.even._clock.measured = instead  # type: ignore[method-assign]
 
     def _keep(self) -> None:
         parts = {"model": self.model, "optimizer": self.optimizer, "even": self.even, "chain": self.chain}

@@ -12,12 +12,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
+from training_ranks import told
 
 from evenload.training import EvenBatches
 from evenload.training.passes.grain_gradient import digest_of
-from evenload.training.passes.step_clock import MeasuredStep
 
-N, GRAIN, BATCH, N_STEPS, N_CLASSES = 45, 2, 12, 11, 5  # an epoch ends with a batch of 9, and a grain of 1
+N, GRAIN, BATCH, N_STEPS, N_CLASSES, SEED = 45, 2, 12, 11, 5, 7
+PER_EPOCH = 4  # steps, of which the last has a batch of 9, and a grain of 1
 
 
 class Attention(nn.Module):
@@ -72,37 +73,45 @@ def set_rate(optimizer: Any, step: int) -> None:
         one["lr"] *= {3: 0.9, 7: 1.1}.get(step % 8, 1.0)
 
 
-def by_hand(kind: str, n_steps: int) -> list[str]:
+def steps_by_hand(
+    model: nn.Module, optimizer: Any, loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Iterator[torch.Tensor]:
     """Train in a plain loop without evenload, last grain first; gradients are summed as whole numbers.
 
-    Returns the digest of the weights after each step.
+    ``loss_of`` a grain of a batch. Yields the samples of each step when it was trained.
     """
-    torch.set_num_threads(1)
-    model, optimizer = make(kind)
-    dataset, epoch, found = make_dataset(kind), 0, []
     parameters = list(model.parameters())
-    while len(found) < n_steps:
-        order = torch.randperm(N, generator=torch.Generator().manual_seed(7 + epoch))
-        for first in range(0, N, BATCH)[: n_steps - len(found)]:
-            batch = order[first : first + BATCH]
-            total = int(n_tokens(batch).sum())
-            sums = [[0] * one.numel() for one in parameters]
-            for at in reversed(range(0, len(batch), GRAIN)):
-                drawn = hashlib.sha256(f"7/{epoch}/{first + at}".encode()).digest()[:7]
-                torch.manual_seed(int.from_bytes(drawn, "big"))
-                loss = loss_sum(model, *dataset[batch[at : at + GRAIN]]) * (1 / total)
-                for own, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
-                    for i, one in enumerate(gradient.flatten().tolist()):
-                        own[i] += round(one * 2.0**64)  # times a power of two: nothing else rounds
-            for one, numbers in zip(parameters, sums, strict=True):
-                exact = [number / 2**64 for number in numbers]  # Python rounds a quotient once
-                one.grad = torch.tensor(exact, dtype=torch.float64).to(one.dtype).view_as(one)
-            nn.utils.clip_grad_norm_(parameters, 0.5)
-            optimizer.step()
-            set_rate(optimizer, len(found))
-            found.append(digest_of(model))
-        epoch += 1
-    return found
+    for number in range(N_STEPS):
+        epoch, first = number // PER_EPOCH, number % PER_EPOCH * BATCH
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(SEED + epoch))
+        batch = order[first : first + BATCH]
+        sums = [[0] * one.numel() for one in parameters]
+        for at in reversed(range(0, len(batch), GRAIN)):
+            drawn = hashlib.sha256(f"{SEED}/{epoch}/{first + at}".encode()).digest()[:7]
+            torch.manual_seed(int.from_bytes(drawn, "big"))
+            loss = loss_of(batch[at : at + GRAIN], batch)
+            for own, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
+                for i, one in enumerate(gradient.flatten().tolist()):
+                    own[i] += round(one * 2.0**64)  # times a power of two: nothing else rounds
+        for one, numbers in zip(parameters, sums, strict=True):
+            exact = [n / 2**64 for n in numbers]  # Python rounds a quotient once
+            one.grad = torch.tensor(exact, dtype=torch.float64).to(one.dtype).view_as(one)
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+        optimizer.step()
+        set_rate(optimizer, number)
+        yield batch
+
+
+def by_hand(kind: str) -> str:
+    """The digest of the weights that ``steps_by_hand`` ends with."""
+    torch.set_num_threads(1)
+    (model, optimizer), dataset = make(kind), make_dataset(kind)
+
+    def loss_of(grain: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return loss_sum(model, *dataset[grain]) * (1 / int(n_tokens(batch).sum()))
+
+    list(steps_by_hand(model, optimizer, loss_of))
+    return digest_of(model)
 
 
 class Training:
@@ -112,9 +121,9 @@ class Training:
         self.model, self.optimizer = make(kind)
         dataset = make_dataset(kind)
         self.even = EvenBatches(
-            dataset, global_batch=BATCH, micro_batch=GRAIN, exact=True, seed=7, group=group, timeout_s=60
+            dataset, global_batch=BATCH, micro_batch=GRAIN, exact=True, seed=SEED, group=group, timeout_s=60
         )
-        _tell(self.even, speeds)
+        told(self.even, _random_speeds(speeds, self.even._ranks.number))
         self.step = 0
         if saved is not None:
             state = torch.load(io.BytesIO(saved), weights_only=True)
@@ -165,18 +174,13 @@ class Training:
         return int(n_tokens(torch.tensor(order[first : first + one.n_step])).sum())
 
 
-def _tell(even: EvenBatches, speeds: int) -> None:
-    """Have speeds of ranks be other random ones every two steps; nothing is timed."""
-    measured = even._clock.measured
+def _random_speeds(speeds: int, rank: int) -> Callable[[int], float]:
+    """Other random ones every two steps."""
 
-    def instead() -> Any:
-        if (found := measured()) is None:
-            return None
-        drawn = random.Random(1000 * speeds + 10 * (found.number // 2) + even._ranks.number)
-        seconds = max(found.n_samples, 1) * drawn.choice([1e-3, 2e-3, 5e-3])
-        return MeasuredStep(found.number, found.n_samples, seconds, found.busy_s)
+    def sample_s(number: int) -> float:
+        return random.Random(1000 * speeds + 10 * (number // 2) + rank).choice([1e-3, 2e-3, 5e-3])
 
-    even._clock.measured = instead  # type: ignore[method-assign]
+    return sample_s
 
 
 def fleets(kind: str, seed: int, rank: int, groups: dict[int, Any]) -> str:

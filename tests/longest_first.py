@@ -10,7 +10,7 @@ import pytest
 
 LONGEST = (
     "docs/test_documents.py docs/test_doors.py",
-    "clients/test_speedups_taken_away.py clients/fused/",
+    "clients/fused/",
     "benchmarks/test_gpu_parts.py",
     "examples/test_restore.py",
     "pipeline/job/test_names.py",

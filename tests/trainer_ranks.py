@@ -103,7 +103,7 @@ class Told(EvenTrainerMixin):
 
     def even_batches(self, *given: Any) -> Any:
         even = super().even_batches(*given)
-        training_ranks.told(even, even._ranks.number)
+        training_ranks.told(even, training_ranks.changing(even._ranks.number))
         return even
 
 

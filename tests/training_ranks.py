@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,17 +38,20 @@ def n_tokens(which: torch.Tensor) -> torch.Tensor:
     return 1 + which % 5
 
 
-def told(even: EvenBatches, rank: int) -> None:
-    """Have the ranks' speeds be what PER_SAMPLE_S says, others every three steps; nothing is timed."""
+def told(even: EvenBatches, sample_s: Callable[[int], float]) -> None:
+    """Have a sample of this rank take ``sample_s`` of the step's number; nothing is timed."""
     measured = even._clock.measured
 
     def instead() -> MeasuredStep | None:
-        if (found := measured()) is None:
-            return None
-        speeds = PER_SAMPLE_S[found.number // 3 % len(PER_SAMPLE_S)]
-        return replace(found, seconds=max(found.n_samples, 1) * speeds[rank % len(speeds)])
+        found = measured()
+        return found and replace(found, seconds=max(found.n_samples, 1) * sample_s(found.number))
 
     even._clock.measured = instead  # type: ignore[method-assign]
+
+
+def changing(rank: int) -> Callable[[int], float]:
+    """The speeds of PER_SAMPLE_S, others every three steps."""
+    return lambda number: PER_SAMPLE_S[number // 3 % len(PER_SAMPLE_S)][rank % 3]
 
 
 def whole_gradient(which: list[int], kind: str) -> list[torch.Tensor]:
@@ -120,7 +124,7 @@ def trained(
     even = EvenBatches(
         dataset, global_batch=BATCH, seed=5, micro_batch=micro, most=None if micro else 12, record=record
     )
-    told(even, rank.number)
+    told(even, changing(rank.number))
     model = shard(make_model(), rank.size) if is_sharded else DDP(make_model())
     even.watch(model)
     worst, counts, states = 0.0, [], []
@@ -215,7 +219,8 @@ def one_step(even: EvenBatches, model: Any, dataset: Any) -> None:
         return
 
 
-def refusals(rank: Any) -> dict[str, str]:
+def refusals(rank: Any) -> list[tuple[str, str]]:
+    """What each call has to say, and says."""
     dataset, number = make_dataset(), rank.number
     first, last = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1)
 
@@ -227,36 +232,39 @@ def refusals(rank: Any) -> dict[str, str]:
     alone = with_norm((2, 3), torch.nn.InstanceNorm1d(2))
     made = functools.partial(EvenBatches, dataset)
     plain = {"global_batch": BATCH}
-    return {
-        "batches differ": said(lambda: made(global_batch=16 + (number == 2))),
-        "few": said(lambda: EvenBatches(list(range(2)), global_batch=2)),
-        "small batch": said(lambda: made(global_batch=2)),
-        "no length": said(lambda: EvenBatches(Endless(), **plain)),
-        "only one is wrong": said(lambda: made(global_batch=16 if number else -3)),
-        "memory": said(lambda: made(global_batch=40, most=10)),
-        "micro": said(lambda: made(global_batch=40, micro_batch=7)),
-        "orders": said(lambda: iter(EvenBatches(Own(number), **plain))),
-        "alike": said(lambda: iter(EvenBatches(Own(0), **plain))),
-        "BatchNorm": said(lambda: one_step(made(**plain), DDP(norm), dataset)),
-        "BatchNorm watched": said(lambda: made(**plain).watch(norm)),
-        "BatchNorm of one sample": said(lambda: one_step(made(global_batch=4), DDP(norm), dataset)),
-        "InstanceNorm": said(lambda: one_step(made(**plain), DDP(alone), dataset)),
-        "FSDP2": said(lambda: one_step(made(**plain), shard(make_model(), rank.size), dataset)),
-        "not in steps": said(lambda: one_step(made(micro_batch=2, **plain), make_model(), dataset)),
-        "not parallel": said(lambda: next(made(micro_batch=2, **plain).steps([], make_model()))),
-        "weights": said(lambda: weighed(made(**plain), math.nan if number == 1 else 1.0)),
-        "no weights": said(lambda: weighed(made(**plain), 0)),
-        "a long fault": said(lambda: made(global_batch="\u00fc" * 5000)),
-        "too short": said(lambda: iter(EvenBatches(Short(number), **plain))),
-        "a loader": said(lambda: EvenBatches(DataLoader(dataset), **plain)),  # type: ignore[arg-type]
-        "static graph": said(lambda: next(made(micro_batch=2, **plain).steps([], static_graph()))),
-        "total alone": said(lambda: scaled_by_total(made(**plain))),
-        "skip": said(lambda: made(**plain).skip()),
-        "skip micro": said(lambda: made(micro_batch=2, **plain).skip()),
-        "no batch": said(lambda: made(**plain).scale(torch.zeros(()))),
-        "bad state": said(lambda: made(**plain).load_state_dict({"version": 1, "n_samples": 7})),
-        "does not come": said(lambda: number == 2 or made(timeout_s=1.0, **plain)),
-    }
+    calls = [
+        ("rank 0 has global_batch=16, rank 2 has 17", lambda: made(global_batch=16 + (number == 2))),
+        ("2 samples are fewer than 3 ranks", lambda: EvenBatches(list(range(2)), global_batch=2)),
+        ("use a global batch from 3", lambda: made(global_batch=2)),
+        ("has no length", lambda: EvenBatches(Endless(), **plain)),
+        ("on rank 0: global_batch is -3", lambda: made(global_batch=16 if number else -3)),
+        ("use a global batch from 3 to 30", lambda: made(global_batch=40, most=10)),
+        ("in steps of 7", lambda: made(global_batch=40, micro_batch=7)),
+        ("seed it alike", lambda: iter(EvenBatches(Own(number), **plain))),
+        ("no error", lambda: iter(EvenBatches(Own(0), **plain))),
+        ("convert_sync_batchnorm", lambda: one_step(made(**plain), DDP(norm), dataset)),
+        ("convert_sync_batchnorm", lambda: made(**plain).watch(norm)),
+        ("convert_sync_batchnorm", lambda: one_step(made(global_batch=4), DDP(norm), dataset)),
+        ("no error", lambda: one_step(made(**plain), DDP(alone), dataset)),
+        ("even.watch", lambda: one_step(made(**plain), shard(make_model(), rank.size), dataset)),
+        ("even.steps", lambda: one_step(made(micro_batch=2, **plain), make_model(), dataset)),
+        (
+            "neither DistributedDataParallel",
+            lambda: next(made(micro_batch=2, **plain).steps([], make_model())),
+        ),
+        ("rank 1 has weight nan", lambda: weighed(made(**plain), math.nan if number == 1 else 1.0)),
+        ("are 0", lambda: weighed(made(**plain), 0)),
+        ("global_batch is", lambda: made(global_batch="\u00fc" * 5000)),
+        ("said 41 samples, and yields 40", lambda: iter(EvenBatches(Short(number), **plain))),
+        ("DataLoader has no samples by number", lambda: EvenBatches(DataLoader(dataset), **plain)),  # type: ignore[arg-type]
+        ("leave static_graph out", lambda: next(made(micro_batch=2, **plain).steps([], static_graph()))),
+        ("total is given, and no weight", lambda: scaled_by_total(made(**plain))),
+        ("no batch to train", lambda: made(**plain).skip()),
+        ("leaves out no micro-batch", lambda: made(micro_batch=2, **plain).skip()),
+        ("no batch to train", lambda: made(**plain).scale(torch.zeros(()))),
+        ("the state is of 7 samples", lambda: made(**plain).load_state_dict({"version": 1, "n_samples": 7})),
+    ]
+    return [(says, said(call)) for says, call in calls]
 
 
 def stalled(rank: Any) -> str:
@@ -307,6 +315,9 @@ def everything(rank: Any) -> dict[str, Any]:
         "real": real_times(rank),
         "stalled": stalled(rank),
         "refusals": refusals(rank),
+        "does not come": said(
+            lambda: rank.number == 2 or EvenBatches(make_dataset(), global_batch=BATCH, timeout_s=1.0)
+        ),
     }
     dist.barrier()
     return found

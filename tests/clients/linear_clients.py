@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from evenload.clients import SGD, Recipe
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
 
@@ -16,6 +17,14 @@ def pair(n=9, classes=3, seed=0):
 
 def model():
     return nn.Linear(5, 3)
+
+
+def tasks_of(net, data, recipes=RECIPE):
+    """The tasks of clients that begin with ``net``, which has keyed dropout."""
+    n, start = len(data), net.state_dict()
+    recipes = [recipes] * n if isinstance(recipes, Recipe) else recipes
+    wanted = ClientInputs(data, recipes, range(n), [start] * n, [None] * n, [None] * n)
+    return load_tasks(DatasetReader(net), wanted, 0, 0).tasks
 
 
 def own_loss(outputs, targets):

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from clients import zoo
 from torch import nn
 
 from evenload.clients import SGD, Cohort, Recipe, federate, train
@@ -32,19 +33,9 @@ def test_who_failed_is_told_with_the_reason():
     assert "is out of range" in found.history[0].failed[1]
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
-        self.b.weight = self.a.weight
-
-    def forward(self, x):
-        return self.b(torch.tanh(self.a(x)))
-
-
 def test_tied_parameters_stay_tied_through_the_server():
-    found = run(Tied, clients(), FedAvgM(lr=0.1, momentum=0.9))
-    assert torch.equal(found.state["a.weight"], found.state["b.weight"])
+    found = run(zoo.tied, [zoo.tensors(n) for n in (6, 9)], FedAvgM(lr=0.1, momentum=0.9))
+    assert torch.equal(found.state["0.weight"], found.state["2.weight"])
 
 
 def noisy(x, draws):
@@ -94,11 +85,6 @@ def test_what_would_break_a_promise_of_privacy_is_refused():
         PrivateFedAvg(noise=float("nan"))
     with pytest.raises(ConfigError, match="running_mean"):
         run(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), clients(), PrivateFedAvg())
-
-
-def test_empty_poisson_cohorts_meet_a_deadline():
-    rule = Cohort(size=1e-9, poisson=True, deadline_s=1.0)
-    assert run(nn.Linear(3, 2), clients(), rounds=1, cohort=rule).history[0].cohort == ()
 
 
 def spread_clients():

@@ -1,5 +1,6 @@
 """Random models and losses, some of which mix rows of a batch: the result is serial, whatever runs."""
 
+import functools
 import random
 
 import pytest
@@ -124,13 +125,21 @@ LOSSES = {
 }
 
 
-def a_program(seed):
-    """The largest difference from serial of one random program, and what it was."""
+def a_program(seed, branches=False, compiles=False):
+    """The largest difference from serial of one random program, and what it was.
+
+    branches  the model acts on the number of rows; compiles: it is trained by compiled steps
+    """
     draw = random.Random(seed)
     layers = [(draw.choice(list(LAYERS)), draw.random() < 0.2) for _ in range(draw.randint(1, 3))]
     loss = draw.choice([*LOSSES, "plain", "per row"])
     batch, epochs = draw.choice([2, 4, 5, 8]), draw.randint(1, 3)
     sizes = [draw.choice([1, draw.randint(1, 3 * batch)]) for _ in range(draw.randint(2, 6))]
+    if branches:
+        layers = [("by number", False, draw.randint(1, 60))]
+        loss, batch = draw.choice(["plain", "plain", "of five and more", "of three"]), draw.choice([4, 8, 16])
+        every, full = range(1, 2 * batch), [batch * draw.randint(1, 3) for _ in range(4)]
+        sizes = draw.choice([[draw.randint(1, 3 * batch) for _ in range(draw.randint(2, 6))], every, full])
     g = torch.Generator().manual_seed(seed)
     data = [
         (torch.randn(n, D, generator=g).double(), torch.randint(0, CLASSES, (n,), generator=g)) for n in sizes
@@ -139,13 +148,10 @@ def a_program(seed):
     def net():
         return nn.Sequential(*[Layer(*layer) for layer in layers], nn.Linear(D, CLASSES)).double()
 
-    recipe = Recipe(
-        optimizer=draw.choice(OPTIMIZERS),
-        loss=LOSSES[loss],
-        batch_size=batch,
-        epochs=epochs,
-    )
+    recipe = Recipe(optimizer=draw.choice(OPTIMIZERS), loss=LOSSES[loss], batch_size=batch, epochs=epochs)
     strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", LONG)])
+    if compiles:
+        strategy = draw.choice(["fused-compiled:4", "threads*2/fused-compiled:3"])
     serial = train(net, data, recipe, strategy="serial", on_error="return", seed=seed)
     ours = train(net, data, recipe, strategy=strategy, rounds=rounds, on_error="return", seed=seed)
     what = f"seed {seed}: {layers}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
@@ -156,34 +162,6 @@ def a_program(seed):
         size = max(1.0, *(float(t.abs().max()) for t in a.state.values()))
         worst = max(worst, difference(a.state, b.state) / size if a.status == "ok" else 0.0)
     return worst, what
-
-
-def a_branching_program(seed):
-    """The largest difference from serial of a model or loss that acts on the number of rows."""
-    draw = random.Random(seed)
-    batch, asked = draw.choice([4, 8, 16]), draw.randint(1, 60)
-    sizes = draw.choice(
-        [
-            [draw.randint(1, 3 * batch) for _ in range(draw.randint(2, 6))],
-            list(range(1, 2 * batch)),  # every number of rows that can be
-            [batch * draw.randint(1, 3) for _ in range(4)],  # full batches alone
-        ]
-    )
-    g = torch.Generator().manual_seed(seed)
-    data = [
-        (torch.randn(n, D, generator=g).double(), torch.randint(0, CLASSES, (n,), generator=g)) for n in sizes
-    ]
-
-    def net():
-        return nn.Sequential(Layer("by number", False, asked), nn.Linear(D, CLASSES)).double()
-
-    loss = draw.choice(["plain", "plain", "of five and more", "of three"])
-    recipe = Recipe(optimizer=SGD(0.05), loss=LOSSES[loss], batch_size=batch)
-    serial = train(net, data, recipe, strategy="serial", seed=seed)
-    strategy, rounds = draw.choice([("fused:4", 1), ("auto", 1), ("auto", LONG)])
-    ours = train(net, data, recipe, strategy=strategy, rounds=rounds, seed=seed)
-    what = f"seed {seed}: asked {asked}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
-    return max(difference(a.state, b.state) for a, b in zip(serial, ours, strict=True)), what
 
 
 def test_no_number_of_rows_is_left_out():
@@ -203,27 +181,21 @@ def test_no_number_of_rows_is_left_out():
     assert "7 rows" in ours.plan.why
 
 
-def test_a_few_models_that_act_on_the_number_of_rows_give_the_serial_result():
-    assert not [what for far, what in map(a_branching_program, range(10)) if not far <= 1e-9]
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", range(4))
-def test_hundreds_of_models_that_act_on_the_number_of_rows_give_the_serial_result(part):
-    seeds = range(1000 + 100 * part, 1100 + 100 * part)
-    assert not [what for far, what in map(a_branching_program, seeds) if not far <= 1e-9]
-
-
-@pytest.mark.parametrize("start", [0, 12])
-def test_a_few_random_programs_give_the_serial_result(start):
-    wrong = [what for seed in range(start, start + 12) for far, what in [a_program(seed)] if not far <= 1e-9]
-    assert not wrong
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", range(20))
-def test_two_thousand_random_programs_give_the_serial_result(part):
-    seeds = range(1000 + 100 * part, 1100 + 100 * part)
-    assert not [what for seed in seeds for far, what in [a_program(seed)] if not far <= 1e-9]
+@pytest.mark.parametrize(
+    ("seeds", "kind"),
+    [
+        *((range(k, k + 12), {}) for k in (0, 12)),
+        (range(10), {"branches": True}),
+        *(slow(range(k, k + 100), {}) for k in range(1000, 3000, 100)),
+        *(slow(range(k, k + 100), {"branches": True}) for k in range(1000, 1400, 100)),
+        *(slow(range(k, k + 25), {"compiles": True}) for k in range(3000, 3100, 25)),
+    ],
+)
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_random_programs_give_the_serial_result(seeds, kind):
+    found = [a_program(seed, **kind) for seed in seeds]
+    assert not [what for far, what in found if not far <= 1e-9]

@@ -93,8 +93,36 @@ def mlp(*between, norm=lambda layer: layer):
     return nn.Sequential(norm(nn.Linear(12, D)), *between, nn.Linear(D, 4))
 
 
+def reused():
+    """One dropout and one normalisation, each in two places."""
+    drop, norm = nn.Dropout(0.5), nn.BatchNorm1d(12)
+    return nn.Sequential(norm, drop, nn.Linear(12, 12), nn.Tanh(), drop, norm, nn.Linear(12, 4))
+
+
 def noisy(noise):
     return Net(lambda net, m, x: m[1](noise(net, m[0](x))), nn.Linear(12, D), nn.Linear(D, 4))
+
+
+class Reversed(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -0.3 * grad
+
+
+def hooked(net, h):
+    if h.requires_grad:
+        h.register_hook(lambda grad: 0.5 * grad)
+    return h
 
 
 def bag(**kwargs):
@@ -152,9 +180,17 @@ FUSED = {
             nn.Conv2d(2, 4, 3), nn.FeatureAlphaDropout(0.3), nn.Flatten(), nn.Linear(64, 4)
         ),
     ),
+    "modules in several places": ("vector", reused),
     "batch norm": ("vector", lambda: mlp(nn.BatchNorm1d(D), nn.Tanh())),
     "batch norm, cumulative": ("vector", lambda: mlp(nn.BatchNorm1d(D, momentum=None, affine=False))),
     "batch norm over processes": ("vector", lambda: mlp(nn.SyncBatchNorm(D))),
+    "a gradient that is no derivative": ("vector", lambda: noisy(lambda net, h: Reversed.apply(h))),
+    "a hook on a gradient": ("vector", lambda: noisy(hooked)),
+    "a part without a gradient": ("vector", lambda: noisy(lambda net, h: h + net.parts[0].bias.detach())),
+    "embedding with padding": (
+        "text",
+        lambda: nn.Sequential(nn.Embedding(11, D, padding_idx=0), nn.Flatten(), nn.Linear(40, 4)),
+    ),
     "dropout by function": ("vector", lambda: noisy(lambda net, h: F.dropout(h, 0.3, net.training))),
     "channel dropout by function": (
         "vector",

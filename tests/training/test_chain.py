@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
-from fractions import Fraction
+from itertools import chain
 from math import inf, nextafter
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 import chain_ranks
 import torch
-from chain_ranks import BATCH, EVERY, GRAIN, N_STEPS, SEED, N, Training, flip_bit
+from chain_ranks import EVERY, Training, flip_bit
+from exact_ranks import BATCH, GRAIN, N_STEPS, SEED, N, steps_by_hand
 from torch import nn
 
 import evenload
@@ -100,34 +101,13 @@ def by_hand() -> Iterator[tuple[str, str, list[int]]]:
     """Train in a plain loop without evenload; yield weights, optimizer and samples after each step."""
     model, optimizer = chain_ranks.make_model()
     x, y = chain_ranks.make_dataset().tensors
-    parameters, step, epoch = list(model.parameters()), 0, 0
-    yield (
-        sha256(*(bits(name, one) for name, one in model.state_dict().items())),
-        optimizer_digest(optimizer),
-        [],
-    )
-    while step < N_STEPS:
-        order = torch.randperm(N, generator=torch.Generator().manual_seed(SEED + epoch))
-        for batch in order.split(BATCH)[: N_STEPS - step]:
-            sums = [[0] * one.numel() for one in parameters]
-            for grain in reversed(batch.split(GRAIN)):
-                loss = nn.functional.cross_entropy(model(x[grain]), y[grain]) * (
-                    len(grain) * (1 / len(batch))
-                )
-                for at, gradient in enumerate(torch.autograd.grad(loss, parameters)):
-                    for i, one in enumerate(gradient.flatten().tolist()):
-                        sums[at][i] += round(Fraction(one) * 2**64)
-            for one, numbers in zip(parameters, sums, strict=True):
-                one.grad = (
-                    torch.tensor([n / 2**64 for n in numbers], dtype=torch.float64).float().view_as(one)
-                )
-            nn.utils.clip_grad_norm_(parameters, 0.5)
-            optimizer.step()
-            chain_ranks.set_rate(optimizer, step)
-            step += 1
-            weights = sha256(*(bits(name, one) for name, one in model.state_dict().items()))
-            yield weights, optimizer_digest(optimizer), batch.tolist()
-        epoch += 1
+
+    def loss_of(grain: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(x[grain]), y[grain]) * (len(grain) * (1 / len(batch)))
+
+    for samples in chain([torch.tensor([])], steps_by_hand(model, optimizer, loss_of)):
+        weights = sha256(*(bits(name, one) for name, one in model.state_dict().items()))
+        yield weights, optimizer_digest(optimizer), samples.tolist()
 
 
 def test_links_are_those_of_a_plain_loop(folder: Path) -> None:

@@ -84,28 +84,6 @@ def test_an_odd_step_is_forgotten():
         assert not drift.observe((200, 100), (0.2, 0.2))
 
 
-def test_pauses_by_chance_are_no_change_of_speed():
-    rng = random.Random(3)
-    costs = [Cost(0.0, 1e-3), Cost(0.0, 1e-3), Cost(0.0, 4e-3)]
-    drift, over = Drift(3, 288), []
-    for _ in range(200):
-        pauses = [1 + (rng.random() < 0.05) * rng.uniform(0.2, 2) for _ in costs]
-        times = [one * by for one, by in zip(seconds_of(costs, drift.shares.counts), pauses, strict=True)]
-        drift.observe(drift.shares.counts, times)
-        over.append(over_bound(drift, costs))
-    assert sum(over[10:]) / len(over[10:]) < 1.02
-
-
-def test_a_ramp_is_followed():
-    drift = Drift(2, 1000)
-    worst = 1.0
-    for step in range(120):
-        costs = [Cost(0.0, 1e-3), Cost(0.0, 1e-3 * (1 + 0.01 * step))]
-        worst = max(worst, over_bound(drift, costs) if step > 5 else 1.0)
-        drift.observe(drift.shares.counts, seconds_of(costs, drift.shares.counts))
-    assert worst < 1.05
-
-
 def test_who_has_no_measurement_is_taken_for_usual():
     drift = Drift(3, 90, costs=[Cost(0.0, 1.0), None, Cost(0.0, 1.0)])
     assert drift.shares.counts == (30, 30, 30)

@@ -52,47 +52,17 @@ def test_a_step_and_a_run_can_be_certified(ranks: list[dict[str, Any]]) -> None:
     assert ranks[1]["mean"]["events"] == [], "rank 0 writes"
 
 
-SAYS = {
-    "batches differ": "rank 0 has global_batch=16, rank 2 has 17",
-    "few": "2 samples are fewer than 3 ranks",
-    "small batch": "use a global batch from 3",
-    "no length": "has no length",
-    "only one is wrong": "on rank 0: global_batch is -3",
-    "memory": "use a global batch from 3 to 30",
-    "micro": "in steps of 7",
-    "orders": "seed it alike",
-    "too short": "said 41 samples, and yields 40",
-    "weights": "rank 1 has weight nan",
-    "no weights": "are 0",
-    "a long fault": "global_batch is",
-    "alike": "no error",
-    "BatchNorm": "convert_sync_batchnorm",
-    "BatchNorm watched": "convert_sync_batchnorm",
-    "BatchNorm of one sample": "convert_sync_batchnorm",
-    "InstanceNorm": "no error",
-    "FSDP2": "even.watch",
-    "not in steps": "even.steps",
-    "not parallel": "neither DistributedDataParallel",
-    "a loader": "DataLoader has no samples by number",
-    "static graph": "leave static_graph out",
-    "total alone": "total is given, and no weight",
-    "skip": "no batch to train",
-    "skip micro": "leaves out no micro-batch",
-    "no batch": "no batch to train",
-    "bad state": "the state is of 7 samples",
-}
-
-
-@pytest.mark.parametrize("what", SAYS)
-def test_what_is_refused_is_refused_alike_on_every_rank(ranks: list[dict[str, Any]], what: str) -> None:
-    assert SAYS[what] in ranks[0]["refusals"][what]
-    assert ranks[0]["refusals"][what] == ranks[1]["refusals"][what] == ranks[2]["refusals"][what]
+def test_what_is_refused_is_refused_alike_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    assert len(ranks[0]["refusals"]) > 20
+    for says, said in ranks[0]["refusals"]:
+        assert says in said
+    assert ranks[0]["refusals"] == ranks[1]["refusals"] == ranks[2]["refusals"]
 
 
 def test_a_rank_that_does_not_come_is_named(ranks: list[dict[str, Any]]) -> None:
     for one in ranks[:2]:
-        assert "PeerLost" in one["refusals"]["does not come"]
-        assert "2" in one["refusals"]["does not come"].partition(" did not make")[0]
+        assert "PeerLost" in one["does not come"]
+        assert "2" in one["does not come"].partition(" did not make")[0]
 
 
 def test_a_rank_that_stalls_is_named_while_the_others_wait(ranks: list[dict[str, Any]]) -> None:

@@ -18,8 +18,8 @@ from evenload.training.passes.step_clock import HiddenWaits
 
 RIGHT, EQUAL = (3, 9), (6, 6)
 SEEN = [
-    "no exchange", "buffers", "buffers, work after", "no broadcast", "metrics", "functional", "compiled",
-    "FSDP2", "SyncBatchNorm", "SyncBatchNorm, work after", "waiting", "accelerate",
+    "no exchange", "buffers", "no broadcast", "metrics", "functional", "compiled", "FSDP2", "SyncBatchNorm",
+    "waiting", "accelerate",
 ]  # fmt: skip
 
 
@@ -69,12 +69,6 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, one in wanted.items():
         if name.rpartition(".")[2] != "num_batches_tracked":
             torch.testing.assert_close(found[name], one, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("what", ["no exchange", "buffers", "FSDP2"])
-def test_weights_are_those_of_one_process(ranks: list[dict[str, Any]], what: str) -> None:
-    for one in ranks:
-        assert_same(one[what]["state"], by_one_process())
 
 
 def test_sync_batch_norm_of_unequal_shares_is_batch_norm_of_the_whole_batch(

@@ -32,11 +32,8 @@ class Drawn:
     """The generators as they were when this was made, to ask later whether numbers were drawn since."""
 
     def __init__(self) -> None:
-        self._torch, self._python, self._numpy = (
-            torch.get_rng_state(),
-            random.getstate(),
-            np.random.get_state(),
-        )
+        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        self._numpy = np.random.get_state()
 
     def __bool__(self) -> bool:
         """Has anything drawn from one of them?"""

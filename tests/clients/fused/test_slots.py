@@ -1,11 +1,13 @@
 """No finished client is stepped, however ragged the clients are."""
 
 import dataclasses
+import itertools
 from collections import deque
 
 import numpy as np
 import pytest
 import torch
+from clients.linear_clients import tasks_of as loaded_tasks
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,6 @@ from torch import nn
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.fused.engine import longest_first
-from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.dropout import with_keyed_dropout
@@ -26,11 +27,10 @@ from evenload.clients.values.strategy import Strategy, halves
 with torch.random.fork_rng():  # the same in every run: what diverges must
     torch.manual_seed(0)
     MODEL = with_keyed_dropout(nn.Linear(3, 2))
-START = MODEL.state_dict()
 
 
-def tasks_of(sizes, shared=False, recipe=None):
-    recipe = recipe or Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
+def tasks_of(sizes, shared=False):
+    recipe = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
     generator = torch.Generator().manual_seed(1)
     x, y = (
         torch.randn(sum(sizes), 3, generator=generator),
@@ -40,13 +40,7 @@ def tasks_of(sizes, shared=False, recipe=None):
     data = [(x[e - n : e], y[e - n : e]) for n, e in zip(sizes, ends, strict=True)]
     if not shared:
         data = [(a.clone(), b.clone()) for a, b in data]
-    n = len(sizes)
-    return load_tasks(
-        DatasetReader(MODEL),
-        ClientInputs(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n),
-        0,
-        0,
-    ).tasks
+    return loaded_tasks(MODEL, data, recipe)
 
 
 def run(tasks, chunk, inner="fused"):
@@ -70,30 +64,6 @@ def test_rows_stepped_are_client_steps_and_the_results_serial(sizes, chunk, shar
         assert results[task.client].losses == pytest.approx(truth.losses, abs=1e-5)
 
 
-def test_a_client_that_diverges_leaves_and_the_others_do_not_notice():
-    tasks = tasks_of([16, 30, 24, 8])
-    x = tasks[1].rows.x.clone()
-    x[tasks[1].batches.rows[2, 0]] = float("inf")
-    bad = dataclasses.replace(tasks[1], rows=dataclasses.replace(tasks[1].rows, x=x))
-    _, results = run([tasks[0], bad, *tasks[2:]], 3)
-    truth = train_one(ClientWorker(MODEL).model, bad)
-    assert (results[1].status, truth.status) == ("diverged", "diverged")
-    assert len(results[1].losses) == len(truth.losses) == 2
-    assert difference(results[1].state, truth.state) <= 1e-6
-    _, healthy = run(tasks, 3)
-    for client in (0, 2, 3):
-        assert difference(results[client].state, healthy[client].state) == 0.0
-
-
-def test_states_of_a_chunk_outlive_the_slots():
-    """Rows that were taken out while others went on are copies; the last ones are views of what stays."""
-    tasks = tasks_of([4, 12, 8, 16, 4])
-    _, results = run(tasks, 2)
-    kept = {c: {k: v.clone() for k, v in r.state.items()} for c, r in results.items()}
-    run(tasks, 2)
-    assert all(difference(results[c].state, kept[c]) == 0 for c in kept)
-
-
 def test_weights_that_the_last_step_spoils_are_told_of():
     """A learning rate beyond all numbers: each loss was finite, and the weights after it are not."""
     good, bad = (Recipe(optimizer=SGD(lr), batch_size=4) for lr in (0.1, 3e38))
@@ -109,22 +79,11 @@ def test_weights_that_the_last_step_spoils_are_told_of():
 def test_clients_of_some_rows_and_of_all_rows_share_a_pool():
     x, y = torch.randn(30, 3, generator=torch.Generator().manual_seed(2)), torch.arange(30) % 2
     data = [Rows(x, y, np.array([7, 3, 29, 11, 5])), Rows(x, y), Rows(x, y, np.arange(20, 29))]
-    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, epochs=2)
-    wanted = ClientInputs(data, [recipe] * 3, range(3), [START] * 3, [None] * 3, [None] * 3)
-    tasks = load_tasks(DatasetReader(MODEL), wanted, 0, 0).tasks
+    tasks = loaded_tasks(MODEL, data, Recipe(optimizer=SGD(0.1), batch_size=4, epochs=2))
     _, results = run(tasks, 2)
     for task in tasks:
         truth = train_one(ClientWorker(MODEL).model, task)
         assert difference(truth.state, results[task.client].state) <= 1e-6
-
-
-def test_halves_end_in_one_and_hold_any_number():
-    assert halves(1) == [1]
-    assert halves(100) == [1, 2, 4, 7, 13, 25, 50, 100]
-    for n in range(1, 200):
-        assert halves(n)[0] == 1
-        assert halves(n)[-1] == n
-        assert all(b <= 2 * a for a, b in zip(halves(n), halves(n)[1:], strict=False))
 
 
 class Raced(deque):
@@ -155,6 +114,7 @@ def test_rows_beyond_the_live_ones_hold_a_live_clients_examples():
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 4))
 def test_compiled_steps_of_any_cohort_use_the_same_few_graphs(chunk, n_clients, n_workers):
     compiled, eager = (Strategy(inner=name, chunk=chunk) for name in ("fused-compiled", "fused"))
+    assert all(b <= 2 * a for a, b in itertools.pairwise(halves(chunk)))
     rows = compiled.rows_for(n_clients, n_workers)
     assert set(halves(rows)) <= set(halves(chunk))
     assert eager.rows_for(n_clients, n_workers) <= rows <= chunk

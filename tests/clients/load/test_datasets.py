@@ -10,7 +10,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from evenload.clients import SGD, Recipe, client_seed, ensemble, evaluate, train
 from evenload.clients.load.datasets import as_rows
@@ -48,12 +48,6 @@ class Transformed(Dataset):
         return self.transform(self.tensors[0][i]), self.tensors[1][i]
 
 
-class Subclass(TensorDataset):
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return -x, y
-
-
 class Flipped(Dataset):
     def __init__(self, inner):
         self.inner, self.tensors = inner, inner.tensors
@@ -64,15 +58,6 @@ class Flipped(Dataset):
     def __getitem__(self, i):
         x, y = self.inner[i]
         return x, (y + 1) % 3
-
-
-class Split(Subset):
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return x + 1, y
-
-    def __getitems__(self, at):
-        return [self[i] for i in at]
 
 
 class Counting(Transformed):
@@ -88,17 +73,6 @@ class Counting(Transformed):
         return x + self.draw(), y
 
 
-FIXED = {
-    "a wrapper with a transform": Transformed,
-    "a subclass of TensorDataset": lambda: Subclass(X, Y),
-    "flipped labels": lambda: Flipped(TensorDataset(X, Y)),
-    "a Subset of a wrapper": lambda: Subset(Transformed(), range(1, 9)),
-    "a subclass of Subset": lambda: Split(TensorDataset(X, Y), range(7)),
-    "a Subset of a Subset": lambda: Subset(Subset(TensorDataset(X, Y), range(3, 11)), [4, 0, 2, 1, 3]),
-    "a Subset of a subclass of Subset": lambda: Subset(Split(TensorDataset(X, Y), range(7)), [5, 1, 2]),
-    "a ConcatDataset": lambda: ConcatDataset([Transformed(), TensorDataset(X, Y)]),
-    "a list of pairs": lambda: [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)],
-}
 RANDOM = {
     "random": lambda: Counting(random.random),
     "numpy": lambda: Counting(np.random.rand),
@@ -107,18 +81,6 @@ RANDOM = {
     "a generator of its own": lambda: Counting(random.Random(3).random),
     "numpy's generator of its own": lambda: Counting(np.random.default_rng(3).random),
 }
-
-
-@pytest.mark.parametrize("strategy", ["serial", "fused:2"])
-@pytest.mark.parametrize("name", FIXED)
-def test_rows_are_those_of_a_data_loader(name, strategy):
-    dataset = FIXED[name]()
-    if isinstance(dataset, list):
-        dataset = [(torch.tensor(x, dtype=torch.float64), y) for x, y in dataset]
-    run = train(make, [dataset, (X, Y)], RECIPE, strategy=strategy, seed=1)
-    assert torch.allclose(run[0].state["weight"], plainly(dataset), rtol=0, atol=1e-13)
-    assert torch.allclose(run[1].state["weight"], plainly(TensorDataset(X, Y)), rtol=0, atol=1e-13)
-    assert not run.plan.notes
 
 
 def test_evaluation_and_members_of_an_ensemble_see_the_same_rows():
@@ -241,17 +203,6 @@ def test_whatever_example_changes_in_two_epochs_is_seen(n, batch_size, hundredth
     run = train(make, [make_dataset()], recipe, strategy=strategy, seed=1)
     truth = plainly(make_dataset(), batch_size=batch_size)
     assert torch.allclose(run[0].state["weight"], truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1))
-
-
-@pytest.mark.parametrize("batch_size", [7, 100])
-def test_a_dataset_asked_for_batches_is_asked_for_those_of_the_recipe(batch_size):
-    class Centred(Rows):
-        def __getitems__(self, at):
-            return [(x, i % 3) for x, i in zip(self.x[at] - self.x[at].mean(0), at, strict=True)]
-
-    recipe = Recipe(optimizer=SGD(0.1), batch_size=batch_size, epochs=3, shuffle=False)
-    run = train(make, [Centred(150)], recipe, strategy="serial", seed=1)
-    assert torch.equal(run[0].state["weight"], plainly(Centred(150), batch_size=batch_size))
 
 
 def test_floats_of_python_are_not_rounded():

@@ -124,6 +124,7 @@ def test_merged_is_another_computation_and_says_so():
 @pytest.mark.parametrize(
     ("kwargs", "named"),
     [
+        ({}, "without corrections"),
         ({"clip": 1.0, "prox": 0.1}, "without clip, prox"),
         ({"schedule": Cosine()}, "without schedule"),
         ({"augment": lambda x, draws: x, "precision": "bfloat16"}, "without augment, precision"),
@@ -132,11 +133,7 @@ def test_merged_is_another_computation_and_says_so():
     ],
 )
 def test_merged_refuses_what_it_would_leave_out(kwargs, named):
-    with pytest.raises(ConfigError, match=named):
-        train(model, [pair(), pair()], Recipe(batch_size=4, **kwargs), strategy="merged")
-
-
-def test_merged_refuses_what_only_a_client_can_have():
     zeros = {name: torch.zeros_like(t) for name, t in model().named_parameters()}
-    with pytest.raises(ConfigError, match="without corrections"):
-        train(model, [pair(), pair()], RECIPE, strategy="merged", corrections=[zeros, zeros])
+    given = {} if kwargs else {"corrections": [zeros, zeros]}
+    with pytest.raises(ConfigError, match=named):
+        train(model, [pair(), pair()], Recipe(batch_size=4, **kwargs), strategy="merged", **given)

@@ -2,7 +2,6 @@
 
 import pytest
 from clients.linear_clients import RECIPE, Cased, model, pair
-from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.spread.equivalence_check import difference
@@ -53,12 +52,3 @@ def test_an_augmentation_whose_numbers_depend_on_padding_is_not_fused():
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, augment=lambda x, draws: x + draws.uniform(5, len(x)).T)
     run = train(model, [pair(n, seed=n) for n in (8, 6, 4)], recipe, strategy="fused:3")
     assert "away from serial" in run.plan.why
-
-
-def test_running_statistics_per_row_are_not_fused_over_padding():
-    net = lambda: nn.Sequential(  # noqa: E731
-        nn.Unflatten(1, (1, 5)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(5, 3)
-    )
-    run = train(net, [pair(n, seed=n) for n in (8, 6, 4)], RECIPE, strategy="fused:3")
-    assert run.plan.strategy.inner == "eager"
-    assert run.plan.reasons["fused"]

@@ -10,6 +10,7 @@ from evenload.clients.spread.equivalence_check import difference
 pytest.importorskip("ray")
 
 
+@pytest.mark.slow
 def test_clients_on_ray_are_the_serial_bits(ray_cluster):
     g = torch.Generator().manual_seed(0)
     data = [(torch.randn(9, 5, generator=g), torch.randint(0, 3, (9,), generator=g)) for _ in range(5)]

@@ -7,10 +7,9 @@ import cloudpickle
 import pytest
 import torch
 import torch.nn.functional as F
-from clients.linear_clients import model, own_loss, pair
+from clients.linear_clients import model, own_loss, pair, tasks_of
 
 from evenload.clients import SGD, Recipe, Strategy, train
-from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.spread.remote import (
     RemoteClientWorker,
@@ -26,19 +25,18 @@ from evenload.clients.step.model_traits import find_traits
 from evenload.devices import CurrentDevice
 
 
+def remote_worker(net, strategy=Strategy(), traits=None):  # noqa: B008
+    return RemoteClientWorker(
+        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, traits=traits, threads=1
+    )
+
+
 def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
     net, data = with_keyed_dropout(model()), [pair(8, seed=i) for i in range(3)]
     data[1] = (data[1][0], data[1][1] + 1000)
-    wanted = ClientInputs(data, [recipe] * 3, range(3), [net.state_dict()] * 3, [None] * 3, [None] * 3)
-    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
-    worker = RemoteClientWorker(
-        CurrentDevice("cpu:0", "cpu", 1),
-        model=SentModel(net),
-        strategy=Strategy(inner="fused", chunk=1),
-        traits=find_traits(net, tasks[0]),
-        threads=1,
-    )
+    tasks = tasks_of(net, data, recipe)
+    worker = remote_worker(net, Strategy(inner="fused", chunk=1), find_traits(net, tasks[0]))
     ended, trouble = worker([sent_task(task, sent_recipe(task.recipe)) for task in tasks])
     assert [received(one).client for one in ended] == [0]
     assert "out of bounds" in str(trouble)
@@ -51,12 +49,8 @@ def test_labels_that_are_ignored_are_no_examples_in_another_process_either():
     x, y = pair(8)
     y[::2] = -100
     recipe, net = Recipe(optimizer=SGD(0.1), batch_size=4, metrics=("accuracy",)), with_keyed_dropout(model())
-    wanted = ClientInputs([(x, y)], [recipe], [0], [net.state_dict()], [None], [None])
-    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
-    worker = RemoteClientWorker(
-        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=Strategy(), traits=None, threads=1
-    )
-    (there,), _ = worker(pickle.loads(pickle.dumps([sent_task(tasks[0], sent_recipe(recipe))])))
+    tasks = tasks_of(net, [(x, y)], recipe)
+    (there,), _ = remote_worker(net)(pickle.loads(pickle.dumps([sent_task(tasks[0], sent_recipe(recipe))])))
     assert received(there).metrics == train(net, [(x, y)], recipe, strategy="serial")[0].metrics
 
 
@@ -81,12 +75,8 @@ def test_groups_in_another_process_share_an_engine_for_a_loss_that_cannot_be_imp
     net = with_keyed_dropout(model())
     data = [pair(8, seed=i) for i in range(4)]
     recipes = [recipe, recipe, slower, slower]
-    wanted = ClientInputs(data, recipes, range(4), [net.state_dict()] * 4, [None] * 4, [None] * 4)
-    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
-    strategy, traits = Strategy(inner="fused", chunk=2), find_traits(net, tasks[0])
-    worker = RemoteClientWorker(
-        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, traits=traits, threads=1
-    )
+    tasks = tasks_of(net, data, recipes)
+    worker = remote_worker(net, Strategy(inner="fused", chunk=2), find_traits(net, tasks[0]))
     groups = [[sent_task(task, sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
     found = [received(r) for group in groups for r in worker(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
     truth = train(net, data, recipes, strategy="serial")

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import grad, vmap
 
-from evenload.clients import SGD, Recipe, train
-from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.convolution import PoolingRule
 from evenload.clients.step.image_kernels import layout
 from evenload.clients.step.image_kernels.operations import KernelMaxPool
@@ -75,27 +73,3 @@ def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, pooled_by):
         values, places = F.max_pool2d(x, 2, return_indices=True)
     assert torch.equal(places, F.max_pool2d(x, 2, return_indices=True)[1])
     assert torch.equal(values, F.max_pool2d(x, 2))
-
-
-class Pooled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.out = nn.Conv2d(1, 3, 3, padding=1), nn.Linear(27, 4)
-
-    def forward(self, x):
-        return self.out(F.max_pool2d(F.relu(self.conv(x)), 2).flatten(1))
-
-
-def test_a_network_that_pools_is_a_replay_by_rules():
-    generator = torch.Generator().manual_seed(2)
-    data = [
-        (
-            torch.randn(n, 1, 6, 6, generator=generator).double(),
-            torch.randint(0, 4, (n,), generator=generator),
-        )
-        for n in (9, 20, 14)
-    ]
-    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
-    runs = [train(lambda: Pooled().double(), data, recipe, strategy=s) for s in ("serial", "rules:2")]
-    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
-    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-12

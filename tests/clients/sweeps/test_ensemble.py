@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from clients import zoo
 from torch import nn
 
 from evenload.clients import SGD, Recipe, ensemble
@@ -70,23 +71,11 @@ def test_what_would_be_no_ensemble_is_refused():
         ensemble(net, (X * float("nan"), Y), 2, recipe=RECIPE, strategy="serial")
 
 
-class Tied(nn.Module):
-    """Two layers with one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(x)))
-
-
 def test_members_with_tied_weights_are_asked_in_one_pass_as_each_alone():
-    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    members = ensemble(Tied, (x, x.argmax(1)), 3, strategy="serial")
+    x, y = zoo.tensors(12)
+    members = ensemble(zoo.tied, (x, y), 3, strategy="serial")
     for state, outputs in zip(members.states, members.outputs(x), strict=True):
-        alone = Tied()
+        alone = zoo.tied()
         alone.load_state_dict(state)
         with torch.no_grad():
             assert torch.allclose(alone(x), outputs, atol=1e-6)

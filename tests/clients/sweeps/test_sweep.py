@@ -9,7 +9,6 @@ from torch import nn
 
 from evenload.clients import SGD, Adam, Recipe, evaluate, sweep, train
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.sweeps.sweep import groups_of, make_trials
 from evenload.errors import ConfigError, TaskError
 
 G = torch.Generator().manual_seed(0)
@@ -74,35 +73,6 @@ def test_scores_are_the_callers_or_the_last_loss():
     assert by_size.best.score == pytest.approx(-float(by_size.best.state["0.weight"].norm()))
     plain = sweep(made, DATA, [{"lr": 0.5}, {"lr": 0.01, "momentum": 0.5}], recipe=RECIPE, strategy="serial")
     assert plain.best.score == -float(plain.best.result.losses[-1])
-
-
-def test_groups_hold_what_one_step_can_serve():
-    grid = {"lr": [0.1, 0.2], "weight_decay": [0.0, 0.1], "clip": [None, 1.0], "epochs": [1, 2]}
-    trials = make_trials(grid, RECIPE, 0)
-    assert len(trials) == 16
-    assert [len(group) for group in groups_of(trials)] == [8, 8]  # with clipping and without
-    steps = make_trials({"steps": [3, 5]}, RECIPE, 0)
-    assert [(t.recipe.steps, t.recipe.epochs, t.length) for t in steps] == [(3, None, 3), (5, None, 5)]
-    assert steps[1].cut_to(0.5).recipe.steps == 2
-
-
-@pytest.mark.parametrize(
-    ("model", "grid", "options", "said"),
-    [
-        (net, {}, {}, "no setting"),
-        (net, [{}], {}, "no setting"),
-        (net, {"lr": 0.1}, {}, r"grid\['lr'\]=0.1"),
-        (net, {"lr": [-1.0]}, {}, r"SGD\(lr=-1.0\)"),
-        (net, {"depth": [2]}, {}, "does not take 'depth'"),
-        (net(), {"width": [2]}, {}, "has a setting 'width'"),
-        (net, {"lr": [0.1]}, {"halving": 1}, "halving=1"),
-        (net, {"lr": [0.1]}, {"score": "accuracy"}, "needs examples"),
-        (net, {"lr": [0.1]}, {"score": "f1", "test": DATA}, "score='f1'"),
-    ],
-)
-def test_what_cannot_be_swept_is_refused(model, grid, options, said):
-    with pytest.raises(ConfigError, match=said):
-        sweep(model, DATA, grid, recipe=RECIPE, strategy="serial", **options)
 
 
 class Quiet:
@@ -184,6 +154,12 @@ def brittle(width):
         ({"optimizer": [torch.optim.SGD]}, {}, "optimizer=SGD"),
         ({"batch_size": [True]}, {}, "batch_size=True"),
         ({"width": [3, 9]}, {}, "too wide"),
+        ({}, {}, "no setting"),
+        ([{}], {}, "no setting"),
+        ({"lr": 0.1}, {}, r"grid\['lr'\]=0.1"),
+        ({"lr": [-1.0]}, {}, r"SGD\(lr=-1.0\)"),
+        ({"depth": [2]}, {}, "does not take 'depth'"),
+        ({"lr": [0.1]}, {"halving": 1}, "halving=1"),
         ({"lr": [0.1]}, {"score": "beauty"}, "beauty"),
         ({"lr": [0.1]}, {"score": "accuracy"}, "needs examples"),
         ({"lr": [0.1], "loss": ["cross_entropy", "mse"]}, {"score": "accuracy", "test": DATA}, "use loss"),
@@ -194,6 +170,11 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_trained(grid, option
     monkeypatch.setattr("evenload.clients.trainer.Trainer.train_with", None)
     with pytest.raises(ConfigError, match=said):
         sweep(brittle if grid == {"width": [3, 9]} else net, DATA, grid, strategy="serial", **options)
+
+
+def test_a_module_has_no_settings():
+    with pytest.raises(ConfigError, match="has a setting 'width'"):
+        sweep(net(), DATA, {"width": [2]}, recipe=RECIPE)
 
 
 def test_no_trial_at_all_is_an_error():

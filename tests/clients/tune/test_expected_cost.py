@@ -11,7 +11,6 @@ from evenload.clients.tune.expected_cost import (
     Expectation,
     WorkSize,
     check_s,
-    even_chunk,
     expect,
     fused_step_s,
     serial_step_s,
@@ -20,7 +19,6 @@ from evenload.clients.tune.step_work import StepWork
 from evenload.clients.values.strategy import Strategy
 
 TINY = StepWork(n_ops=33, flops=3.2e5, elements=21_697)
-WIDE = StepWork(n_ops=158, flops=1.36e8, elements=5_406_753)  # a transformer's layer of width 64
 steps = st.builds(
     StepWork, n_ops=st.integers(1, 5000), flops=st.floats(0, 1e10), elements=st.integers(0, 10**8)
 )
@@ -62,27 +60,6 @@ def test_more_rounds_neither_undo_fusing_nor_measuring(work, times):
         assert later.pays_measuring or not now.pays_measuring
 
 
-@given(st.integers(1, 300), st.integers(1, 300))
-def test_a_chunk_divides_the_clients_if_one_near_does(chunk, n):
-    chunk = min(chunk, n)
-    divisors = [c for c in range(1, n + 1) if n % c == 0 and chunk <= 1.5 * c <= 2.25 * chunk]
-    found = even_chunk(chunk, n)
-    assert found in divisors if divisors else found == chunk
-
-
-def test_many_tiny_clients_are_fused_from_the_first_round_on():
-    for n_clients in (20, 100):
-        found = expect(WorkSize(TINY, n_clients, 10 * n_clients, rounds=1))
-        assert found.strategy == Strategy(inner="fused", chunk=n_clients)
-        assert not found.pays_measuring
-
-
-def test_steps_that_are_arithmetic_are_left_to_serial_training_or_measured():
-    few, many = (expect(WorkSize(WIDE, 20, 200, rounds=rounds)) for rounds in (1, 1000))
-    assert few.strategy == many.strategy == Strategy()
-    assert (few.pays_measuring, many.pays_measuring) == (False, True)
-
-
 def test_loading_the_compiler_is_waited_for_only_where_the_job_repays_it():
     short, long = (expect(WorkSize(TINY, 100, 1000, rounds=rounds, start_s=1.0)) for rounds in (5, 100))
     assert (short.strategy.is_fused, long.strategy.is_fused) == (False, True)
@@ -99,13 +76,6 @@ def test_loading_the_compiler_is_waited_for_only_where_the_job_repays_it():
 def test_compiling_is_expected_to_save_about_what_it_was_measured_to_save(n_ops, chunk, step_s, least, most):
     gain = Expectation(Strategy(), "", n_ops=n_ops).compiling(chunk, step_s / chunk)
     assert least <= gain <= most
-
-
-@given(st.integers(1, 5000), st.integers(1, 100), st.floats(1e-6, 10), st.floats(1, 10))
-def test_the_more_of_a_step_is_starting_operations_the_more_compiling_saves(n_ops, chunk, step_s, times):
-    expected = Expectation(Strategy(), "", n_ops=n_ops)
-    less, more = (expected.compiling(chunk, s) for s in (times * step_s, step_s))
-    assert 0 < less <= more < 1
 
 
 ADAPTED = {  # tokens, rank -> a step of one adapter of a Llama of width 128, batches of 4 texts
@@ -128,11 +98,3 @@ def test_adapters_are_fused_where_texts_are_short_and_adapters_many(tokens, rank
     found = expect(WorkSize(ADAPTED[tokens, rank], n, 50 * n, rounds=1, is_shared=True))
     assert found.strategy.is_fused == is_fused
     assert is_fused or "not expected to save a fifth" in found.why
-
-
-def test_wide_adapters_are_trained_one_by_one_as_soon_as_their_products_are_the_work():
-    """Width times four is sixteen times the arithmetic of the same operations."""
-    narrow = ADAPTED[32, 4]
-    wide = StepWork(narrow.n_ops, 16 * narrow.flops, 4 * narrow.elements)
-    found = [expect(WorkSize(step, 32, 320, 1, is_shared=True)).strategy for step in (narrow, wide)]
-    assert [strategy.is_fused for strategy in found] == [True, False]

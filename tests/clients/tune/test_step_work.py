@@ -3,10 +3,10 @@
 import copy
 
 import torch
+from clients.linear_clients import tasks_of as loaded_tasks
 from torch import nn
 
 from evenload.clients import SGD, Recipe
-from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.tune.step_work import bytes_per_client, count_work, most_clients
 
@@ -24,18 +24,10 @@ def test_products_are_counted_and_the_model_stays_as_it_is(tasks_of):
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_deeper_model_has_more_operations(tasks_of):
-    flat, tasks = tasks_of(2)
-    deep, deep_tasks = tasks_of(2, nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)))
-    assert count_work(deep, deep_tasks[0]).n_ops > count_work(flat, tasks[0]).n_ops
-
-
 def test_memory_is_counted_per_client_and_limits_the_chunk():
     model = with_keyed_dropout(nn.Sequential(nn.Linear(3, 50), nn.ReLU(), nn.Linear(50, 2)))
     recipe = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
-    clients = [(torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64))]
-    inputs = ClientInputs(clients, [recipe], [0], [model.state_dict()], [None], [None])
-    task = load_tasks(DatasetReader(model), inputs, 0, 0).tasks[0]
+    (task,) = loaded_tasks(model, [(torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64))], recipe)
     need = bytes_per_client(model, task)
     params = sum(p.numel() * 4 for p in model.parameters())
     assert 3 * params < need < 3 * params + 10_000

@@ -47,33 +47,36 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
     assert [entry["why"] for entry in json.loads(cache.read_text()).values()] == [anew.plan.why]
 
 
-def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch, linear_clients):
-    tuned, real = [], Tuner.decide
-    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self._tasks)) or real(self))
+@pytest.fixture
+def tuned(monkeypatch):
+    """What was measured: clients, and steps of all."""
+    found, real = [], Tuner.decide
+
+    def decide(self):
+        found.append((len(self._tasks), sum(t.batches.n_steps for t in self._tasks)))
+        return real(self)
+
+    monkeypatch.setattr(Tuner, "decide", decide)
+    return found
+
+
+def test_auto_is_tuned_once_for_cohorts_of_about_one_size(tuned, linear_clients):
     with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for n in (4, 5, 7, 6, 9):
             trainer.train(linear_clients(n), RECIPE)
-    assert tuned == [4, 9]
+    assert [n for n, _ in tuned] == [4, 9]
 
 
-def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch, linear_clients):
-    tuned, real = [], Tuner.decide
-    monkeypatch.setattr(
-        Tuner,
-        "decide",
-        lambda self: tuned.append(sum(t.batches.n_steps for t in self._tasks)) or real(self),
-    )
+def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(tuned, linear_clients):
     recipe = dataclasses.replace(RECIPE, batch_size=4, steps=None, epochs=1)
     with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for times in (1, 8, 9, 1, 70, 73):
             data = [(x.repeat(times, 1), y.repeat(times)) for x, y in linear_clients(4)]
             trainer.train(data, recipe)
-    assert tuned == [8, 72, 584]
+    assert [n_steps for _, n_steps in tuned] == [8, 72, 584]
 
 
-def test_auto_is_tuned_once_for_recipes_that_cost_the_same(monkeypatch, linear_clients):
-    tuned, real = [], Tuner.decide
-    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(1) or real(self))
+def test_auto_is_tuned_once_for_recipes_that_cost_the_same(tuned, linear_clients):
     with Trainer(nn.Linear(3, 2), strategy="measured") as trainer:
         for rate in (0.1, 0.05, 0.01):
             recipe = dataclasses.replace(RECIPE, optimizer=SGD(rate, momentum=0.5 + rate))

@@ -3,8 +3,6 @@
 That what is found is near the best, whatever way the search takes, is held by test_tuner_on_machines.
 """
 
-import random
-
 import pytest
 
 
@@ -24,23 +22,6 @@ def test_compiling_must_be_repaid_by_the_rounds_to_come(rounds, compiles, tuner)
     assert compiles or any(
         "compiled" in name and "would take" in why for name, why in verdict.reasons.items()
     )
-
-
-def test_serial_stays_where_fusing_does_not_pay_and_where_it_cannot(tuner):
-    for cost, refuse in ((lambda s: (1e-4, 1e-3), ()), (launch_bound, ("fused", "compiled"))):
-        made, _ = tuner(lambda s, cost=cost: tuple(v * (1 + s.is_fused) for v in cost(s)), refuse=refuse)
-        assert made.decide().strategy.inner == "eager"
-
-
-def test_what_gains_most_from_cores_need_not_be_the_fastest_in_one_thread(two_cores, tuner):
-    """Chunks gain a tenth in one thread, and nothing more from two; plain steps take half of their time."""
-
-    def cost(strategy):
-        each_s = 1e-3 if strategy.inner == "eager" else 9e-4
-        return 0.0, each_s * (2 if strategy.outer != "inline" and strategy.is_fused else 1)
-
-    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
-    assert str(made.decide().strategy) == "threads*2/eager"
 
 
 @pytest.mark.parametrize(
@@ -110,59 +91,6 @@ def test_a_few_cores_take_no_more_cpu_time_than_serial_training(cores, times, ou
     assert made.decide().strategy.outer == outer
 
 
-def slowed(spread, monkeypatch, most, begin_s=0.0, seed=0):
-    """Let samples take up to ``most`` times as long, and each client (or fused run) ``begin_s`` more."""
-    real, numbers = spread.dispatch, random.Random(seed)
-
-    def run(strategy, traits, tasks, workers):
-        began = spread.now
-        yield from real(strategy, traits, tasks, workers)
-        spread.now += begin_s * (1 if strategy.is_fused else len(tasks))
-        spread.now += (spread.now - began) * (most - 1) * numbers.random()
-
-    monkeypatch.setattr(spread, "dispatch", run)
-
-
-@pytest.mark.parametrize("begin_s", [0.0, 2e-3])
-@pytest.mark.parametrize("rounds", [50, 1000])
-def test_serial_training_is_not_taken_for_slow_because_a_client_has_to_begin(
-    rounds, begin_s, one_core, monkeypatch, tuner
-):
-    """A transformer's layer: five clients in a step take 10 % longer. First steps say otherwise."""
-
-    def cost(strategy):
-        return 0.0, 3.0e-3 * (1.1 if strategy.is_fused else 1.0)
-
-    made, spread = tuner(cost, n=5, rounds=rounds, refuse=("fused-compiled",))
-    slowed(spread, monkeypatch, 1.0, begin_s)
-    assert str(made.decide().strategy) == "inline/eager"
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("rounds", [50, 500])
-def test_serial_training_stays_where_only_noise_is_against_it(rounds, seed, one_core, monkeypatch, tuner):
-    def cost(strategy):
-        return 0.0, 3.0e-3 * (1.06 if strategy.is_fused else 1.0)
-
-    made, spread = tuner(cost, n=5, rounds=rounds, refuse=("fused-compiled",))
-    slowed(spread, monkeypatch, 1.15, seed=seed)
-    assert str(made.decide().strategy) == "inline/eager"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_noise_does_not_decide_whether_twenty_tiny_clients_are_compiled(seed, one_core, monkeypatch, tuner):
-    """Of 3,000 rounds: 8 ms each eagerly, 1.8 ms compiled, which takes about five seconds."""
-
-    def cost(strategy):
-        if not strategy.is_fused:
-            return 0.0, 1.3e-4
-        return (8.0e-4, 1e-6) if not strategy.is_compiled else (1e-4, 4e-6)
-
-    made, spread = tuner(cost, n=20, rounds=3000, compile_s=4.6, n_ops=39)
-    slowed(spread, monkeypatch, 1.3, seed=seed)
-    assert str(made.decide().strategy) == "inline/fused-compiled:20"
-
-
 def test_a_small_gain_that_is_not_expected_is_named_and_not_taken(one_core, tuner):
     def cost(strategy):
         return 0.0, 3.0e-3 * (0.96 if strategy.is_fused else 1.0)
@@ -181,12 +109,13 @@ def test_too_little_work_is_not_measured(tuner):
 
 
 @pytest.mark.parametrize(("rounds", "share"), [(20, 0.08), (100, 0.05), (1000, 0.05)])
-@pytest.mark.parametrize("cost", [launch_bound, lambda s: (1e-4, 1e-3 * (1 + s.is_fused))])
-def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, share, cost, tuner):
-    made, spread = tuner(cost, rounds=rounds, refuse=("fused-compiled",))
-    made.decide()
+def test_all_measuring_together_takes_its_share_of_the_job_and_is_told_as_it_was(rounds, share, tuner):
+    made, spread = tuner(launch_bound, rounds=rounds, refuse=("fused-compiled",))
+    plan = made.decide()
     assert len(made.probes) >= 2
     assert 0 < spread.now <= share * made.job_s()
+    dear = {name for name, why in plan.reasons.items() if "would take" in why}
+    assert not dear & {row["strategy"] for row in plan.probes}
 
 
 def test_a_strategy_that_fails_is_a_reason_and_not_the_end(tuner):
@@ -201,11 +130,3 @@ def test_a_strategy_that_fails_is_a_reason_and_not_the_end(tuner):
     assert verdict.reasons["inline/fused:8"] == "it fails: TypeError: Got unsupported ScalarType"
     assert any(name.startswith("threads") for name in verdict.reasons)
     assert max(spread.ran.count(name) for name in verdict.reasons if "/" in name) <= 1
-
-
-def test_what_was_measured_in_the_end_is_not_said_to_be_too_dear(tuner):
-    for rounds in (20, 100, 1000):
-        made, _ = tuner(launch_bound, rounds=rounds, refuse=("fused-compiled",))
-        plan = made.decide()
-        dear = {name for name, why in plan.reasons.items() if "would take" in why}
-        assert not dear & {row["strategy"] for row in plan.probes}

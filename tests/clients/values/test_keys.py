@@ -3,12 +3,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from evenload.clients.step.dropout import KeyedDropout, keyed_layers, with_keyed_dropout
+from evenload.clients.step.dropout import KeyedDropout
 from evenload.clients.step.dropout import _mix as torch_mix
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.keys import SHUFFLE, client_seed, client_seeds, key, keys, mix, orders
+from evenload.clients.values.keys import SHUFFLE, client_seed, client_seeds, keys, mix, orders
 from evenload.clients.values.recipe import Recipe
 
 
@@ -52,12 +51,6 @@ def test_orders_show_every_permutation_equally_often():
     counts = np.unique(found @ [9, 3, 1], return_counts=True)[1]
     assert len(counts) == 6
     assert abs(counts - 1000).max() < 5 * 1000**0.5
-
-
-def test_a_key_is_a_seed_and_depends_on_every_part():
-    made = {key(a, b, c) for a in range(4) for b in range(4) for c in range(4)}
-    assert len(made) == 64
-    assert all(0 <= k < 2**63 for k in made)
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.booleans(), st.integers(1, 3))
@@ -109,20 +102,6 @@ def test_masks_differ_by_key_layer_and_call_and_not_by_padding():
     layer.draw_key.fill_(1)
     assert not torch.equal(layer(x), first)
     assert torch.equal(layer.eval()(x), x)
-
-
-def test_every_kind_of_dropout_is_replaced_and_the_state_dict_stays():
-    model = nn.Sequential(
-        nn.Dropout(0.1), nn.Sequential(nn.Dropout2d(0.2), nn.Linear(2, 2)), nn.Dropout1d(0.3)
-    )
-    names = list(model.state_dict())
-    replaced = with_keyed_dropout(model)
-    assert [(m.p, m.by_channel, m.layer) for m in keyed_layers(replaced).values()] == [
-        (0.1, False, 0),
-        (0.2, True, 2),
-        (0.3, True, 1),
-    ]
-    assert list(replaced.state_dict()) == names
 
 
 def test_channel_dropout_drops_whole_channels():

@@ -28,11 +28,8 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
     recipe, steps = tasks[0].recipe, max(task.batches.n_steps for task in tasks)
     model.load_state_dict(tasks[0].start)
     model.train()
-    optimizer, loss_fn, losses = (
-        recipe.optimizer.build(dict(model.named_parameters())),
-        mean_loss_of(recipe),
-        [],
-    )
+    optimizer = recipe.optimizer.build(dict(model.named_parameters()))
+    loss_fn, losses = mean_loss_of(recipe), []
     for step in range(steps):
         parts = [
             task.rows.at(task.batches.rows[step, : task.batches.counts[step]])

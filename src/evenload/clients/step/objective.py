@@ -1,6 +1,7 @@
 """The loss of one client's batch as one number, from what a recipe says: augmentation, precision, loss."""
 
 import functools
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -87,6 +88,9 @@ def has_bfloat16_lstm() -> bool:
     return True
 
 
+_SWITCH = threading.Lock()  # of torch's library, which is on or off for all threads
+
+
 class _PlainLSTM(TorchFunctionMode):
     """A mode in which an LSTM is computed by torch's plain kernels, and all else by its library's."""
 
@@ -94,11 +98,12 @@ class _PlainLSTM(TorchFunctionMode):
         if func is not torch.lstm:
             return func(*args, **(kwargs or {}))
         library = torch.backends.mkldnn
-        was_enabled, library.enabled = library.enabled, False  # pyrefly: ignore
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            library.enabled = was_enabled
+        with _SWITCH:  # two threads would each take the other's "off" for what it was
+            was_enabled, library.enabled = library.enabled, False  # pyrefly: ignore
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                library.enabled = was_enabled
 
 
 class BatchLoss:

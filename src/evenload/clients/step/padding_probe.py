@@ -107,7 +107,8 @@ class PaddingProbe:
         trouble = "no padding was found that gives finite numbers"
         for more_x, more_y in self._paddings(n - len(y)):
             try:
-                step = padded.step(map_batch(_joined, x, more_x), _joined(y, more_y), key, shift, len(y))
+                both_x, both_y = map_batch(lambda *t: torch.cat(t), x, more_x), torch.cat([y, more_y])
+                step = padded.step(both_x, both_y, key, shift, len(y))
             except Exception as error:
                 trouble = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
@@ -196,10 +197,6 @@ class _Step:
                 size = max(tops[i], least if i in grads else 0.0, 1e-30)
                 worst = max(worst, float((a - b).abs().max()) / size)
         return worst
-
-
-def _joined(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([a, b])
 
 
 def _without_ignored(y: Tensor) -> Tensor:

@@ -69,54 +69,12 @@ def step(compiler, stacked):
     return compiled.compile_step(stacked.traced, made_clients(), StepInputs(*inputs()).first())
 
 
-def test_this_torch_has_an_inner_function(step):
-    """It is taken only where it does what the wrapped one does."""
-    assert isinstance(step._run, DirectCall)
-
-
 def one_by_one(step, clients, *given):
     return run_steps(lambda *arguments: step(*arguments), clients, StepInputs(*given))
 
 
 def tensors(clients, out):
     return {**clients.params, "losses": out.losses, **out.metrics}
-
-
-def test_steps_in_one_call_are_the_steps_one_by_one(step):
-    ours, theirs = made_clients(), made_clients()
-    out = step.steps(ours, StepInputs(*inputs()))
-    expected = one_by_one(step, theirs, *inputs())
-    assert out.losses.shape == out.metrics["accuracy"].shape == (STEPS, K)
-    for name, t in tensors(theirs, expected).items():
-        torch.testing.assert_close(tensors(ours, out)[name], t, rtol=0, atol=1e-6)
-    for name, t in made_clients().params.items():
-        assert (ours.params[name] - t).abs().amax() > 1e-3
-
-
-def test_one_rate_for_all_steps_is_one_tensor(step):
-    draws, x, y, w, scalars = inputs()
-    copies, same = (
-        [{"minus_lr": t} for t in ts]
-        for ts in ([scalars[0]["minus_lr"].clone() for _ in range(STEPS)], [scalars[0]["minus_lr"]] * STEPS)
-    )
-    outs = [step.steps(made_clients(), StepInputs(draws, x, y, w, lines)).losses for lines in (copies, same)]
-    assert torch.equal(*outs)
-
-
-def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(step):
-    whole, clients = made_clients(), made_clients()
-    draws, x, y, w, scalars = inputs()
-    good = step.steps(whole, StepInputs(draws, x, y, w, scalars))
-    before = {name: t.clone() for name, t in clients.params.items()}
-    clients.alive[1] = False
-    x = x.clone()
-    x[0, 2, 0, 0] = torch.nan
-    out = step.steps(clients, StepInputs(draws, x, y, w, scalars))
-    assert clients.alive.tolist() == [True, False, False]
-    assert torch.equal(out.losses[:, 0], good.losses[:, 0])
-    for name, t in clients.params.items():
-        assert torch.equal(t[0], whole.params[name][0])
-        assert torch.equal(t[1:], before[name][1:])
 
 
 def shifted(t, by):
@@ -210,16 +168,6 @@ MULTIPLIED = MADE + "    extern_kernels.bmm(a, reinterpret_tensor(b, (2, 4, 3), 
 FACTORS = [torch.ones(2, 3, 4), torch.ones(2, 3, 4)]
 
 
-def test_a_product_is_recorded_with_its_memory():
-    recording = record(written(MULTIPLIED + "    return (c, )\n"), FACTORS)
-    assert recording is not None
-    (product,) = recording.calls
-    assert isinstance(product, Product)
-    assert (product.left.memory, product.right.memory, product.into.memory) == (0, 1, 2)
-    assert (product.right.shape, product.right.stride, product.adds) == ((2, 4, 3), (12, 1, 4), False)
-    assert (recording.buffers, recording.outputs) == ((72,), (product.into,))
-
-
 def test_an_argument_without_bytes_is_no_obstacle_and_shared_memory_is():
     unpacked = "    a, b = args[:2]\n"
     function = written(MULTIPLIED + "    return (c, )\n", unpacked)
@@ -303,10 +251,3 @@ def test_buffers_in_use_together_lie_apart(sizes, uses):
             meet = lives[a][0] <= lives[b][-1] and lives[b][0] <= lives[a][-1]
             apart = offsets[a] + sizes[a] <= offsets[b] or offsets[b] + sizes[b] <= offsets[a]
             assert a == b or apart or not meet
-
-
-def test_buffers_that_never_meet_share_a_place():
-    offsets, n_bytes = laid_out({1: 100, 2: 10, 3: 128}, [[1, 2], [2, 3]])
-    assert (offsets, n_bytes) == ({1: 0, 2: 128, 3: 0}, 192)
-    assert laid_out({1: 64, 2: 64, 3: 64}, [[1], [2], [3]])[1] == 64
-    assert laid_out({}, [[1]]) == ({}, 0)

@@ -101,6 +101,15 @@ def traced(monkeypatch):
     return trace
 
 
+def spoiled(clients, arguments):
+    """Client 1 was dead before; client 2 has a NaN in its rows; client 3 an infinite weight."""
+    clients.alive[1] = False
+    x = arguments.x.clone()
+    x[1], x[2, 0, 0, 0, 0] = torch.nan, torch.nan
+    next(iter(clients.params.values()))[3].view(-1)[:2] = torch.inf
+    return arguments._replace(x=x)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_step_with_updates_in_products_is_the_plain_step(model, traced):
     stacked, clients, arguments = stepped(model)
@@ -113,6 +122,16 @@ def test_a_step_with_updates_in_products_is_the_plain_step(model, traced):
     for name, t in clients.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
         assert (t - start.params[name]).abs().amax() > 1e-6
+    # Dead clients stay as they are, and the others do not notice.
+    bad, whole, before = spoiled(clients, arguments), plain, copied(clients)
+    whole.alive[:] = True
+    step(whole, arguments)
+    losses = step(clients, bad).losses
+    assert clients.alive.tolist() == [True, False, False, False]
+    assert losses[0].isfinite()
+    for name, t in clients.params.items():
+        torch.testing.assert_close(t[0], whole.params[name][0], rtol=0, atol=1e-12)
+        assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
 
 
 def descend(p, gradient, rate, alive):
@@ -178,44 +197,6 @@ def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     torch.testing.assert_close(out[:1], step(*runs[1]), rtol=0, atol=0)
     torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=1e-12)
     assert not torch.equal(runs[0][0], example[0])
-
-
-@pytest.mark.parametrize(
-    "optimizer", [SGD(0.1, momentum=0.5), SGD(0.1, weight_decay=0.1)], ids=["momentum", "decay"]
-)
-def test_other_updates_stay_in_the_graph(optimizer, traced):
-    stacked, clients, arguments = stepped("images", optimizer)
-    plain = copied(clients)
-    step, n_taken = traced(stacked, clients, arguments)
-    assert n_taken == 0
-    step(clients, arguments), stacked(plain, arguments)
-    for name, t in clients.params.items():
-        torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
-
-
-def spoiled(clients, arguments):
-    """Client 1 was dead before; client 2 has a NaN in its rows; client 3 an infinite weight."""
-    clients.alive[1] = False
-    x = arguments.x.clone()
-    x[1], x[2, 0, 0, 0, 0] = torch.nan, torch.nan
-    next(iter(clients.params.values()))[3].view(-1)[:2] = torch.inf
-    return arguments._replace(x=x)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(model, traced):
-    stacked, clients, arguments = stepped(model)
-    whole = copied(clients)
-    step, _ = traced(stacked, clients, arguments)
-    step(whole, arguments)
-    bad = spoiled(clients, arguments)
-    before = copied(clients)
-    losses = step(clients, bad).losses
-    assert clients.alive.tolist() == [True, False, False, False]
-    assert losses[0].isfinite()
-    for name, t in clients.params.items():
-        torch.testing.assert_close(t[0], whole.params[name][0], rtol=0, atol=0)
-        assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
 
 
 def flattened(a, b):

@@ -1,5 +1,8 @@
 """Convolutions by kernels: the serial result for clients of every shape, else torch's own."""
 
+import runpy
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +13,7 @@ from torch.func import functional_call, vmap
 from evenload.clients import SGD, Adam, Recipe, train
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step import image_speedups
 from evenload.clients.step.convolution import is_plain
 from evenload.clients.step.dropout import kept_of, uniform_of
 from evenload.clients.step.image_kernels import layout
@@ -73,48 +77,32 @@ def calls(monkeypatch):
     return made
 
 
+def trained(case, strategy, dtype=torch.float32, batch=8, optimizer=SGD(lr=0.1, momentum=0.9)):  # noqa: B008
+    """Ragged clients by the strategy, and how far they end from serial training."""
+    model, shape, n_classes = CASES[case]
+    data = [(x.to(dtype), y) for x, y in clients_of(shape, n_classes, (9, 33, 14, 1, 20))]
+    recipe = Recipe(optimizer=optimizer, batch_size=batch, steps=5)
+    runs = [train(lambda: model().to(dtype), data, recipe, strategy=s, seed=1) for s in ("serial", strategy)]
+    assert runs[1].plan.strategy.inner == strategy.partition(":")[0], runs[1].plan.explain()
+    return max(difference(a.state, b.state) for a, b in zip(*runs, strict=True))
+
+
 @pytest.mark.parametrize(("case", "batch"), [("pictures", 8), ("lines", 10), ("colours", 8), ("colours", 10)])
 def test_ragged_clients_by_kernels_are_close_to_serial(case, batch, calls):
-    model, shape, n_classes = CASES[case]
-    data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
-    recipe = Recipe(optimizer=Adam(lr=1e-3, eps=1e-4), batch_size=batch, steps=5)
-    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3")]
-    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert trained(case, "rules:3", batch=batch, optimizer=Adam(lr=1e-3, eps=1e-4)) <= 1e-6
     assert calls
-    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
-
-
-def test_a_client_that_diverges_harms_no_other():
-    model, shape, n_classes = CASES["pictures"]
-    data = clients_of(shape, n_classes, (16, 16, 16))
-    data[1][0][3] = float("nan")
-    recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)
-    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3")]
-    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
-    assert [r.status for r in runs[1]] == ["ok", "diverged", "ok"]
-    assert max(difference(runs[0][i].state, runs[1][i].state) for i in (0, 2)) <= 1e-6
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_are_a_replay_in_float64(case, calls):
-    model, shape, n_classes = CASES[case]
-    data = [(x.double(), y) for x, y in clients_of(shape, n_classes, (9, 33, 14))]
-    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=5)
-    runs = [train(lambda: model().double(), data, recipe, strategy=s, seed=1) for s in ("serial", "rules:2")]
-    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert trained(case, "rules:2", torch.float64) <= 1e-12
     assert calls
-    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_inside_a_compiled_step(case):
-    model, shape, n_classes = CASES[case]
-    data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
-    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=5)
-    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules-compiled:3")]
-    assert runs[1].plan.strategy.inner == "rules-compiled", runs[1].plan.explain()
-    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+    assert trained(case, "rules-compiled:3") <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -124,6 +112,7 @@ def test_kernels_inside_a_compiled_step(case):
         (nn.Conv2d(2, 3, 3, padding=1, bias=False), (8, 2, 6, 6), True),
         (nn.Conv1d(2, 3, 3), (8, 2, 6), True),
         (nn.Conv2d(2, 3, (3, 5), padding="same"), (8, 2, 6, 6), True),
+        (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (8, 2, 6, 6), False),
         (nn.Conv1d(2, 3, 3, dilation=2, padding="same"), (8, 2, 6), False),
         (nn.Conv2d(2, 3, 3, stride=2), (8, 2, 6, 6), False),
         (nn.Conv2d(2, 3, 3, dilation=2), (8, 2, 6, 6), False),
@@ -150,18 +139,16 @@ def test_what_kernels_do_not_serve_is_left_to_torch(conv, shape, is_ours, calls)
     )
 
 
+def test_more_zeros_on_one_side_than_on_the_other_are_left_to_torch():
+    assert not is_plain(nn.Conv2d(2, 3, (3, 4), padding="same"))
+
+
 @pytest.mark.parametrize("shape", [(8, 3, 6, 6), (8, 1, 6, 6), (8, 2, 2, 6, 6), (6, 6)])
 def test_images_that_do_not_fit_are_refused_as_torch_does(shape):
     conv, x = nn.Conv2d(2, 4, 3), torch.zeros(shape)
     for model in (conv, with_rules(nn.Sequential(conv))):
         with pytest.raises(RuntimeError):
             model(x)
-
-
-def test_more_zeros_on_one_side_than_on_the_other_are_left_to_torch():
-    assert is_plain(nn.Conv2d(2, 3, (3, 5), padding="same"))
-    assert not is_plain(nn.Conv2d(2, 3, (3, 4), padding="same"))
-    assert not is_plain(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"))
 
 
 def test_an_operation_says_its_shape_before_it_runs():
@@ -177,17 +164,22 @@ def test_an_operation_says_its_shape_before_it_runs():
     opcheck(ops.pool.default, (x, 2, False), test_utils=tests)
     places = torch.ops.evenload.pool(x, 2, False)[1]
     opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 2, 6, 5, False), test_utils=tests)
+    opcheck(ops.kept.default, (torch.tensor([3, 4]), 7, 11, 2**52, torch.float64), test_utils=tests)
 
 
 def test_without_kernels_it_is_a_loop(monkeypatch, calls):
     monkeypatch.setattr(layout, "has_kernels", lambda: False)
-    model, shape, n_classes = CASES["pictures"]
-    data = clients_of(shape, n_classes, (16, 9))
-    recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)
-    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:2")]
-    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert trained("pictures", "rules:2") <= 1e-6
     assert not calls
-    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+
+
+def test_without_the_room_of_kernels_all_is_left_to_torch(monkeypatch):
+    room = "evenload.clients.step.image_kernels"
+    for name in [name for name in sys.modules if name.startswith(room)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, room, None)
+    seam = runpy.run_path(image_speedups.__file__)
+    assert [seam[name](torch.ones(1)) for name in image_speedups.__all__] == [None] * 3
 
 
 def test_where_kernels_cannot_be_kept_safely_torch_does_the_work_and_it_is_said_once(
@@ -201,8 +193,6 @@ def test_where_kernels_cannot_be_kept_safely_torch_does_the_work_and_it_is_said_
     assert not calls
     assert sum("left to torch" in line and "chmod" in line for line in caplog.messages) == 1
 
-
-pytest.importorskip("llvmlite")
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 
@@ -226,10 +216,3 @@ def test_what_the_kernel_does_not_serve_is_done_by_the_formula():
     assert kept(key, 1, 9, 0.5, torch.bfloat16) is None
     found = kept_of(key, 1, [3, 3], 0.5, torch.bfloat16)
     assert torch.equal(found, kept_of(key, 1, [3, 3], 0.5, torch.float32).to(torch.bfloat16))
-
-
-def test_the_operation_says_its_shape_before_it_runs():
-    from torch.library import opcheck
-
-    arguments = (torch.tensor([3, 4]), 7, 11, 2**52, torch.float64)
-    opcheck(torch.ops.evenload.kept.default, arguments, test_utils=("test_schema", "test_faketensor"))
