@@ -115,7 +115,7 @@ def culprits(found: Audit) -> Counter[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("told", ["groups", "numbers", "nothing"])
-def test_each_wait_has_its_culprit(told: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_wait_has_its_culprit(told, tmp_path_factory):
     """Exact to the nanosecond, whatever the clocks say, with and without what NCCL tells of a collective.
 
     The oracle is the world: who was delayed, by what, and how long the others stood in the collective.
@@ -140,7 +140,7 @@ def test_each_wait_has_its_culprit(told: str, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("n_missing", [1, 3])
-def test_traces_that_begin_at_another_collective(n_missing: int, tmp_path: Path) -> None:
+def test_traces_that_begin_at_another_collective(n_missing, tmp_path):
     """Rank 1's trace lacks its first collectives: the others are paired all the same."""
     ranks = [Rank(0, 0.0), Rank(1, 70_000.0)]
     for step in range(12):
@@ -158,7 +158,7 @@ def test_traces_that_begin_at_another_collective(n_missing: int, tmp_path: Path)
     assert any("Clocks were aligned" in fault for fault in found.faults)
 
 
-def test_collectives_of_other_ranks_are_not_paired(tmp_path: Path) -> None:
+def test_collectives_of_other_ranks_are_not_paired(tmp_path):
     """Two ranks of different groups, whose collectives end when theirs do: nothing is said of lateness."""
     ranks = [Rank(0, 0.0), Rank(1, 0.0)]
     for step in range(20):
@@ -193,7 +193,7 @@ def work(ranks: list[Rank], took_us: float = 1000) -> None:
         rank.now_us += took_us
 
 
-def test_who_was_held_up_is_not_blamed(tmp_path: Path) -> None:
+def test_who_was_held_up_is_not_blamed(tmp_path):
     """Rank 0 waits for its data; rank 1 waits for rank 0 in one group, and so comes late to another."""
     ranks = [Rank(at, 0.0) for at in range(3)]
     for _ in range(6):
@@ -209,7 +209,7 @@ def test_who_was_held_up_is_not_blamed(tmp_path: Path) -> None:
     assert "was for rank 0" in found.sentence
 
 
-def test_a_rank_whose_trace_is_not_here(tmp_path: Path) -> None:
+def test_a_rank_whose_trace_is_not_here(tmp_path):
     ranks = [Rank(at, 0.0) for at in range(4)]
     for _ in range(5):
         work(ranks)
@@ -223,7 +223,7 @@ def test_a_rank_whose_trace_is_not_here(tmp_path: Path) -> None:
     assert any("no equal" in fault for fault in alone.faults)
 
 
-def test_a_source_that_leaves_a_broadcast_early(tmp_path: Path) -> None:
+def test_a_source_that_leaves_a_broadcast_early(tmp_path):
     """Its end is no common one: no clock is moved by it, and the late rank is named."""
     ranks = [Rank(at, 0.0) for at in range(4)]
     for _ in range(10):
@@ -236,7 +236,7 @@ def test_a_source_that_leaves_a_broadcast_early(tmp_path: Path) -> None:
     assert not any("Clocks" in fault for fault in found.faults)
 
 
-def test_clocks_that_one_group_aligns_serve_another(tmp_path: Path) -> None:
+def test_clocks_that_one_group_aligns_serve_another(tmp_path):
     """A group that meets once, beside one that meets six times."""
     ranks = [Rank(0, 0.0), Rank(1, 2000.0)]
     for step in range(6):
@@ -250,7 +250,7 @@ def test_clocks_that_one_group_aligns_serve_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset_us", [0, 1_000_000])
-def test_clocks_that_drift(offset_us: int, tmp_path: Path) -> None:
+def test_clocks_that_drift(offset_us, tmp_path):
     """20 millionths apart, over a minute; one delay in ten is of rank 1."""
     ranks = [Rank(0, 0.0), Rank(1, 0.0)]
     for step in range(300):
@@ -266,7 +266,7 @@ def test_clocks_that_drift(offset_us: int, tmp_path: Path) -> None:
     assert found.lost_ns["late ranks"] == pytest.approx(30 * 20_000 * US, rel=0.001)
 
 
-def test_sends_and_receives_are_exchange(tmp_path: Path) -> None:
+def test_sends_and_receives_are_exchange(tmp_path):
     """Ranks that work in turns: each waits for the one before, and none is late."""
     ranks = [Rank(at, 0.0) for at in range(3)]
     for _ in range(4):
@@ -281,7 +281,7 @@ def test_sends_and_receives_are_exchange(tmp_path: Path) -> None:
     assert not found.culprits
 
 
-def test_a_wait_behind_work_costs_nothing(tmp_path: Path) -> None:
+def test_a_wait_behind_work_costs_nothing(tmp_path):
     """While a rank computes beside a collective, it does not wait for the late one."""
     ranks = [Rank(0, 0.0), Rank(1, 0.0)]
     for rank, start in zip(ranks, (0, 400), strict=True):
@@ -294,7 +294,7 @@ def test_a_wait_behind_work_costs_nothing(tmp_path: Path) -> None:
     assert culprits(found) == {(1, "kernels"): 100 * US}
 
 
-def test_steps_by_rank(tmp_path: Path) -> None:
+def test_steps_by_rank(tmp_path):
     """Ten steps of 1 ms, of which rank 1's seventh loads for 3 ms more."""
     ranks = [Rank(0, 0.0), Rank(1, 0.0)]
     for step in range(10):
@@ -315,7 +315,7 @@ def test_steps_by_rank(tmp_path: Path) -> None:
     assert slow.more_s == pytest.approx(0.003)
 
 
-def test_what_the_program_did_in_gaps(tmp_path: Path) -> None:
+def test_what_the_program_did_in_gaps(tmp_path):
     """A GPU idles 1 ms for each cause in turn, and all of it is told."""
     rank = Rank(0, 0.0)
     for reason in REASONS[2:]:
@@ -333,19 +333,13 @@ def test_what_the_program_did_in_gaps(tmp_path: Path) -> None:
     ("name", "operation"),
     [
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce-scatter"),
-        (
-            "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, ncclWork*)",
-            "send and receive",
-        ),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, ncclWork*)", "send and receive"),
         ("rcclGenericKernel", "collective"),
         ("gloo:all_gather", "all-gather"),
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(...)", "all-reduce"),
         ("_ZN4vllm24cross_device_reduce_2stageIDF16_Li8EEEv", "all-reduce"),
         ("void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<...>", "all-reduce"),
-        (
-            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>(char*)",
-            "all-reduce",
-        ),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>(char*)", "all-reduce"),
         ("deep_ep::intranode::dispatch", "all-to-all"),
         ("void one_shot_all_reduce_kernel<float>", "all-reduce"),
         ("nvshmem_alltoall", "all-to-all"),
@@ -356,11 +350,11 @@ def test_what_the_program_did_in_gaps(tmp_path: Path) -> None:
         ("vectorized_gather_kernel", ""),
     ],
 )
-def test_names_of_collectives(name: str, operation: str) -> None:
+def test_names_of_collectives(name, operation):
     assert operation_of(name) == operation
 
 
-def test_names_that_a_user_adds(tmp_path: Path) -> None:
+def test_names_that_a_user_adds(tmp_path):
     rank = Rank(0, 0.0)
     rank.span("kernel", "my_company::ring_sum<float>", 1000, 0)
     rank.now_us += 1000
@@ -374,7 +368,7 @@ def test_names_that_a_user_adds(tmp_path: Path) -> None:
     assert any("'ring_sun'" in one for one in found.faults)
 
 
-def test_collectives_that_only_their_arguments_show(tmp_path: Path) -> None:
+def test_collectives_that_only_their_arguments_show(tmp_path):
     rank = Rank(0, 0.0)
     for name, arguments in (("gemm", {}), ("my_sum", {"Collective name": "allreduce"})):
         rank.span("kernel", name, 1000, 0, **arguments)

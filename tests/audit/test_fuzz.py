@@ -5,7 +5,6 @@ import json
 import math
 import random
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,7 +85,7 @@ def holds_up(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_mutants_of_every_format(name: str, tmp_path: Path) -> None:
+def test_mutants_of_every_format(name, tmp_path):
     chance = random.Random(name)
     FORMATS[name](SCHEDULE, tmp_path / name)
     content = (tmp_path / name).read_bytes()
@@ -133,7 +132,7 @@ NONSENSE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_left_out(kind: str, tmp_path: Path) -> None:
+def test_nonsense_is_left_out(kind, tmp_path):
     (tmp_path / "trace.json").write_bytes(NONSENSE[kind])
     holds_up(tmp_path / "trace.json")
     if kind not in ("not finite", "deep", "in a string", "an end too early"):
@@ -147,7 +146,7 @@ def test_nonsense_is_left_out(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch.json.gz", "cpu.json", "ray.json", "dask.json"])
-def test_without_msgspec_the_same_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_msgspec_the_same_is_read(name, tmp_path, monkeypatch):
     """Every element by Python's json: the slow twin of the typed decoder."""
     FORMATS[name](SCHEDULE, tmp_path / name)
     fast = audit_traces([tmp_path / name])
@@ -156,7 +155,7 @@ def test_without_msgspec_the_same_is_read(name: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("block", [64, 300, 5000])
-def test_blocks_may_end_anywhere(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_may_end_anywhere(block, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     rows = [
         {
@@ -180,7 +179,7 @@ def test_blocks_may_end_anywhere(block: int, tmp_path: Path, monkeypatch: pytest
     assert not whole.faults
 
 
-def test_a_damaged_event_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_damaged_event_costs_itself_alone(tmp_path):
     path = tmp_path / "trace.json"
     rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
     rows[40] = '{"ph": "X", "cat": "kernel", pid: 0, "ts": 40}'
@@ -190,14 +189,14 @@ def test_a_damaged_event_costs_itself_alone(tmp_path: Path) -> None:
     assert any("1 event was damaged" in one for one in found.faults)
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_file, "FREE_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b"[" + b" " * (16 << 20)))
     with pytest.raises(FormatError, match="longer than any trace"):
         audit_traces([tmp_path / "bomb.json.gz"])
 
 
-def test_an_element_that_never_ends_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_element_that_never_ends_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(json_elements, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(json_elements, "MOST_ELEMENT", 1 << 14)
     monkeypatch.setattr(json_elements, "NEAR", 1 << 8)
@@ -227,7 +226,7 @@ def other_types(database: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced_by_view, other_columns, other_types])
-def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_path: Path) -> None:
+def test_hostile_databases(change, tmp_path):
     path = tmp_path / "nsight.sqlite"
     FORMATS["nsight.sqlite"](SCHEDULE, path)
     database = sqlite3.connect(path)
@@ -254,14 +253,14 @@ def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_pat
         (b"timestamp, utilization.gpu [%]\n1e300, 5\n-7, 5\n", "no sample"),
     ],
 )
-def test_what_is_no_trace_is_refused_in_a_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_trace_is_refused_in_a_sentence(content, said, tmp_path):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(EvenloadError, match=said) as caught:
         audit_traces([tmp_path / "x"])
     assert "\n" not in caught.value.message
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_files_that_are_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         audit_traces([tmp_path / "none.json"])
     with pytest.raises(EvenloadError):
@@ -270,7 +269,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         audit_traces([])
 
 
-def test_options_that_cannot_be(tmp_path: Path) -> None:
+def test_options_that_cannot_be(tmp_path):
     path = tmp_path / "cpu.json"
     FORMATS["cpu.json"](SCHEDULE, path)
     with pytest.raises(ConfigError, match="2 devices, not 1"):
@@ -279,7 +278,7 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
         audit_traces([path], AuditOptions(gap_s=math.nan))
 
 
-def test_hostile_names_are_shown_not_obeyed(tmp_path: Path) -> None:
+def test_hostile_names_are_shown_not_obeyed(tmp_path):
     bad = "\x1b[31m</script><script>alert(1)</script>\u202e" + "x" * 5000
     rows = [
         {"ph": "X", "name": bad, "cat": bad, "pid": bad + str(at), "tid": bad, "ts": at, "dur": 2}
@@ -298,7 +297,7 @@ def test_hostile_names_are_shown_not_obeyed(tmp_path: Path) -> None:
     assert "\x1b" not in shown
 
 
-def test_the_page_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_does_not_grow_with_the_trace(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "MOST_BARS", 2000)
     path = tmp_path / "trace.json"
     rows = [
@@ -312,7 +311,7 @@ def test_the_page_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pyte
     assert audit_of(AuditParts(read_trace(path))).n_spans == 20_000
 
 
-def test_a_damaged_event_with_a_list_within_does_not_end_the_trace(tmp_path: Path) -> None:
+def test_a_damaged_event_with_a_list_within_does_not_end_the_trace(tmp_path):
     """What follows is read, though the list's end looks like that of all events."""
     rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
     rows[40] = '{"ph": "X", bad, "args": [{"a": [{}, {}]}, {"b": 1}], "pid": 0, "ts": 40, "dur": 1}'

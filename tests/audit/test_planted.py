@@ -1,7 +1,5 @@
 """Idleness that was planted is found, in every format, by its cause."""
 
-from pathlib import Path
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -60,7 +58,7 @@ def recorded(schedule: Schedule, *, excerpt: bool = False) -> Recording:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(schedules(), st.booleans())
-def test_every_lost_nanosecond_has_its_cause(schedule: Schedule, excerpt: bool) -> None:
+def test_every_lost_nanosecond_has_its_cause(schedule, excerpt):
     """As the slow twin finds, tick by tick; and work and losses sum to the devices' time exactly."""
     found = audit_of(AuditParts(recorded(schedule, excerpt=excerpt)))
     expected = expected_losses(schedule, excerpt=excerpt)
@@ -83,9 +81,7 @@ overlapping = st.lists(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(overlapping, st.integers(0, 40), st.none() | st.tuples(st.integers(-80, 0), st.integers(1, 500)))
-def test_spans_that_overlap_are_counted_once(
-    rows: list[tuple[int, int, int, int, int]], gap_ns: int, window: tuple[int, int] | None
-) -> None:
+def test_spans_that_overlap_are_counted_once(rows, gap_ns, window):
     """Whatever overlaps, nests or has no length: the sums hold, and each tick of work counts."""
     device, start, length, kind, name = np.array(rows, np.int64).T
     if int(start.min()) == int((start + length).max()) and window is None:
@@ -129,9 +125,7 @@ def test_spans_that_overlap_are_counted_once(
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=8, deadline=None)
 @given(chosen=st.data())
-def test_planted_idleness_is_found_in_every_format(
-    name: str, chosen: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_planted_idleness_is_found_in_every_format(name, chosen, tmp_path_factory):
     kinds = (WORK, EXCHANGE) if name in TELLS_EXCHANGE else (WORK,)
     schedule = chosen.draw(schedules(kinds))
     if name not in KNOWS_UNUSED:
@@ -148,7 +142,7 @@ def test_planted_idleness_is_found_in_every_format(
         ), cause
 
 
-def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> None:
+def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path):
     path = tmp_path / "trace.json"
     FORMATS["cpu.json"]([[WORK] * 10, [WORK] * 10], path)
     found = audit_traces([path], AuditOptions(n_devices=4))
@@ -162,8 +156,8 @@ def test_devices_that_a_trace_does_not_show_were_not_used(tmp_path: Path) -> Non
 )
 @settings(max_examples=examples(30), deadline=None)
 def test_samples_of_several_gpus_that_nothing_tells_apart_are_refused(
-    n_gpus: int, after_ms: int, n: int, late: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    n_gpus, after_ms, n, late, tmp_path_factory
+):
     """Else one of them would hide the others. One GPU whose recording paused for long is still read."""
     lines = ["timestamp, utilization.gpu [%]"]
     for at in range(n):
@@ -179,7 +173,7 @@ def test_samples_of_several_gpus_that_nothing_tells_apart_are_refused(
         audit_traces([path])
 
 
-def test_samples_without_a_head_say_what_is_missing(tmp_path: Path) -> None:
+def test_samples_without_a_head_say_what_is_missing(tmp_path):
     (tmp_path / "load.csv").write_text("2026/03/04 10:00:00.123, 0, 55 %\n" * 3)
     with pytest.raises(FormatError, match="no head") as refused:
         audit_traces([tmp_path / "load.csv"])

@@ -1,7 +1,6 @@
 """``evenload audit``: the text, the JSON, the page, and what it says of files that are no traces."""
 
 import json
-from pathlib import Path
 
 import pytest
 from planted_traces import FORMATS
@@ -20,7 +19,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return ended.value.code, shown.out, shown.err  # type: ignore[return-value]
 
 
-def test_the_text_tells_what_was_lost_and_to_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_tells_what_was_lost_and_to_what(tmp_path, capsys):
     FORMATS["torch.json.gz"](SCHEDULE, tmp_path / "trace.json.gz")
     code, out, err = run([str(tmp_path / "trace.json.gz")], capsys)
     assert (code, err) == (0, "")
@@ -36,9 +35,7 @@ def test_the_text_tells_what_was_lost_and_to_what(tmp_path: Path, capsys: pytest
     assert words["gpu:1"][:2] == ["50.0%", "1.00"]
 
 
-def test_json_is_one_object_and_the_page_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_object_and_the_page_is_written(tmp_path, capsys):
     FORMATS["ray.json"](SCHEDULE, tmp_path / "ray.json")
     page = tmp_path / "audit.html"
     code, out, err = run([str(tmp_path / "ray.json"), "--json", "-o", str(page), "--count", "3"], capsys)
@@ -62,14 +59,7 @@ def test_json_is_one_object_and_the_page_is_written(
         (["cpu.json", "-o", "no/such/folder/x.html"], 2, "cannot write"),
     ],
 )
-def test_what_is_refused(
-    words: list[str],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_refused(words, code, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     FORMATS["cpu.json"](SCHEDULE, tmp_path / "cpu.json")
     (tmp_path / "empty").write_text("")
@@ -78,7 +68,7 @@ def test_what_is_refused(
     assert said in err
 
 
-def test_rows_and_gaps_as_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_and_gaps_as_asked_for(tmp_path, capsys):
     path = tmp_path / "chrome.json"
     FORMATS["chrome.json"](SCHEDULE, path)
     by = {
@@ -91,7 +81,7 @@ def test_rows_and_gaps_as_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["causes"]["serial"]["lost_h"] == 0
 
 
-def test_copies_and_collectives_are_exchange(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copies_and_collectives_are_exchange(tmp_path, capsys):
     path = tmp_path / "nsight.sqlite"
     FORMATS["nsight.sqlite"]([[WORK] * 5 + [EXCHANGE] * 5, [WORK] * 9 + [EXCHANGE]], path)
     found = json.loads(run([str(path), "--json"], capsys)[1])

@@ -25,7 +25,7 @@ UNUSED = {"clients", "dash", "map"}  # torch | runs until it is stopped | starts
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def good(tmp_path_factory):
     """What works in the place of each argument or option that is not the bad one."""
     top = tmp_path_factory.mktemp("good")
     with EventFile(top / "events.jsonl") as sink:
@@ -178,7 +178,7 @@ class Double:
 
 
 @pytest.fixture
-def good_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def good_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("r").mkdir()
     with EventFile("r/events.jsonl") as sink:

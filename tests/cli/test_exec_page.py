@@ -82,7 +82,7 @@ class Watched:
 
 
 @pytest.fixture
-def watch(tmp_path) -> Iterator[Any]:
+def watch(tmp_path):
     begun = []
 
     def start(script: str) -> Watched:

@@ -4,8 +4,7 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -70,9 +69,7 @@ def check(text: str) -> None:
 
 
 @pytest.fixture
-def refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., None]:
+def refused(capsys, monkeypatch, tmp_path):
     """Run a command that ends by itself, and check what it says if it fails."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -273,9 +273,7 @@ def test_output_to_a_full_disk_is_an_error_of_one_line():
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(
-    tmp_path: Path, both: bool
-) -> None:
+def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(tmp_path, both):
     """A quota, or as here a limit on the size of files: no disk is full, and nothing more is taken."""
 
     def limit() -> None:
@@ -295,16 +293,14 @@ def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(
 
 @pytest.mark.parametrize(("arguments", "code"), [("simulate --items 5", 0), ("devices", 0), ("none", 2)])
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_closed_outputs_take_everything(arguments: str, code: int, closed: str) -> None:
+def test_closed_outputs_take_everything(arguments, code, closed):
     """By a shell: a fork of this process, which has read all tests, takes longer than the command."""
     line = f'exec "$0" -m evenload {arguments} {closed}'
     done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=550)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
-def test_a_file_that_is_not_there_is_one_line_and_code_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_there_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         main(["zk", "info", "circuit.zkey"])

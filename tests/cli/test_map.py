@@ -67,7 +67,7 @@ def crash(x):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mapped.py").write_text(MODULE)
@@ -90,9 +90,7 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("backend", ["inline", "process"])
-def test_rows_in_order_failures_listed_exit_code_one(
-    folder: Path, capsys: pytest.CaptureFixture[str], backend: str
-) -> None:
+def test_rows_in_order_failures_listed_exit_code_one(folder, capsys, backend):
     code, out, err = evenload(capsys, "mapped:double", "numbers.jsonl", "--backend", backend, "--no-progress")
     assert code == 1
     assert rows(out) == [
@@ -107,9 +105,7 @@ def test_rows_in_order_failures_listed_exit_code_one(
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_worker_is_renewed_after_so_many_items(
-    folder: Path, capsys: pytest.CaptureFixture[str], most: int
-) -> None:
+def test_a_worker_is_renewed_after_so_many_items(folder, capsys, most):
     code, out, _ = evenload(capsys, "mapped:process", "numbers.jsonl", "--fresh", most, "--no-progress")
     processes = [row["result"] for row in rows(out)]
     assert code == 0
@@ -117,7 +113,7 @@ def test_a_worker_is_renewed_after_so_many_items(
     assert max(map(processes.count, processes)) <= most
 
 
-def test_a_file_gets_the_rows_and_json_the_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_gets_the_rows_and_json_the_summary(folder, capsys):
     (folder / "out.jsonl").write_text("from an earlier run")
     code, out, err = evenload(
         capsys, "mapped.py:lengths", "words.txt", "--batch", "2", "-o", "out.jsonl", "--json", "-q",
@@ -132,7 +128,7 @@ def test_a_file_gets_the_rows_and_json_the_summary(folder: Path, capsys: pytest.
     assert not (folder / "out.jsonl.part").exists()
 
 
-def test_json_without_a_file_holds_the_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_without_a_file_holds_the_rows(folder, capsys):
     code, out, _ = evenload(capsys, "mapped:double", "numbers.jsonl", "--json", "-q", "--backend", "inline")
     page = json.loads(out)
     assert code == 1
@@ -140,9 +136,7 @@ def test_json_without_a_file_holds_the_rows(folder: Path, capsys: pytest.Capture
     assert page["failed"] == [page["rows"][2]]
 
 
-def test_a_class_is_built_on_each_device_and_stdin_is_read(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_is_built_on_each_device_and_stdin_is_read(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"5\n6\n")))
     code, out, _ = evenload(capsys, "mapped:Adder", "-", "--format", "jsonl", "--unordered", "-q")
     assert code == 0
@@ -150,9 +144,7 @@ def test_a_class_is_built_on_each_device_and_stdin_is_read(
     assert {row["result"][0] for row in rows(out)} <= {"cpu:0", "cpu:1"}
 
 
-def test_results_that_are_nearly_json_and_some_that_are_not(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_that_are_nearly_json_and_some_that_are_not(folder, capsys):
     (folder / "items.json").write_text("[0, 1, 2, 3]")
     code, out, err = evenload(capsys, "mapped:odd", "items.json", "--backend", "inline")
     got = rows(out)
@@ -179,7 +171,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_numbers_that_are_not_finite_are_null(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_are_not_finite_are_null(folder, capsys):
     """Oracle: a parser that takes JSON and nothing else, and JSON's own word for what is not there."""
     made = (
         "import math\nimport numpy\nODD = [math.nan, {'x': [math.inf, 1]}, numpy.array([1.5, -math.inf])]\n"
@@ -195,12 +187,12 @@ def test_numbers_that_are_not_finite_are_null(folder: Path, capsys: pytest.Captu
 
 
 @given(st.recursive(st.floats(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)))
-def test_pages_of_commands_are_json(page: Any) -> None:
+def test_pages_of_commands_are_json(page):
     """Oracle: the same."""
     strict(page_json(page))
 
 
-def test_all_commands_print_json_in_that_way() -> None:
+def test_all_commands_print_json_in_that_way():
     """Oracle: the source: who wrote JSON in another way would have to look after such numbers alone."""
     others = {"item_files.py", "proof_app.py", "init.py"}  # rows, and files that hold texts and schemas
     sources = [one for one in Path(cli.__file__).parent.rglob("*.py") if one.name not in others]
@@ -208,7 +200,7 @@ def test_all_commands_print_json_in_that_way() -> None:
     assert not [one.name for one in sources if "json.dumps(" in one.read_text(encoding="utf-8")]
 
 
-def test_stopping_at_the_first_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopping_at_the_first_error(folder, capsys):
     (folder / "many.jsonl").write_text("\n".join(["3"] + ["1"] * 5000))
     options = ("--on-error", "stop", "--policy", "pull", "--backend", "inline")
     code, out, _ = evenload(capsys, "mapped:double", "many.jsonl", *options)
@@ -216,7 +208,7 @@ def test_stopping_at_the_first_error(folder: Path, capsys: pytest.CaptureFixture
     assert 1 <= len(rows(out)) < 5000
 
 
-def test_a_crash_costs_one_item(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_costs_one_item(folder, capsys):
     code, out, err = evenload(capsys, "mapped:crash", "numbers.jsonl", "--once")
     got = rows(out)
     assert code == 1
@@ -225,9 +217,7 @@ def test_a_crash_costs_one_item(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "exit code 9" in err
 
 
-def test_items_that_cannot_be_read_end_it_after_what_could(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_items_that_cannot_be_read_end_it_after_what_could(folder, capsys):
     (folder / "bad.jsonl").write_text("1\n2\nnot json\n4\n")
     code, _, err = evenload(capsys, "mapped:double", "bad.jsonl", "-o", "out.jsonl")
     assert code == 2
@@ -266,9 +256,7 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("mapped:Adder.Inner", "words.txt", "--devices", "cpux"), "cpux"),
     ],
 )
-def test_what_cannot_work_is_refused_with_exit_code_two(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
-) -> None:
+def test_what_cannot_work_is_refused_with_exit_code_two(folder, capsys, arguments, words):
     (folder / "broken.py").write_text("1 / 0")
     (folder / "leaves.py").write_text("import sys; sys.exit(5)")
     (folder / "link.txt").symlink_to("words.txt")
@@ -280,9 +268,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
 
 
 @pytest.mark.parametrize("name", ["latin.txt", "cut.jsonl", "deaf.txt"])
-def test_what_ends_by_an_error_leaves_the_rows_of_an_earlier_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_what_ends_by_an_error_leaves_the_rows_of_an_earlier_run(folder, capsys, name):
     (folder / "out.jsonl").write_text("from an earlier run")
     (folder / "latin.txt").write_bytes(b"one\ntwo\n\xe9\n")
     (folder / "cut.jsonl").write_text('1\n{"a": \n3\n')
@@ -303,9 +289,7 @@ def test_what_ends_by_an_error_leaves_the_rows_of_an_earlier_run(
     assert not part.exists() or rows(part.read_text())
 
 
-def test_two_at_once_do_not_write_one_file(
-    folder: Path, capsys: pytest.CaptureFixture[str], popen: Any, until: Any
-) -> None:
+def test_two_at_once_do_not_write_one_file(folder, capsys, popen, until):
     command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
     (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
     first = popen([*command, "--devices", "cpu*1", "-q"], start_new_session=True)
@@ -322,7 +306,7 @@ def test_two_at_once_do_not_write_one_file(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_rows_are_json_of_the_same_values_in_every_encoding(folder: Path, encoding: str) -> None:
+def test_rows_are_json_of_the_same_values_in_every_encoding(folder, encoding):
     """Oracle: a parser of JSON, which is written in UTF-8; a mark of the order of bytes is no text."""
     (folder / "said.txt").write_bytes(b"\xef\xbb\xbf" + "é 漢\nplain\n".encode())
     words = [sys.executable, "-m", "evenload", "map", "builtins:str", "said.txt", "-q", "--backend", "inline"]
@@ -332,7 +316,7 @@ def test_rows_are_json_of_the_same_values_in_every_encoding(folder: Path, encodi
 
 
 @pytest.mark.parametrize(("closed", "says"), [("<&-", "standard input"), (">&-", "standard output")])
-def test_a_stream_that_is_closed_is_refused(folder: Path, closed: str, says: str) -> None:
+def test_a_stream_that_is_closed_is_refused(folder, closed, says):
     words = [sys.executable, "-m", "evenload", "map", "builtins:str", "-", "--backend", "inline"]
     command = ["sh", "-c", f'"$@" {closed}', "sh", *words]
     ended = subprocess.run(command, input="one", capture_output=True, text=True, cwd=folder, timeout=500)
@@ -341,7 +325,7 @@ def test_a_stream_that_is_closed_is_refused(folder: Path, closed: str, says: str
     assert "Traceback" not in ended.stderr
 
 
-def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_goes_on_where_it_was(folder, capsys):
     (folder / "noted.py").write_text("def f(x):\n    open('ran', 'a').write(f'{x}\\n')\n    return 1 / x\n")
     (folder / "in.jsonl").write_text("1\n2\n0\n4\n")
     options = ("noted.py:f", "in.jsonl", "-o", "out.jsonl", "--resume", "--policy", "pull")
@@ -363,7 +347,7 @@ def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture
     assert (folder / "ran").read_text().split()[-1] == "3"
 
 
-def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path, popen: Any, until: Any) -> None:
+def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder, popen, until):
     (folder / "many.jsonl").write_text("\n".join(map(str, range(200))))
     command = [sys.executable, "-m", "evenload", "map", "mapped:held", "many.jsonl", "--devices", "cpu*2"]
     options = ["--run", "tonight", "--resume", "-q", "-o", "out.jsonl"]
@@ -383,9 +367,7 @@ def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path, popen:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_once_keeps_what_is_finished(
-    folder: Path, number: signal.Signals, popen: Any, until: Any
-) -> None:
+def test_a_signal_once_keeps_what_is_finished(folder, number, popen, until):
     (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
     command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
     program = popen(
@@ -417,9 +399,7 @@ def test_a_signal_once_keeps_what_is_finished(
 
 @pytest.mark.parametrize("backend", ["inline", "process"])
 @pytest.mark.parametrize("name", ["signal", "pickle", "random", "my.script", "with-dash"])
-def test_a_file_may_have_any_name_and_hides_no_module(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str, backend: str
-) -> None:
+def test_a_file_may_have_any_name_and_hides_no_module(folder, capsys, name, backend):
     (folder / "tools").mkdir()
     (folder / "tools" / "queue.py").write_text("raise RuntimeError('not the real one')")
     (folder / "tools" / "beside_it.py").write_text("FACTOR = 3")
@@ -437,7 +417,7 @@ def test_a_file_may_have_any_name_and_hides_no_module(
             del sys.modules[made]
 
 
-def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> None:
+def test_a_reader_that_leaves_early_is_no_error(folder, popen):
     (folder / "many.txt").write_text("word\n" * 20_000)
     command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*2", "--no-progress"]
     program = popen(
@@ -452,7 +432,7 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> Non
     assert (program.wait(550), said) == (0, b"")
 
 
-def test_a_reader_that_leaves_after_a_failure_hides_it_not(folder: Path, popen: Any) -> None:
+def test_a_reader_that_leaves_after_a_failure_hides_it_not(folder, popen):
     (folder / "many.txt").write_text("not a number\n" + "1\n" * 20_000)
     command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*2", "--no-progress", "-q"]
     program = popen(
@@ -468,7 +448,7 @@ def test_a_reader_that_leaves_after_a_failure_hides_it_not(folder: Path, popen: 
     assert said.startswith(b"failed: item 0: ")
 
 
-def test_a_command_that_ends_does_not_wait_for_its_input(folder: Path, popen: Any) -> None:
+def test_a_command_that_ends_does_not_wait_for_its_input(folder, popen):
     command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*1", "--no-progress", "-q"]
     program = popen(
         [*command, "mapped:inverse", "-", "--on-error", "stop"],
@@ -487,7 +467,7 @@ def test_a_command_that_ends_does_not_wait_for_its_input(folder: Path, popen: An
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("extra", [(), ("--json",)])
-def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -> None:
+def test_a_full_disk_is_told_in_one_line(folder, extra):
     command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu", "--backend", "inline", "-q"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -503,7 +483,7 @@ def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -
     assert b"Exception ignored" not in done.stderr
 
 
-def test_reading_items_of_every_format(folder: Path) -> None:
+def test_reading_items_of_every_format(folder):
     (folder / "table.csv").write_text("a,b\n1,x\n2,y\n")
     assert list(stream_items("table.csv")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
     assert list(stream_items("numbers.jsonl", "lines")) == ["1", "2", "", "3", "4"]
@@ -514,7 +494,7 @@ def test_reading_items_of_every_format(folder: Path) -> None:
         list(stream_items("missing"))
 
 
-def test_an_error_row_names_the_cause() -> None:
+def test_an_error_row_names_the_cause():
     error = TaskError("item 1 raised KeyError: 'k'", index=1)
     error.__cause__ = KeyError("k")
     assert row_of(1, error)[0]["error"] == {"type": "KeyError", "message": "'k'"}

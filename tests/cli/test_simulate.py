@@ -1,7 +1,6 @@
 """``evenload simulate`` as a user calls it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ def call(*arguments: str) -> int:
     return stop.value.code
 
 
-def test_compares_policies_and_draws_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compares_policies_and_draws_the_best(capsys):
     assert call("--devices", "5,1x0.5", "--items", "60") == 0
     out = capsys.readouterr().out
     assert "60 items" in out
@@ -27,7 +26,7 @@ def test_compares_policies_and_draws_the_best(capsys: pytest.CaptureFixture[str]
     assert "d5 0.5x" in out
 
 
-def test_json_is_within_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_within_the_bound(capsys):
     assert call("--devices", "1,1x2,1x4@1:1", "--items", "80", "--cost", "uniform:0.1:0.3", "--json") == 0
     page = json.loads(capsys.readouterr().out)
     assert page["schema"] == 1
@@ -38,26 +37,26 @@ def test_json_is_within_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
         assert sum(run["busy_s"].values()) >= page["work_s"] / 4
 
 
-def test_same_seed_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_seed_same_answer(capsys):
     call("--items", "30", "--seed", "5", "--json")
     first = capsys.readouterr().out
     call("--items", "30", "--seed", "5", "--json")
     assert capsys.readouterr().out == first
 
 
-def test_only_the_policies_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_policies_asked_for(capsys):
     call("--items", "20", "--policy", "pull:4", "--policy", "measured", "--hints", "0.2", "--json")
     assert set(json.loads(capsys.readouterr().out)["policies"]) == {"pull:4", "measured"}
 
 
-def test_a_fleet_that_dies_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_that_dies_is_reported_as_such(capsys):
     assert call("--devices", "1!1", "--items", "100") == 1
     assert "never" in capsys.readouterr().out
     assert call("--devices", "1!1", "--items", "100", "--json") == 1
     assert json.loads(capsys.readouterr().out)["policies"]["measured"]["makespan_s"] is None
 
 
-def test_costs_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_from_a_file(tmp_path, capsys):
     file = tmp_path / "costs.txt"
     file.write_text("1\n\n2.5\n3\n")
     assert call("--costs", str(file), "--json") == 0
@@ -81,20 +80,20 @@ def test_costs_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("--items", "many"),
     ],
 )
-def test_bad_input_is_a_usage_error(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_a_usage_error(arguments, capsys):
     assert call(*arguments) == 2
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("fleet", ["1x0", "2x0", "1x1e-300", "1x0@1e12:1"])
-def test_devices_that_stand_still_end_it_too(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_that_stand_still_end_it_too(fleet, capsys):
     hangs = fleet.endswith("x0")
     assert call("--devices", fleet, "--items", "20", "--json") == hangs
     for name, run in json.loads(capsys.readouterr().out)["policies"].items():
         assert (run["makespan_s"] is None) == hangs, name
 
 
-def test_the_balancer_empties_the_queue_of_a_device_that_hangs() -> None:
+def test_the_balancer_empties_the_queue_of_a_device_that_hangs():
     fleet = parse_fleet("1,1x0", launch_s=0.001)
     run = simulate("static:equal", fleet, [1.0] * 100, balancer=LoadBalancer())
     assert run.counters.n_moved >= 40

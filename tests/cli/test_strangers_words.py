@@ -10,9 +10,7 @@ import sys
 import typing
 import unicodedata
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,14 +86,12 @@ def _names(kind: type) -> list[str]:
 
 
 @pytest.fixture(params=SEEDS)
-def stranger(request: pytest.FixtureRequest) -> Stranger:
+def stranger(request):
     return Stranger(zlib.crc32(request.node.name.encode()) + request.param)
 
 
 @pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., str]:
+def call(capsys, monkeypatch, tmp_path):
     """Run a command; its output, checked, after what stood there before."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -116,7 +112,7 @@ def call(
 
 
 @pytest.fixture
-def run_folder(stranger: Stranger, tmp_path: Path) -> Path:
+def run_folder(stranger, tmp_path):
     """A run whose every text, of every kind of event, is a stranger's."""
     folder = tmp_path / "run \x1b[2J"
     folder.mkdir()

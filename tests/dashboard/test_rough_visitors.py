@@ -3,7 +3,6 @@
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
@@ -19,13 +18,13 @@ TOKEN = "a-token-of-our-own"
 
 
 @pytest.fixture
-def page(write_run, serve_run, sample_run) -> Iterator[str]:
+def page(write_run, serve_run, sample_run):
     with serve_run(write_run(sample_run(n_items=3))) as url:
         yield url
 
 
 @pytest.fixture
-def connect(page) -> Iterator[Callable[[], socket.socket]]:
+def connect(page):
     """Connections to the page, closed when the test ends."""
     opened = []
 
@@ -40,7 +39,7 @@ def connect(page) -> Iterator[Callable[[], socket.socket]]:
 
 
 @pytest.fixture
-def ask(connect) -> Callable[[bytes], tuple[socket.socket, bytes]]:
+def ask(connect):
     """``ask(request)`` is a connection on which ``request`` is answered, and the begin of the answer.
 
     The time that a request has may be over before this process has its turn to send it: then again."""

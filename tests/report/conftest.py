@@ -184,5 +184,5 @@ def _time_of(event: Event) -> float:
 
 
 @pytest.fixture
-def sample_run() -> type[SampleRun]:
+def sample_run():
     return SampleRun

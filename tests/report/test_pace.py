@@ -83,7 +83,7 @@ def test_clock(seconds, text):
     assert clock_text(seconds) == text
 
 
-def test_restored_items_are_done_but_say_nothing_of_the_rate() -> None:
+def test_restored_items_are_done_but_say_nothing_of_the_rate():
     pace = pace_of(*START, Restored(0.0, "map", 0, 5), span(5, 0.0, 1.0, n=2))
     assert (pace.n_done, pace.items_per_s) == (7, 2.0)
     pace = pace_of(*START, Restored(0.0, "map", 0, 5), span(5, 0.0, 1.0), ItemFinished(1.0, "map", 5, "x"))

@@ -40,7 +40,7 @@ MAP = ("map", "task.py:double", "items.txt", "--devices", "cpu*2", "--run", "run
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "task.py").write_text(TASK)
     (tmp_path / "stage.py").write_text(STAGE)
     (tmp_path / "job.yaml").write_text(JOB)

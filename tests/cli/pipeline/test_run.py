@@ -25,7 +25,7 @@ stages:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def job(tmp_path):
     (tmp_path / "stages.py").write_text(STAGES)
     (tmp_path / "rows.jsonl").write_text(
         '{"id": "a", "n": 1, "kind": "x"}\n{"id": "b", "n": 2, "kind": "y"}\n'
@@ -42,7 +42,7 @@ def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
     return caught.value.code, said.out, said.err
 
 
-def test_a_run_prints_its_result_and_where_it_is(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_its_result_and_where_it_is(job, capsys):
     code, out, err = evenload(capsys, job, "--devices", "cpu*1", "--backend", "inline", "--no-progress")
     assert (code, err) == (0, "")
     assert "2 of 2 done" in out
@@ -50,7 +50,7 @@ def test_a_run_prints_its_result_and_where_it_is(job: Path, capsys: pytest.Captu
     assert (job.parent / "runs/x/report.html").is_file()
 
 
-def test_json_is_one_object_and_nothing_else(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_and_nothing_else(job, capsys):
     code, out, _ = evenload(
         capsys,
         job,
@@ -71,7 +71,7 @@ def test_json_is_one_object_and_nothing_else(job: Path, capsys: pytest.CaptureFi
     assert "seed: 3" in Path(said["folder"], "config.yaml").read_text()
 
 
-def test_report_and_out_go_where_they_are_told(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_and_out_go_where_they_are_told(job, capsys):
     page, folder = job.parent / "page.html", job.parent / "elsewhere"
     code, out, _ = evenload(capsys, job, "--backend", "inline", "-o", folder, "--report", page, "-q")
     assert code == 0
@@ -80,9 +80,7 @@ def test_report_and_out_go_where_they_are_told(job: Path, capsys: pytest.Capture
     assert (folder / "results.jsonl").is_file()
 
 
-def test_failed_items_are_listed_and_the_exit_code_is_1(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_items_are_listed_and_the_exit_code_is_1(job, capsys):
     (job.parent / "rows.jsonl").write_text('{"id": "a", "n": 1, "kind": "x"}\n{"id": "b", "kind": "x"}\n')
     code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
     assert code == 1
@@ -90,7 +88,7 @@ def test_failed_items_are_listed_and_the_exit_code_is_1(
     assert "1 done, 1 failed of 2 items in " in out
 
 
-def test_dry_run_prints_the_plan_and_makes_nothing(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_the_plan_and_makes_nothing(job, capsys):
     code, out, err = evenload(capsys, job, "--dry-run", "--devices", "cpu*3", "--policy", "pull")
     assert (code, err) == (0, "")
     for text in (
@@ -107,7 +105,7 @@ def test_dry_run_prints_the_plan_and_makes_nothing(job: Path, capsys: pytest.Cap
     assert not (job.parent / "runs").exists()
 
 
-def test_every_fault_is_listed_before_any_work(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_listed_before_any_work(job, capsys):
     job.write_text(
         JOB.replace("Double", "Duble").replace("jsonl: rows", "jsnl: rows") + "schedule: mesured\n"
     )
@@ -130,24 +128,20 @@ def test_every_fault_is_listed_before_any_work(job: Path, capsys: pytest.Capture
         (("--devise", "cpu"), "No such option"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(
-    job: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
+def test_wrong_usage_is_exit_code_2(job, capsys, arguments, said):
     code, out, err = evenload(capsys, job, *arguments)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_no_job_and_a_job_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_job_and_a_job_that_is_not_there(tmp_path, capsys):
     assert evenload(capsys)[0] == 2
     code, _, err = evenload(capsys, tmp_path / "no.yaml")
     assert code == 2
     assert "cannot read" in err
 
 
-def test_a_second_run_goes_on_and_does_what_is_asked_for_again(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_run_goes_on_and_does_what_is_asked_for_again(job, capsys):
     options = ("--backend", "inline", "-q")
     assert evenload(capsys, job, *options)[0] == 0
     code, out, _ = evenload(capsys, job, *options, "--json", "--resume")
@@ -160,15 +154,13 @@ def test_a_second_run_goes_on_and_does_what_is_asked_for_again(
     assert evenload(capsys, job, *options, "--resume", "--fresh")[0] == 2
 
 
-def test_the_schema_is_printed_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_is_printed_without_a_job(capsys):
     code, out, _ = evenload(capsys, "--schema")
     assert code == 0
     assert json.loads(out)["properties"]["stages"]
 
 
-def test_what_no_terminal_can_show_is_shown_as_its_escape(
-    job: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_terminal_can_show_is_shown_as_its_escape(job, capfd):
     (job.parent / "rows.jsonl").write_text('{"id": "a\\ud800", "kind": "x"}\n')
     code, out, err = evenload(capfd, job, "--backend", "inline", "-q")
     assert (code, err) == (1, "")
@@ -177,9 +169,7 @@ def test_what_no_terminal_can_show_is_shown_as_its_escape(
     assert json.loads(out)["failures"][0]["id"] == "a\ud800"
 
 
-def test_a_record_that_stops_early_is_told_on_stderr(
-    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_stops_early_is_told_on_stderr(job, capsys, monkeypatch):
     def full(self: EventFile, event: Event) -> None:
         self.error = OSError(28, "No space left on device")
         raise self.error
@@ -191,7 +181,7 @@ def test_a_record_that_stops_early_is_told_on_stderr(
     assert len((job.parent / "runs/x/results.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_report_without_a_place_is_refused_at_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_without_a_place_is_refused_at_once(job, capsys):
     code, out, err = evenload(capsys, job, "--backend", "inline", "--report", job.parent / "no/dir/r.html")
     assert (code, out) == (2, "")
     assert "the report cannot be written" in err
@@ -199,9 +189,7 @@ def test_a_report_without_a_place_is_refused_at_once(job: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_while_the_result_is_printed_wait(
-    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_signals_while_the_result_is_printed_wait(job, capsys, monkeypatch, number):
     def signalled(result: PipelineResult) -> str:
         signal.raise_signal(number)
         return f"{result.status}, and said so"
@@ -213,7 +201,7 @@ def test_signals_while_the_result_is_printed_wait(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_what_to_do_about_failures_is_said_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_to_do_about_failures_is_said_once(job, capsys):
     """Both items fail of the same: `by` makes lists of them."""
     code, out, _ = evenload(capsys, job, "--backend", "inline", "--set", "double.by=[1]", "--no-progress")
     assert code == 1

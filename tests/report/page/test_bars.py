@@ -11,7 +11,7 @@ moments = st.tuples(st.floats(0, 1e4), st.integers(0, 9))
 
 
 @given(st.lists(moments, min_size=1, max_size=30))
-def test_bins_are_those_of_their_last_width_from_the_beginning(given: list[tuple[float, int]]) -> None:
+def test_bins_are_those_of_their_last_width_from_the_beginning(given):
     """Oracle: each bin filled by a plain loop over all moments, at the width that was reached last."""
     bins = Bins(N, 1e-3)
     for t, amount in given:
@@ -24,7 +24,7 @@ def test_bins_are_those_of_their_last_width_from_the_beginning(given: list[tuple
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 30)), min_size=1, max_size=20))
-def test_each_bin_has_the_seconds_that_lie_in_it(given: list[tuple[float, float]]) -> None:
+def test_each_bin_has_the_seconds_that_lie_in_it(given):
     """Oracle: the overlap of every stretch with every bin, at the width that was reached last."""
     bins = Bins(N, 1e-3)
     for start, length in given:

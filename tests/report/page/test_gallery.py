@@ -2,7 +2,6 @@
 
 import base64
 import io
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -147,7 +146,7 @@ def test_problems_are_listed(tmp_path):
     assert (shown["items"], shown["n_problems"]) == ([], 2)
 
 
-def test_the_group_of_an_item_is_shown_with_it(tmp_path: Path) -> None:
+def test_the_group_of_an_item_is_shown_with_it(tmp_path):
     gallery = Gallery()
     gallery.add(ItemFinished(0.0, "encode", 0, "a", {"group": "style"}))  # no picture yet
     gallery.add(ItemFinished(1.0, "decode", 0, "a", {"edited": "a.png"}))
