@@ -23,32 +23,10 @@ from evenload.errors import ConfigError, EvenloadError, FormatError
 SCHEDULE = [[WORK] * 4 + [None] * 5 + [EXCHANGE, WORK], [None, WORK, WORK, None, WORK] + [None] * 6]
 N_MUTANTS = 40
 BEYOND = ({"ts": 1, "dur": 1e308}, {"ts": -1e308, "dur": 1})  # finite in µs, not in ns
-SHARDS = [
-    b'"',
-    b"}",
-    b"{",
-    b"[",
-    b"]",
-    b",",
-    b"\x00",
-    b"\xff\xfe",
-    b"NaN",
-    b"1e999",
-    b"-1",
-    b"null",
-    b"\\",
-    b"\n",
-]
-SHARDS += [
-    b"9" * 400,
-    b'{"a":' * 300,
-    b'"ts": -4e18',
-    b'"dur": "x"',
-    b'"ph": 7',
-    b"\x1b[31m",
-    b"<script>",
-    b"%",
-]
+SHARDS = (
+    b'" } { [ ] , \0 \xff\xfe NaN 1e999 -1 null \\ "ts":-4e18 "dur":"x" "ph":7 \x1b[31m <script> %'.split()
+)
+SHARDS += [b"\n", b"9" * 400, b'{"a":' * 300]
 
 
 def mutated(content: bytes, chance: random.Random) -> bytes:
@@ -137,11 +115,8 @@ def test_nonsense_is_left_out(kind, tmp_path):
     holds_up(tmp_path / "trace.json")
     if kind not in ("not finite", "deep", "in a string", "an end too early"):
         found = audit_traces([tmp_path / "trace.json"])
-        assert [one.name for one in found.devices][:2] in (
-            ["gpu:0", "gpu:1"],
-            ["gpu:", "gpu:0"],
-            ["gpu:0", "gpu:1.5"],
-        )
+        names = [one.name for one in found.devices][:2]
+        assert names in (["gpu:0", "gpu:1"], ["gpu:", "gpu:0"], ["gpu:0", "gpu:1.5"])
         assert found.work_ns == 25_000 or kind == "rows"
 
 
@@ -157,21 +132,10 @@ def test_without_msgspec_the_same_is_read(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("block", [64, 300, 5000])
 def test_blocks_may_end_anywhere(block, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
-    rows = [
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": 'é}, {"[',
-            "pid": at % 3,
-            "ts": at,
-            "dur": 1,
-            "args": {"l": [{}, {}]},
-        }
-        for at in range(200)
-    ]
-    path.write_text(
-        json.dumps({"traceEvents": rows, "more": [{}, {}]}, ensure_ascii=False, indent=1), "utf-8"
-    )
+    row = {"ph": "X", "cat": "kernel", "name": 'é}, {"[', "dur": 1, "args": {"l": [{}, {}]}}
+    rows = [{**row, "pid": at % 3, "ts": at} for at in range(200)]
+    text = json.dumps({"traceEvents": rows, "more": [{}, {}]}, ensure_ascii=False, indent=1)
+    path.write_text(text, "utf-8")
     whole = audit_traces([path])
     monkeypatch.setattr(json_elements, "BLOCK_BYTES", block)
     assert audit_traces([path]) == whole
@@ -179,14 +143,22 @@ def test_blocks_may_end_anywhere(block, tmp_path, monkeypatch):
     assert not whole.faults
 
 
-def test_a_damaged_event_costs_itself_alone(tmp_path):
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '{"ph": "X", "cat": "kernel", pid: 0, "ts": 40}',
+        '{"ph": "X", bad, "args": [{"a": [{}, {}]}, {"b": 1}], "pid": 0, "ts": 40, "dur": 1}',
+    ],
+)
+def test_a_damaged_event_costs_itself_alone(tmp_path, damaged):
+    """What follows is read, also where the end of a list within looks like that of all events."""
     path = tmp_path / "trace.json"
     rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
-    rows[40] = '{"ph": "X", "cat": "kernel", pid: 0, "ts": 40}'
+    rows[40] = damaged
     path.write_text('{"traceEvents": [' + ",\n".join(rows) + "]}")
     found = audit_traces([path])
     assert found.n_spans == 99
-    assert any("1 event was damaged" in one for one in found.faults)
+    assert any("damaged" in one for one in found.faults)
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
@@ -309,12 +281,3 @@ def test_the_page_does_not_grow_with_the_trace(tmp_path, monkeypatch):
     shown = audit_view(parts, audit_of(parts))
     assert sum(len(row["start"]) for row in shown["timeline"]["rows"]) <= 4000
     assert audit_of(AuditParts(read_trace(path))).n_spans == 20_000
-
-
-def test_a_damaged_event_with_a_list_within_does_not_end_the_trace(tmp_path):
-    """What follows is read, though the list's end looks like that of all events."""
-    rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
-    rows[40] = '{"ph": "X", bad, "args": [{"a": [{}, {}]}, {"b": 1}], "pid": 0, "ts": 40, "dur": 1}'
-    (tmp_path / "trace.json").write_text('{"traceEvents": [' + ",\n".join(rows) + "]}")
-    found = audit_traces([tmp_path / "trace.json"])
-    assert found.n_spans == 99

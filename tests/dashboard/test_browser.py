@@ -16,7 +16,6 @@ from evenload.events import (
     Span,
     StageStarted,
 )
-from evenload.report.tally import summarise
 
 BAD = "</script><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
@@ -54,22 +53,6 @@ def test_a_finished_run_is_all_there(write_run, serve_run, sample_run, look, exp
         with page.expect_download() as saved:
             page.get_by_text("Save report").click()
         assert "restore sample pictures" in saved.value.path().read_text(encoding="utf-8")
-
-
-def test_the_live_page_says_what_the_summary_says_of_the_lost_time(
-    write_run, serve_run, sample_run, look, expect
-):
-    events = sample_run(fails=(3,), moves=2)
-    summary = summarise(events)
-    with serve_run(write_run(events)) as url:
-        page = look(url)
-        page.wait_for_selector(DONE)
-        expect(page.locator("#page")).to_contain_text(summary.advice.text())
-        for part in summary.factors.parts:
-            expect(page.locator("#page")).to_contain_text(part.name)
-            expect(page.locator("#page")).to_contain_text(part.says)
-            if part.value is not None and part.value <= 0.9995:
-                expect(page.locator("#page")).to_contain_text(f"{part.lost_s:.2f}\u202fs")
 
 
 def test_it_follows_a_run_and_keeps_what_a_person_does(tmp_path, serve_run, look, expect):

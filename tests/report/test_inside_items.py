@@ -3,7 +3,6 @@
 import pytest
 
 from evenload.events import DeviceSample, RunFinished, RunStarted, Span, decode, encode
-from evenload.report.inside_items import IdleSamples
 from evenload.report.page.bars import LoadOverTime
 from evenload.report.page.timeline import Timeline
 from evenload.report.tally import summarise
@@ -40,15 +39,6 @@ def test_what_cannot_be_is_not_counted(bad):
     assert summary.bound_s <= 2.0
 
 
-def test_waiting_is_lost_and_no_work_of_any_plan():
-    rows = [span(k, 0.0, 5.0, name, waited_s=4.0, cpu_s=1.0) for k, name in enumerate("ab")]
-    summary = run(*rows)
-    assert lost(summary) == {"waiting": pytest.approx(4.0)}
-    assert (summary.factors.useful_s, summary.bound_s) == (pytest.approx(1.0), pytest.approx(1.0))
-    assert summary.bound_up_to_s == pytest.approx(5.0)
-    assert [one.in_task_s for one in summary.factors.workers] == [pytest.approx(1.0)] * 2
-
-
 def test_an_item_that_only_waits_leaves_no_work_and_all_seconds_counted():
     summary = run(span(0, 0.0, 5.0, waited_s=5.0), devices=("a",))
     assert lost(summary) == {"waiting": pytest.approx(5.0)}
@@ -69,16 +59,6 @@ def test_of_a_group_all_devices_must_have_done_nothing():
     both = Span("map", "a+b", "a+b", 0, 1, 0.0, 10.0, 10.0, cpu_s=0.1)
     assert lost(run(*samples, both, kind="cuda"))["not known"] == pytest.approx(9.9)
     assert "not known" not in lost(run(*samples[::2], both, kind="cuda"))
-
-
-def test_many_samples_take_bounded_memory_and_the_latest_are_known():
-    samples = IdleSamples()
-    for t in range(20_000):
-        samples.add(float(t), 1.0 if t == 19_000 else 0.0)
-    assert len(samples._times) < 5000
-    assert samples.are_idle(19_100.0, 19_900.0)
-    assert not samples.are_idle(18_900.0, 19_900.0)
-    assert not samples.are_idle(0.0, 19_000.0)
 
 
 def test_load_timeline_and_devices_show_what_was_done():

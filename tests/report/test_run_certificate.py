@@ -3,6 +3,8 @@
 import json
 import random
 from dataclasses import replace
+from fractions import Fraction
+from xml.etree import ElementTree
 
 import hypothesis.strategies as st
 import pytest
@@ -14,7 +16,7 @@ from random_logs import logs
 from evenload.certificate import check, parse
 from evenload.errors import ConfigError
 from evenload.events import RunFinished, RunStarted, Span, StageFinished, StageStarted
-from evenload.report.certificates import run_certificate
+from evenload.report.certificates import badge, run_certificate
 from evenload.report.tally import summarise
 
 
@@ -137,12 +139,16 @@ def test_what_a_crash_undid_is_needed_once_and_what_is_begun_anew_is_needed_agai
         assert run_certificate(events)["claim"]["bound"] == bound * 10**9
 
 
-def test_a_log_out_of_order_is_certified_as_the_summary_says():
-    spans = [Span("x", "a", "a", k, 1, k + 0.0, k + 1.0) for k in (1, 0, 3, 2)]
-    page = run_certificate(spans)
-    assert page["claim"]["bound"] == pytest.approx(summarise(spans).bound_s * 1e9)
-
-
 def test_scattered_items_are_runs_of_items():
     page = run_certificate([Span("x", "a", "a", 0, 4, 0.0, 1.0, items=(0, 1, 5, 3))])
     assert page["evidence"]["stages"][0]["chunks"][0][4:6] == [[0, 2, 5, 1, 3, 1], 0]
+
+
+@pytest.mark.parametrize(
+    ("share", "percent"), [(1.0, 100), (0.9999999, 99), (Fraction(19, 20), 95), (0.0, 0), (1.2, 100)]
+)
+def test_percent_rounded_down(share, percent):
+    image = ElementTree.fromstring(badge(share))
+    assert image.attrib["aria-label"] == f"evenload {percent} % of the best possible"
+    texts = [one.text for one in image.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["evenload", f"{percent} % of the best possible"]

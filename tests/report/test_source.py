@@ -1,14 +1,17 @@
 """Damaged and strange run folders: what can be read is read, the rest is counted and named."""
 
 import json
+import tempfile
+import tracemalloc
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from evenload.errors import ConfigError
-from evenload.events import ItemFinished, RunFinished, RunStarted, Span, decode, encode
-from evenload.report.source import RunClock, is_sane, open_run, read_config
+from evenload.events import ItemFinished, Note, RunFinished, RunStarted, Span, decode, encode
+from evenload.report.source import Follower, RunClock, is_sane, open_run, read_config
 from evenload.report.tally import summarise
 
 GOOD = [RunStarted(0.0, "r", 0.0, 1), Span("s", "a", "a", 0, 1, 0.0, 1.0), RunFinished(1.0, "done")]
@@ -153,3 +156,72 @@ def test_a_file_without_events_is_no_run(tmp_path, content):
         open_run(path)
     path.write_bytes(content + b"\n" + encode(GOOD[0]).encode() + b"\n")
     assert list(open_run(path)) == GOOD[:1]
+
+
+def span(i, t=1.0):
+    return Span("map", "a", "w", i, 1, t * i, t * (i + 1))
+
+
+def all_of(follower):
+    events = []
+    while True:
+        got = follower.read()
+        events += got or []
+        if not follower.is_behind:
+            return events
+
+
+def test_a_replaced_or_cut_file_begins_anew(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(encode(span(i)) + "\n" for i in range(3)))
+    follower = Follower(path)
+    assert len(all_of(follower)) == 3
+    path.write_text(encode(span(7)) + "\n")
+    assert follower.read() is None
+    assert all_of(follower) == [span(7)]
+    (tmp_path / "new").write_text("".join(encode(span(i)) + "\n" for i in range(9)))
+    (tmp_path / "new").rename(path)
+    assert follower.read() is None
+    assert len(all_of(follower)) == 9
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("evenload.report.source.MOST_LINE", 2 << 20)
+    with (tmp_path / "events.jsonl").open("w") as file:
+        for _ in range(40):
+            file.write("x" * (1 << 20))
+        file.write("\n" + encode(Note(1.0, "info", "a", "b")) + "\n")
+    follower = Follower(tmp_path / "events.jsonl")
+    tracemalloc.start()
+    try:
+        assert all_of(follower) == [Note(1.0, "info", "a", "b")]
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+    assert follower.sieve.n_damaged == 1
+
+
+JUNK = ["{half", "", "[1]", '{"event":"Hologram","t":1}', "\x00\ufffd", '{"event":"Note","t":"soon"}']
+
+
+@given(
+    st.lists(st.integers(0, 9) | st.sampled_from(JUNK), max_size=12),
+    st.lists(st.integers(1, 300), max_size=12),
+    st.booleans(),
+)
+def test_however_it_grows_the_same_events_are_read(rows, cuts, has_end):
+    """Oracle: the events that were written, among junk: each comes once and in order, whole and in pieces."""
+    lines = [encode(span(one)) if isinstance(one, int) else one for one in rows]
+    written = ("\n".join(lines) + "\n" * has_end).encode("utf-8", "surrogateescape")
+    wanted = [span(one) for one in rows if isinstance(one, int)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        follower, found = Follower(path), []
+        for cut in [*cuts, len(written)]:
+            with path.open("ab") as file:
+                file.write(written[:cut])
+            written = written[cut:]
+            found += all_of(follower)
+        assert list(Follower(path).whole()) == wanted
+    is_last_open = bool(rows) and isinstance(rows[-1], int) and not has_end
+    assert found == wanted[: len(wanted) - is_last_open]
