@@ -3,6 +3,7 @@
 Their times are what they happen to be; what must hold whatever they are is checked.
 """
 
+import gzip
 import json
 import subprocess
 import sys
@@ -60,17 +61,8 @@ def test_torch_profiler_on_a_cpu(torch_trace):
     assert found.gaps[0].start_s == 0
 
 
-def test_threads_of_torch_as_devices(torch_trace):
-    """Backward passes run in a thread of their own."""
-    found = audit_traces([torch_trace], AuditOptions(rows="thread"))
-    assert len(found.devices) >= 1
-    assert whole(found)
-
-
 def test_ranks_of_one_run(torch_trace, tmp_path):
     """Two files of ranks whose clocks differ: the same trace, a day later."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     paths = []
     for rank in (0, 1):
@@ -90,8 +82,6 @@ def test_ranks_of_one_run(torch_trace, tmp_path):
 
 def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace, tmp_path):
     """A schedule of torch's profiler writes one file for each time that it records."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     content["baseTimeNanoseconds"] += 3_600_000_000_000
     later = tmp_path / "later.json"
@@ -104,8 +94,6 @@ def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace, t
 
 def test_a_profile_without_work_has_no_device(torch_trace, tmp_path):
     """What torch writes when it recorded nothing: the profiler's own span is no work."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     content["traceEvents"] = [one for one in content["traceEvents"] if one.get("cat") == "Trace"]
     assert content["traceEvents"]

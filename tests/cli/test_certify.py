@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from evenload.cli import cli, main
+from evenload.cli import cli
 from evenload.cli.certify import certify
 from evenload.errors import ConfigError, FormatError
 from evenload.events import EventFile, RunFinished, RunStarted, Span
@@ -134,11 +134,18 @@ def test_what_is_required_counts_devices_that_did_nothing(tmp_path, n_items, n_d
 
 
 @pytest.mark.parametrize("parts", [None, 0, False, {}, ""])
-def test_whatever_says_that_a_device_is_no_group(run, tmp_path, parts):
+def test_names_are_needed_by_nobody_and_whatever_says_that_a_device_is_no_group_does(run, tmp_path, parts):
+    """The checker believes no name."""
     call(run, "-o", tmp_path / "x.json")
     page = json.loads((tmp_path / "x.json").read_text())
+    del page["name"]
     for device in page["evidence"]["devices"]:
+        del device["name"]
         device["parts"] = parts
+    page["evidence"]["devices"].append({"lanes": 1, "parts": []})
+    for stage in page["evidence"]["stages"]:
+        stage["speeds"].append(None)
+        stage["load"].append(0)
     (tmp_path / "x.json").write_text(json.dumps(page))
     assert call(tmp_path / "x.json", "--require", "0.1").return_value == 0
 
@@ -158,40 +165,18 @@ def test_no_option_takes_what_is_no_number():
             option.type.convert("nan", option, None)
 
 
-def test_a_certificate_without_names_is_shown(run, tmp_path):
-    """The checker believes no name, and needs none."""
-    call(run, "-o", tmp_path / "x.json")
-    page = json.loads((tmp_path / "x.json").read_text())
-    del page["name"]
-    for one in page["evidence"]["devices"]:
-        del one["name"]
-    page["evidence"]["devices"].append({"lanes": 1, "parts": []})
-    for stage in page["evidence"]["stages"]:
-        stage["speeds"].append(None)
-        stage["load"].append(0)
-    (tmp_path / "x.json").write_text(json.dumps(page))
-    assert call(tmp_path / "x.json").return_value == 0
-
-
 @pytest.mark.parametrize("content", ["{}", "no json", '{"format":"\\u001b[2J"}', "[" * 100_000])
-def test_what_proves_nothing_is_said_and_fails(tmp_path, capsys, content):
-    path = tmp_path / "x.json"
-    path.write_text(content)
-    with pytest.raises(SystemExit) as caught:
-        main(["certify", str(path)])
-    said = capsys.readouterr()
-    assert (caught.value.code, said.out) == (1, "")
-    assert "x.json proves nothing: " in said.err
-    assert "\x1b" not in said.err
+def test_what_proves_nothing_is_said_and_fails(tmp_path, command, content):
+    (tmp_path / "x.json").write_text(content)
+    code, out, err = command("certify", tmp_path / "x.json")
+    assert (code, out, "x.json proves nothing: " in err, "\x1b" in err) == (1, "", True, False)
 
 
-def test_a_run_without_work_cannot_be_certified(tmp_path, capsys):
+def test_a_run_without_work_cannot_be_certified(tmp_path, command):
     with EventFile(tmp_path / "events.jsonl") as sink:
         sink(RunStarted(0.0, "nothing", 0.0, 0, {}))
-    with pytest.raises(SystemExit) as caught:
-        main(["certify", str(tmp_path)])
-    assert caught.value.code == 2
-    assert "nothing was measured" in capsys.readouterr().err
+    code, _, err = command("certify", tmp_path)
+    assert (code, "nothing was measured" in err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]
 
 

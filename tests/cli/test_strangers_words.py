@@ -26,21 +26,10 @@ from evenload.executor.loop import control
 from evenload.report.progress import Progress, _Bar, _Lines, _OneLine
 
 SEQUENCES = [
-    "\x1b[8m",
-    "\x1b[2J",
-    "\x1b[1;1H",
-    "\x1b]0;title\x07",
-    "\x1b]52;c;cm0gLXJm\x1b\\",
-    "\x1bc",
-    "\x9b5;41m",
-    "\x9d0;t\x9c",
-    "\r",
-    "\x08",
-    "\x7f",
-    "\u202e",
-    "\u2066",
-    "\u2028",
-]
+    "\x1b[8m", "\x1b[2J", "\x1b[1;1H", "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJm\x1b\\", "\x1bc", "\x9b5;41m",
+    "\x9d0;t\x9c", "\r", "\x08", "\x7f", "\u202e", "\u2066", "\u2028",
+]  # fmt: skip
+OBEYED = ("\x1b[8m", "\x9b", "\x1b]", "\x1bc", "\x1b[1;1H", "\x1b[2J")
 DIRECTIONS = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), "\u2028", "\u2029"}
 SEEDS = range(2)
 
@@ -256,7 +245,7 @@ def test_the_words_in_progress(stranger, drawing, monkeypatch, tmp_path):
         assert progress.error is None
     drawn = path.read_text(encoding="utf-8")
     assert drawn
-    for sequence in ("\x1b[8m", "\x9b", "\x1b]", "\x1bc", "\x1b[1;1H", "\x1b[2J"):
+    for sequence in OBEYED:
         assert sequence not in drawn
     if drawing == "_Lines":
         assert obeyed(drawn) == set()
@@ -296,15 +285,5 @@ def test_a_workers_output_on_a_real_terminal(stranger, tmp_path):
     text = seen.decode()
     assert "100%w" in text
     assert "10%" not in text.replace("100%", "")
-    for sequence in (
-        "\x1b[8m",
-        "\x9b",
-        "\x1b]",
-        "\x1bc",
-        "\x1b[1;1H",
-        "\x1b[2J",
-        "\x9d",
-        "\x08",
-        *DIRECTIONS,
-    ):
+    for sequence in (*OBEYED, "\x9d", "\x08", *DIRECTIONS):
         assert sequence not in text

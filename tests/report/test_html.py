@@ -136,20 +136,17 @@ def test_a_run_folder_gets_its_report(tmp_path, sample_run):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "events.jsonl", "report.html"]
 
 
-def test_events_alone_need_a_place(tmp_path, sample_run):
+def test_events_alone_need_a_place_that_can_be_written(tmp_path, sample_run):
+    events = list(sample_run(n_items=3))
     with pytest.raises(ConfigError, match="where"):
-        write_report(list(sample_run()))
-    write_report(list(sample_run()), tmp_path / "x.html")
-    assert embedded((tmp_path / "x.html").read_text())["links"] is False
-
-
-def test_a_place_that_cannot_be_written(tmp_path, sample_run):
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_report(list(sample_run()), tmp_path / "nowhere" / "x.html")
+        write_report(events)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_report(list(sample_run()), tmp_path / "folder")
+    for place in (tmp_path / "nowhere" / "x.html", tmp_path / "folder"):
+        with pytest.raises(ConfigError, match="cannot write"):
+            write_report(events, place)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    write_report(events, tmp_path / "x.html")
+    assert embedded((tmp_path / "x.html").read_text())["links"] is False
 
 
 def test_nothing_ran_and_the_page_still_stands():

@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from evenload.cli import main
 from evenload.cli.pipeline.run import RunRequest
 from evenload.executor.backends.ray.await_nodes import await_nodes
 from evenload.pipeline import Pipeline
@@ -97,12 +97,9 @@ def slurm(tmp_path, monkeypatch):
     return folder
 
 
-def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main(["run", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code, said.out, said.err
+@pytest.fixture
+def evenload(command):
+    return partial(command, "run")
 
 
 SAID_OTHERWISE = {"job", "backend", "fresh", "resume", "dry_run", "schema", "no_progress", "is_detached"}
@@ -118,9 +115,9 @@ def test_no_option_of_a_run_is_left_behind(tmp_path):
         assert replace(plain, **{name: value}).arguments != plain.arguments, name
 
 
-def test_the_script_says_what_was_asked_for(job, capsys):
+def test_the_script_says_what_was_asked_for(job, evenload):
     code, script, _ = evenload(
-        capsys, job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
+        job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
         "--sbatch=--account=us",
         "--set=job.out=it's here", "--fresh", "--skip=item 3", "--dry-run",
     )  # fmt: skip
@@ -160,9 +157,9 @@ def test_the_script_says_what_was_asked_for(job, capsys):
         (["--slurm"], "no command sbatch here"),
     ],
 )
-def test_nonsense_is_refused(job, monkeypatch, capsys, options, words):
+def test_nonsense_is_refused(job, monkeypatch, evenload, options, words):
     monkeypatch.setenv("PATH", "/nowhere")
-    code, out, err = evenload(capsys, job, *options)
+    code, out, err = evenload(job, *options)
     assert (code, out) == (2, "")
     assert words in err
 
@@ -193,8 +190,10 @@ def begin(popen: Callable[..., subprocess.Popen], slurm: Path, number: int, rest
 
 
 @pytest.mark.slow
-def test_the_script_runs_a_job_over_two_nodes_and_is_queued_again(job, slurm, tmp_path, until, popen, capsys):
-    code, out, err = evenload(capsys, job, "--slurm", "--nodes=2", "--fresh")
+def test_the_script_runs_a_job_over_two_nodes_and_is_queued_again(
+    job, slurm, tmp_path, until, popen, evenload
+):
+    code, out, err = evenload(job, "--slurm", "--nodes=2", "--fresh")
     assert (code, out) == (0, "4711\n")
     assert "evenload-a-job-4711.log" in err
     seen, log = tmp_path / "gate.seen", slurm / "log"

@@ -42,26 +42,18 @@ def test_pictures_of_all_kinds(tmp_path, mode, color):
     assert (thumb["width"], thumb["height"]) == (40, 30)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../secret.png",
-        "/etc/passwd.png",
-        "in/../../secret.png",
-        "link.png",
-        "nowhere.png",
-        "a\x00b.png",
-        "x" * 5000 + ".png",
-    ],
-)
-def test_what_is_not_in_the_folder_is_not_shown(tmp_path, path):
+def test_what_is_not_in_the_folder_is_not_shown(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     picture(tmp_path / "secret.png")
     (run / "link.png").symlink_to(tmp_path / "secret.png")
-    thumb, problem = make_thumbnail(run, path)
-    assert thumb is None
-    assert problem
+    outside = ("../secret.png", "/etc/passwd.png", "in/../../secret.png", "link.png")
+    for path in (*outside, "nowhere.png", "a\x00b.png", "x" * 5000 + ".png"):
+        thumb, problem = make_thumbnail(run, path)
+        assert (thumb, bool(problem)) == (None, True), path
+    gallery = Gallery()
+    gallery.add(item(0, before="../secret.png", restored="gone.png"))
+    assert (gallery.to_json(run)["items"], gallery.to_json(run)["n_problems"]) == ([], 2)
 
 
 def test_what_is_not_a_picture_is_named(tmp_path):
@@ -128,22 +120,6 @@ def test_of_many_pictures_the_range_of_scores_is_shown(tmp_path):
     shown = gallery.to_json(tmp_path)
     assert shown["n_items"] == 100
     assert sorted(one["numbers"]["score"] for one in shown["items"])[::4] == [0.0, 0.99]
-
-
-def test_kept_items_are_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MAX_KEPT", 50)
-    gallery = Gallery()
-    for index in range(1000):
-        gallery.add(item(index, restored="x.png"))
-    assert len(gallery._items) <= 50
-    assert gallery.to_json(None)["n_items"] >= 900
-
-
-def test_problems_are_listed(tmp_path):
-    gallery = Gallery()
-    gallery.add(item(0, before="../x.png", restored="gone.png"))
-    shown = gallery.to_json(tmp_path)
-    assert (shown["items"], shown["n_problems"]) == ([], 2)
 
 
 def test_the_group_of_an_item_is_shown_with_it(tmp_path):
