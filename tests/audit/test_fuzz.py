@@ -21,7 +21,7 @@ from evenload.cli.audit import audit as audit_command
 from evenload.errors import EvenloadError, FormatError
 
 SCHEDULE = [[WORK] * 4 + [None] * 5 + [EXCHANGE, WORK], [None, WORK, WORK, None, WORK] + [None] * 6]
-N_MUTANTS = 40
+N_MUTANTS = 25
 BEYOND = ({"ts": 1, "dur": 1e308}, {"ts": -1e308, "dur": 1})  # finite in µs, not in ns
 SHARDS = (
     b'" } { [ ] , \0 \xff\xfe NaN 1e999 -1 null \\ "ts":-4e18 "dur":"x" "ph":7 \x1b[31m <script> %'.split()

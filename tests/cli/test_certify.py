@@ -8,8 +8,8 @@ from dataclasses import replace
 import click
 import pytest
 from click.testing import CliRunner
+from every_command import commands
 
-from evenload.cli import cli
 from evenload.cli.certify import certify
 from evenload.errors import ConfigError, FormatError
 from evenload.events import EventFile, RunFinished, RunStarted, Span
@@ -152,13 +152,8 @@ def test_names_are_needed_by_nobody_and_whatever_says_that_a_device_is_no_group_
 
 def test_no_option_takes_what_is_no_number():
     """NaN is in every range of click's own type."""
-    commands, options = [cli], []
-    while commands:
-        command = commands.pop()
-        if isinstance(command, click.Group):
-            commands += [command.get_command(click.Context(command), name)
-                         for name in command.list_commands(click.Context(command))]  # fmt: skip
-        options += [one for one in command.params if isinstance(one.type, click.FloatRange)]
+    every = [one for _, command in commands() for one in command.params]
+    options = [one for one in every if isinstance(one.type, click.FloatRange)]
     assert len(options) >= 5
     for option in options:
         with pytest.raises(click.BadParameter, match="is no number"):

@@ -3,10 +3,7 @@
 import dataclasses
 import json
 import os
-import pty
 import random
-import subprocess
-import sys
 import typing
 import unicodedata
 import zlib
@@ -267,22 +264,12 @@ for result in evenload.map(said, words, devices="cpu*2", on_error="return"):
 
 
 @pytest.mark.parametrize("stranger", [0], indirect=True)
-def test_a_workers_output_on_a_real_terminal(stranger, tmp_path):
+def test_a_workers_output_on_a_real_terminal(stranger, tmp_path, in_a_terminal):
     """A program that maps over workers, with its standard error on a terminal."""
-    words = [stranger.word() for _ in range(3)]
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(words=words), encoding="utf-8")
-    ours, theirs = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm-256color", "XDG_CACHE_HOME": str(tmp_path)}
-    program = subprocess.Popen([sys.executable, str(script)], stderr=theirs, stdout=theirs, env=environ)
-    os.close(theirs)
-    seen = b""
-    with suppress(OSError):  # the end of a terminal is an error
-        while piece := os.read(ours, 65536):
-            seen += piece
-    os.close(ours)
-    assert program.wait(timeout=500) == 0
-    text = seen.decode()
+    script.write_text(PROGRAM.format(words=[stranger.word() for _ in range(3)]), encoding="utf-8")
+    code, text = in_a_terminal(str(script), TERM="xterm-256color", XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
     assert "100%w" in text
     assert "10%" not in text.replace("100%", "")
     for sequence in (*OBEYED, "\x9d", "\x08", *DIRECTIONS):

@@ -97,7 +97,7 @@ def test_newest_moves_are_kept_and_memory_is_bounded():
 
 
 def test_a_stretch_of_the_timeline_is_drawn_larger_than_the_whole(sample_run):
-    events = list(sample_run(n_items=10_000, stages={"a": 0.01}, samples=False, gap_s=1e-4))
+    events = list(sample_run(n_items=7000, stages={"a": 0.01}, samples=False, gap_s=1e-4))
     board = board_of(events)
     whole = board.timeline(None, None, 1000)
     n_whole = sum(len(row["start"]) for row in whole["rows"])

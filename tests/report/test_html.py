@@ -174,12 +174,3 @@ def test_both_runs_are_on_the_page(runs, tmp_path):
     assert len(text) < 1_500_000
     assert "</script><b>" not in text
     assert f"{summaries[0].factors.share:.0%} of it useful work" in text
-
-
-def test_a_damaged_one_is_shown_as_far_as_it_goes(runs, tmp_path):
-    path = runs[1] / "events.jsonl"
-    path.write_bytes(path.read_bytes()[:-200] + b'\n{"event":"FromTheFuture"}\n')
-    write_comparison(runs, tmp_path / "x.html")
-    text = (tmp_path / "x.html").read_text(encoding="utf-8")
-    assert "damaged or half-written" in text
-    assert "FromTheFuture" in text

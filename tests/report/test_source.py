@@ -7,7 +7,8 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from examples_count import examples
+from hypothesis import given, settings
 
 from evenload.errors import ConfigError
 from evenload.events import ItemFinished, Note, RunFinished, RunStarted, Span, decode, encode
@@ -131,6 +132,7 @@ lines = st.one_of(
 )
 
 
+@settings(max_examples=examples(50))
 @given(lines)
 def test_no_line_breaks_the_numbers(line):
     event = decode(line)

@@ -2,11 +2,9 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -57,20 +55,6 @@ def detach(*arguments):
     return ended.returncode, ended.stderr
 
 
-def in_a_terminal(*arguments):
-    """What a command prints in a terminal of its own, which is closed when the command ends."""
-    pid, master = pty.fork()
-    if not pid:
-        os.execv(sys.executable, [sys.executable, "-m", "evenload", *arguments])
-    said = b""
-    with suppress(OSError):  # how Linux says that the command has closed its end
-        while piece := os.read(master, 1 << 16):
-            said += piece
-    os.close(master)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
-    return said.decode()
-
-
 def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -83,8 +67,9 @@ def kill(run):
 
 
 @pytest.mark.parametrize(("run", "line"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
-def test_what_is_detached_goes_on_when_the_terminal_closes(folder, command, run, line):
-    assert "follow it: evenload attach " in in_a_terminal(*line, "--detach")
+def test_what_is_detached_goes_on_when_the_terminal_closes(folder, command, in_a_terminal, run, line):
+    code, said = in_a_terminal("-m", "evenload", *line, "--detach")
+    assert (code, "follow it: evenload attach " in said) == (0, True), said
     (folder / "gate").touch()  # nothing could end before
     code, out, err = command("attach", run)
     assert (code, out[:6]) == (0, "done: "), err + (folder / f"{run}.log").read_text()

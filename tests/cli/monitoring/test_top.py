@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import pty
-import select
 import subprocess
 import sys
 import time
@@ -80,49 +78,15 @@ def test_in_a_pipe_it_is_shown_once_and_plainly_and_as_json(job, command, monkey
     assert "cpu:0" in [device["id"] for device in page["devices"]]
 
 
-def on_terminal(term, keys, seconds=8.0):
-    """What is written on a terminal until the command ends; ``keys`` are pressed once something is there."""
-    master, slave = pty.openpty()
-    command = [sys.executable, "-m", "evenload", "top", "--interval", "0.2"]
-    process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": term}, close_fds=True
-    )
-    os.close(slave)
-    text, until = b"", time.monotonic() + 550
-    try:
-        while time.monotonic() < until:
-            if select.select([master], [], [], 0.1)[0]:
-                try:
-                    piece = os.read(master, 1 << 16)
-                except OSError:
-                    break
-                if not piece:
-                    break
-                text += piece
-                if keys and b"q ends" in text:
-                    os.write(master, keys)
-                    keys = b""
-            elif process.poll() is not None:
-                break
-        return process.wait(550), text.decode("utf-8", "replace")
-    finally:
-        process.kill()
-        process.wait(timeout=500)
-        os.close(master)
+TOP = ("-m", "evenload", "top", "--interval", "0.2")
 
 
-def test_on_a_terminal_it_lives_until_q(job):
-    code, text = on_terminal("xterm-256color", b"q")
-    assert code == 0
-    assert "4 of 10" in text
+def test_on_a_terminal_it_lives_until_q_and_on_a_dumb_one_it_is_shown_once(job, in_a_terminal):
+    code, text = in_a_terminal(*TOP, keys=b"q", after=b"q ends", TERM="xterm-256color")
+    assert (code, "4 of 10" in text) == (0, True)
     assert "\x1b[?1049l" in text, "the terminal is as it was"
-
-
-def test_on_a_dumb_terminal_it_is_shown_once(job):
-    code, text = on_terminal("dumb", b"")
-    assert code == 0
-    assert "\x1b" not in text
-    assert "4 of 10" in text
+    code, text = in_a_terminal(*TOP, TERM="dumb")
+    assert (code, "4 of 10" in text, "\x1b" in text) == (0, True, False)
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e300"])
