@@ -190,9 +190,8 @@ class Job:
     """A target for ``Control``: what an executor does when it is told to drain and to add."""
 
     def __init__(self):
-        self.told = []
-        self.ids = ["cuda:0", "cuda:1"]
-        self.is_paused = False
+        self.told, self.ids, self.is_paused = [], ["cuda:0", "cuda:1"], False
+        self.devices = self
 
     def pause(self):
         self.told.append("pause")
@@ -201,10 +200,6 @@ class Job:
     def resume(self):
         self.told.append("resume")
         self.is_paused = False
-
-    @property
-    def devices(self):
-        return self
 
     def drain(self, *devices, at_once=False):
         if set(self.ids) <= set(devices):

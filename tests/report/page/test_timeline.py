@@ -84,10 +84,7 @@ def test_lost_workers_and_moves_are_marked():
     )
     assert [mark["text"] for mark in shown["marks"]] == ["worker lost: killed by signal 9"]
     assert shown["moves"] == [{"t": 3.0, "source": "a", "target": "b", "n_items": 4, "imbalance": 0.5}]
-    assert [row["device"] for row in shown["rows"]] == ["b", "a"]
-
-
-def test_devices_are_in_the_order_of_the_run_then_of_people():
+    assert [row["device"] for row in shown["rows"]] == ["b", "a"], "in the order of the run, else of people"
     events = [Span("s", f"cuda:{i}", "w", 0, 1, 0.0, 1.0) for i in (10, 2, 1)]
     assert [row["device"] for row in rows_of(events)["rows"]] == ["cuda:1", "cuda:2", "cuda:10"]
 
