@@ -236,13 +236,6 @@ def test_a_chain_that_holds_together_is_told_with_its_root_and_what_that_does_no
     assert (facts["first_step"], facts["last_step"], facts["last"]["run"]["seed"]) == (0, 50, 7)
 
 
-def swapped(content):
-    """Two frames of the file in each other's place."""
-    at = [content.index(b'"stop":%d,' % stop) for stop in (10, 20, 30)]
-    first, second, end = (content.rindex(content[content.index(b"\n") + 1 :][:8], 0, one) for one in at)
-    return content[:first] + content[second:end] + content[first:second] + content[end:]
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -250,7 +243,6 @@ def swapped(content):
         (lambda content: content[:-9] + bytes(9), "no whole link, behind 4"),
         (lambda content: content + b"\n", "the last 1 bytes are no whole link, behind 5"),
         (lambda content: content.replace(b'"stop":20', b'"stop":21', 1), "is damaged at byte"),
-        (swapped, "is damaged at byte"),
     ],
 )
 def test_a_file_that_was_cut_or_changed_is_a_false_chain(chain, change, says):
@@ -259,19 +251,9 @@ def test_a_file_that_was_cut_or_changed_is_a_false_chain(chain, change, says):
     refused(FormatError, says, chain)
 
 
-@pytest.mark.parametrize(
-    ("links", "says"),
-    [
-        ([LINKS[k] for k in (0, 2, 1, 3)], "link 1 has steps 10 to 20"),
-        (
-            [*LINKS, replace(START, start=40, stop=50, run={"model": "other", "seed": 7})],
-            "model there 'm', here",
-        ),
-    ],
-)
-def test_links_that_were_logged_anew_in_another_order_are_a_false_chain(tmp_path, links, says):
-    log_of(tmp_path / "x", links)
-    refused(FormatError, says, tmp_path / "x")
+def test_links_that_were_logged_anew_are_a_false_chain(tmp_path):
+    log_of(tmp_path / "x", [LINKS[k] for k in (0, 2, 1, 3)])
+    refused(FormatError, "link 1 has steps 10 to 20", tmp_path / "x")
 
 
 def test_what_is_no_chain_is_refused(chain, tmp_path):

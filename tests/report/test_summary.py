@@ -28,23 +28,6 @@ def span(index, start, stop, device="a", n=1, stage="map", **more):
     return Span(stage, device, more.pop("worker", device), index, n, start, stop, **more)
 
 
-def test_a_whole_run(sample_run):
-    events = list(sample_run(n_items=24))
-    summary = summarise(events)
-    assert (summary.total, summary.n_done, summary.n_failed, summary.status) == (24, 24, 0, "done")
-    assert summary.startup_s == pytest.approx(0.6 + 0.002)
-    assert summary.bound_s < summary.work_s < summary.wall_s
-    assert summary.ratio == pytest.approx(summary.work_s / summary.bound_s)
-    assert summary.bound_s == pytest.approx(sum(stage.bound_s for stage in summary.stages))
-    assert [stage.stage for stage in summary.stages] == ["restore", "score"]
-    assert summary.n_duplicates >= 1
-    assert summary.wasted_s > 0
-    assert {device.device for device in summary.devices} == {"cuda:0", "cuda:1", "cpu:0", "cpu:1"}
-    assert all(0 < device.utilisation <= 1 for device in summary.devices)
-    assert summary.slowest[0].seconds == max(one.seconds for one in summary.slowest)
-    assert summary.slowest[0].item.startswith("picture-")
-
-
 def test_failures_are_final_and_counted_once():
     rows = [
         span(0, 0.0, 1.0, n=4, status="failed"),

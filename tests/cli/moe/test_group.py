@@ -66,17 +66,6 @@ def test_fewest_fetches(plan, tmp_path):
     assert read_plan(tmp_path / "next.npz")[0].shape == (2, 80)
 
 
-def test_layers_change_where_it_pays(plan, tmp_path):
-    options = ["--old", plan, "--target", 1.001, "--expert-bytes", 2**30, "--token-us", 0.1, "--json"]
-    few, many = (
-        json.loads(call("place", TRACE, *SIZE, *options, "--tokens-to-come", n).stdout) for n in (1, 10**12)
-    )
-    assert (few["pays"], few["moves"]["experts"]) == ([False, False], 0)
-    assert any(many["pays"])
-    assert many["moves"]["experts"] > 0
-    assert many["target_met"] == (max(many["imbalance"]) <= 1.001)
-
-
 def test_a_target_that_is_missed_is_said_on_stderr(plan):
     intent = TRACE.with_name("routing_intent.npz")
     done = call("place", intent, *SIZE, "--old", plan, "--objective", "equal", "--target", 1, "--json")
@@ -104,7 +93,7 @@ def test_routing_a_plan(plan):
     assert "mean" in call("route", TRACE, plan, "--layers", "0:26:13").stdout
 
 
-@pytest.mark.parametrize("n_tokens", [2, 24, 1500])
+@pytest.mark.parametrize("n_tokens", [2, 1500])
 def test_a_short_trace_is_replayed_in_smaller_batches(tmp_path, n_tokens):
     path = tmp_path / "short.npz"
     np.savez(path, experts=np.load(TRACE)["experts"][:2, :n_tokens])
@@ -148,13 +137,6 @@ def test_replay_with_a_page(tmp_path):
     assert page.stat().st_size > 600_000
     shown = json.loads(call("replay", TRACE, *SIZE, "--json").stdout)
     assert [course["name"] for course in shown["courses"]] == names[:3]
-
-
-def test_unlike_gpus(tmp_path):
-    speeds = ",".join(["1"] * 15 + ["2"])
-    done = call("place", TRACE, *SIZE, "--dead", "3", "--speeds", speeds, "--json")
-    phy2log = np.array(json.loads(done.stdout)["phy2log"])
-    assert (phy2log.reshape(2, 16, 5)[:, 3] == -1).all()
 
 
 def test_measuring_this_machine():

@@ -134,8 +134,7 @@ def test_what_is_refused_is_told_in_one_sentence(ask, with_a_circle, path, body,
 
 
 def test_files_are_read_only_where_a_folder_was_named(ask):
-    rules = Rules("t", 100_000, None)
-    status, page, _ = ask("POST", "/prove/public8", named(path="witness.wtns"), JSON, rules=rules)
+    status, page, _ = ask("POST", "/prove/public8", named(path=OURS), JSON, rules=Rules("t", 100_000, None))
     assert (status, page["error"]) == (400, "witnesses are not read from files here")
 
 

@@ -117,3 +117,15 @@ def test_a_link_that_leads_to_itself_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "link")
     with pytest.raises(ConfigError):
         write_rows(tmp_path / "link" / "file")
+
+
+def test_items_of_every_format_are_read(tmp_path):
+    table, numbers, one = (tmp_path / name for name in ("table.csv", "numbers.jsonl", "object.json"))
+    table.write_text("a,b\n1,x\n2,y\n")
+    numbers.write_text("1\n\n2\n")
+    one.write_text('{"a": 1}')
+    assert list(stream_items(str(table))) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
+    assert list(stream_items(str(numbers), "lines")) == ["1", "", "2"]
+    for bad, said in ((one, "not a list"), (tmp_path / "missing", "cannot be read")):
+        with pytest.raises(ConfigError, match=said):
+            list(stream_items(str(bad)))

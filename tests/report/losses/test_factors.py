@@ -88,14 +88,6 @@ def test_nothing_useful_has_no_factors():
     assert factors(Idle("a", 0.0, 4.0, "no item is ready")) is None
 
 
-def test_a_model_that_is_loaded_between_two_stages():
-    rows = [span(0, 0.0, 2.0), span(1, 0.0, 2.0, "b"), Idle("a", 2.0, 7.0, "loads y")]
-    rows += [Idle("b", 2.0, 7.0, "loads y"), span(0, 7.0, 8.0, stage="y"), span(1, 7.0, 8.0, "b", stage="y")]
-    found = factors(*rows)
-    assert (found.largest.name, found.largest.lost_s) == ("start-up", pytest.approx(5.0))
-    assert found.share == pytest.approx(3 / 8)
-
-
 def test_the_device_is_known_only_if_all_work_says_what_it_needs():
     rows = [span(0, 0.0, 4.0), span(1, 0.0, 4.0, "b")]
     sheet = {name: {"name": "GPU", "flop_per_s": 1e12, "bytes_per_s": 1e11} for name in TWO}
