@@ -76,7 +76,7 @@ class Watched:
 
     def is_gone(self) -> bool:
         """Whether the page is: no process serves it, and none of its files is left."""
-        words = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+        words = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
         serving = [one for one in words if "--until-eof" in one and str(self.passing) in one]
         return not serving and not list(self.passing.iterdir())
 

@@ -54,15 +54,6 @@ def test_imbalance_is_of_all_devices():
     assert load["imbalance"][0] is None
 
 
-def test_samples_keep_their_peaks():
-    samples = [DeviceSample(t / 10, "a", 0.5, 100 + t, 1000) for t in range(1000)]
-    load = shown(samples)
-    memory = [value for value in load["samples"]["a"]["memory_bytes"] if value is not None]
-    assert memory[-1] == 1099
-    assert memory == sorted(memory)
-    assert "temperature_c" not in load["samples"]["a"]
-
-
 def test_a_moment_before_the_start_is_let_be():
     load = shown([Span("s", "a", "w", 0, 1, -5.0, -4.0), DeviceSample(-1.0, "a", 0.5)])
     assert load["busy"].get("a", [0.0]) == [0.0]
