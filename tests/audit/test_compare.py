@@ -1,15 +1,15 @@
 """Two audits beside one another: traces whose operators and times are known beforehand."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from evenload.audit.compare import compare, operator_s, shares
+from evenload.audit.compare import compare, operator_s
 from evenload.audit.traces import AuditOptions, read_traces
+from evenload.cli.audit import audit
 
 BY_OPERATOR = AuditOptions(by_operator=True)
 
@@ -26,7 +26,7 @@ def trace(path: Path, kernel: str, times_us: dict[str, float]) -> Path:
     return path
 
 
-def test_kernels_of_two_devices_are_compared_by_operator(tmp_path: Path) -> None:
+def test_kernels_of_two_devices_are_compared_by_operator(tmp_path):
     before = trace(tmp_path / "a.json", "sm90", {"aten::mm": 400, "aten::add": 100})
     after = trace(tmp_path / "b.json", "Cijk", {"aten::mm": 200, "aten::add": 150})
     found = compare(read_traces([before], BY_OPERATOR), read_traces([after], BY_OPERATOR))
@@ -41,23 +41,16 @@ def test_kernels_of_two_devices_are_compared_by_operator(tmp_path: Path) -> None
     assert (work.before_s * 1e6, work.after_s * 1e6) == pytest.approx((550, 400))
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path):
     before = trace(tmp_path / "a.json", "sm90", {"aten::mm": 350})
     after = trace(tmp_path / "b.json", "Cijk", {"aten::mm": 150})
-    program = [sys.executable, "-m", "evenload", "audit", str(after), "--before", str(before)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=400)
+    done = CliRunner().invoke(audit, [str(after), "--before", str(before)], standalone_mode=False)
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("aten::mm")]
     assert line.split()[1:] == ["350", "µs", "150", "µs", "−200", "µs"]
     assert "shares of 33.3% and 66.7%" in done.stdout
 
 
-def test_shares_of_a_pair_take_equally_long() -> None:
-    first, second = shares(3.0, 1.0)
-    assert first + second == 1
-    assert first * 3.0 == second * 1.0
-
-
-def test_operators_of_a_trace_without_them(tmp_path: Path) -> None:
+def test_operators_of_a_trace_without_them(tmp_path):
     path = trace(tmp_path / "a.json", "sm90", {"aten::mm": 400})
     events = [one for one in json.loads(path.read_text())["traceEvents"] if one["cat"] == "kernel"]
     path.write_text(json.dumps({"traceEvents": events}))

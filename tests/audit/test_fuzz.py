@@ -5,7 +5,6 @@ import json
 import math
 import random
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,39 +16,17 @@ from evenload.audit.audit import AuditParts, audit_of
 from evenload.audit.page import audit_view
 from evenload.audit.readers import json_elements, trace_file
 from evenload.audit.recording import EXCHANGE, WORK
-from evenload.audit.traces import AuditOptions, audit_traces, read_trace
+from evenload.audit.traces import audit_traces, read_trace
 from evenload.cli.audit import audit as audit_command
-from evenload.errors import ConfigError, EvenloadError, FormatError
+from evenload.errors import EvenloadError, FormatError
 
 SCHEDULE = [[WORK] * 4 + [None] * 5 + [EXCHANGE, WORK], [None, WORK, WORK, None, WORK] + [None] * 6]
-N_MUTANTS = 40
+N_MUTANTS = 25
 BEYOND = ({"ts": 1, "dur": 1e308}, {"ts": -1e308, "dur": 1})  # finite in µs, not in ns
-SHARDS = [
-    b'"',
-    b"}",
-    b"{",
-    b"[",
-    b"]",
-    b",",
-    b"\x00",
-    b"\xff\xfe",
-    b"NaN",
-    b"1e999",
-    b"-1",
-    b"null",
-    b"\\",
-    b"\n",
-]
-SHARDS += [
-    b"9" * 400,
-    b'{"a":' * 300,
-    b'"ts": -4e18',
-    b'"dur": "x"',
-    b'"ph": 7',
-    b"\x1b[31m",
-    b"<script>",
-    b"%",
-]
+SHARDS = (
+    b'" } { [ ] , \0 \xff\xfe NaN 1e999 -1 null \\ "ts":-4e18 "dur":"x" "ph":7 \x1b[31m <script> %'.split()
+)
+SHARDS += [b"\n", b"9" * 400, b'{"a":' * 300]
 
 
 def mutated(content: bytes, chance: random.Random) -> bytes:
@@ -86,7 +63,7 @@ def holds_up(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_mutants_of_every_format(name: str, tmp_path: Path) -> None:
+def test_mutants_of_every_format(name, tmp_path):
     chance = random.Random(name)
     FORMATS[name](SCHEDULE, tmp_path / name)
     content = (tmp_path / name).read_bytes()
@@ -133,21 +110,18 @@ NONSENSE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_left_out(kind: str, tmp_path: Path) -> None:
+def test_nonsense_is_left_out(kind, tmp_path):
     (tmp_path / "trace.json").write_bytes(NONSENSE[kind])
     holds_up(tmp_path / "trace.json")
     if kind not in ("not finite", "deep", "in a string", "an end too early"):
         found = audit_traces([tmp_path / "trace.json"])
-        assert [one.name for one in found.devices][:2] in (
-            ["gpu:0", "gpu:1"],
-            ["gpu:", "gpu:0"],
-            ["gpu:0", "gpu:1.5"],
-        )
+        names = [one.name for one in found.devices][:2]
+        assert names in (["gpu:0", "gpu:1"], ["gpu:", "gpu:0"], ["gpu:0", "gpu:1.5"])
         assert found.work_ns == 25_000 or kind == "rows"
 
 
 @pytest.mark.parametrize("name", ["torch.json.gz", "cpu.json", "ray.json", "dask.json"])
-def test_without_msgspec_the_same_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_msgspec_the_same_is_read(name, tmp_path, monkeypatch):
     """Every element by Python's json: the slow twin of the typed decoder."""
     FORMATS[name](SCHEDULE, tmp_path / name)
     fast = audit_traces([tmp_path / name])
@@ -156,23 +130,12 @@ def test_without_msgspec_the_same_is_read(name: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("block", [64, 300, 5000])
-def test_blocks_may_end_anywhere(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_may_end_anywhere(block, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
-    rows = [
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": 'é}, {"[',
-            "pid": at % 3,
-            "ts": at,
-            "dur": 1,
-            "args": {"l": [{}, {}]},
-        }
-        for at in range(200)
-    ]
-    path.write_text(
-        json.dumps({"traceEvents": rows, "more": [{}, {}]}, ensure_ascii=False, indent=1), "utf-8"
-    )
+    row = {"ph": "X", "cat": "kernel", "name": 'é}, {"[', "dur": 1, "args": {"l": [{}, {}]}}
+    rows = [{**row, "pid": at % 3, "ts": at} for at in range(200)]
+    text = json.dumps({"traceEvents": rows, "more": [{}, {}]}, ensure_ascii=False, indent=1)
+    path.write_text(text, "utf-8")
     whole = audit_traces([path])
     monkeypatch.setattr(json_elements, "BLOCK_BYTES", block)
     assert audit_traces([path]) == whole
@@ -180,24 +143,32 @@ def test_blocks_may_end_anywhere(block: int, tmp_path: Path, monkeypatch: pytest
     assert not whole.faults
 
 
-def test_a_damaged_event_costs_itself_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '{"ph": "X", "cat": "kernel", pid: 0, "ts": 40}',
+        '{"ph": "X", bad, "args": [{"a": [{}, {}]}, {"b": 1}], "pid": 0, "ts": 40, "dur": 1}',
+    ],
+)
+def test_a_damaged_event_costs_itself_alone(tmp_path, damaged):
+    """What follows is read, also where the end of a list within looks like that of all events."""
     path = tmp_path / "trace.json"
     rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
-    rows[40] = '{"ph": "X", "cat": "kernel", pid: 0, "ts": 40}'
+    rows[40] = damaged
     path.write_text('{"traceEvents": [' + ",\n".join(rows) + "]}")
     found = audit_traces([path])
     assert found.n_spans == 99
-    assert any("1 event was damaged" in one for one in found.faults)
+    assert any("damaged" in one for one in found.faults)
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_file, "FREE_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b"[" + b" " * (16 << 20)))
     with pytest.raises(FormatError, match="longer than any trace"):
         audit_traces([tmp_path / "bomb.json.gz"])
 
 
-def test_an_element_that_never_ends_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_element_that_never_ends_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(json_elements, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(json_elements, "MOST_ELEMENT", 1 << 14)
     monkeypatch.setattr(json_elements, "NEAR", 1 << 8)
@@ -227,7 +198,7 @@ def other_types(database: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced_by_view, other_columns, other_types])
-def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_path: Path) -> None:
+def test_hostile_databases(change, tmp_path):
     path = tmp_path / "nsight.sqlite"
     FORMATS["nsight.sqlite"](SCHEDULE, path)
     database = sqlite3.connect(path)
@@ -245,6 +216,7 @@ def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_pat
         (b"{}", "no trace"),
         (gzip.compress(bytes(1000))[:12], "nothing can be unpacked"),
         (b'{"traceEvents": 3}', "no trace"),
+        (b"2026/03/04 10:00:00.123, 0, 55 %\n" * 3, "no head"),
         (b"[]", "no device did anything"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "pid": 0, "ts": 1, "dur": 0}]}', "in no time"),
         (b"SQLite format 3\0" + b"x" * 100, "no SQLite export"),
@@ -254,32 +226,14 @@ def test_hostile_databases(change: Callable[[sqlite3.Connection], None], tmp_pat
         (b"timestamp, utilization.gpu [%]\n1e300, 5\n-7, 5\n", "no sample"),
     ],
 )
-def test_what_is_no_trace_is_refused_in_a_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_trace_is_refused_in_a_sentence(content, said, tmp_path):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(EvenloadError, match=said) as caught:
         audit_traces([tmp_path / "x"])
     assert "\n" not in caught.value.message
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read"):
-        audit_traces([tmp_path / "none.json"])
-    with pytest.raises(EvenloadError):
-        audit_traces([tmp_path])
-    with pytest.raises(FormatError, match="no trace to audit"):
-        audit_traces([])
-
-
-def test_options_that_cannot_be(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.json"
-    FORMATS["cpu.json"](SCHEDULE, path)
-    with pytest.raises(ConfigError, match="2 devices, not 1"):
-        audit_traces([path], AuditOptions(n_devices=1))
-    with pytest.raises(ConfigError, match="launch gap"):
-        audit_traces([path], AuditOptions(gap_s=math.nan))
-
-
-def test_hostile_names_are_shown_not_obeyed(tmp_path: Path) -> None:
+def test_hostile_names_are_shown_not_obeyed(tmp_path):
     bad = "\x1b[31m</script><script>alert(1)</script>\u202e" + "x" * 5000
     rows = [
         {"ph": "X", "name": bad, "cat": bad, "pid": bad + str(at), "tid": bad, "ts": at, "dur": 2}
@@ -298,7 +252,7 @@ def test_hostile_names_are_shown_not_obeyed(tmp_path: Path) -> None:
     assert "\x1b" not in shown
 
 
-def test_the_page_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_does_not_grow_with_the_trace(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "MOST_BARS", 2000)
     path = tmp_path / "trace.json"
     rows = [
@@ -310,12 +264,3 @@ def test_the_page_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pyte
     shown = audit_view(parts, audit_of(parts))
     assert sum(len(row["start"]) for row in shown["timeline"]["rows"]) <= 4000
     assert audit_of(AuditParts(read_trace(path))).n_spans == 20_000
-
-
-def test_a_damaged_event_with_a_list_within_does_not_end_the_trace(tmp_path: Path) -> None:
-    """What follows is read, though the list's end looks like that of all events."""
-    rows = [f'{{"ph": "X", "cat": "kernel", "pid": 0, "ts": {at}, "dur": 0.5}}' for at in range(100)]
-    rows[40] = '{"ph": "X", bad, "args": [{"a": [{}, {}]}, {"b": 1}], "pid": 0, "ts": 40, "dur": 1}'
-    (tmp_path / "trace.json").write_text('{"traceEvents": [' + ",\n".join(rows) + "]}")
-    found = audit_traces([tmp_path / "trace.json"])
-    assert found.n_spans == 99

@@ -23,7 +23,7 @@ def parts_of_hostile_names(folder: Path) -> AuditParts:
     return AuditParts(read_traces([folder / "trace.json"]))
 
 
-def test_the_timeline_has_the_seconds_of_the_audit(tmp_path: Path) -> None:
+def test_the_timeline_has_the_seconds_of_the_audit(tmp_path):
     parts = parts_of_hostile_names(tmp_path)
     shown = audit_view(parts, audit_of(parts))["timeline"]
     second = shown["rows"][1]
@@ -38,7 +38,7 @@ def test_the_timeline_has_the_seconds_of_the_audit(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_page_draws_itself_and_hostile_names_do_nothing(tmp_path: Path) -> None:
+def test_the_page_draws_itself_and_hostile_names_do_nothing(tmp_path):
     parts = parts_of_hostile_names(tmp_path)
     write_audit(parts, audit_of(parts), tmp_path / "x.html")
     dom = drawn(tmp_path / "x.html", tmp_path / "profile")

@@ -53,7 +53,7 @@ def busy_us(path: Path, categories: set[str]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", [*SAME, *OTHER_ROWS])
-def test_busy_and_idle_time(name: str) -> None:
+def test_busy_and_idle_time(name):
     """As a plain loop over the file's own rows says."""
     parts = AuditParts(read_traces([path_of(name)]))
     (one,) = parts.occupancy
@@ -67,9 +67,7 @@ def test_busy_and_idle_time(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
-def test_idle_time_is_that_of_another_tool(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_time_is_that_of_another_tool(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     analysis = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is not installed")
     with gzip.open(path_of(name)) as file:
@@ -88,7 +86,7 @@ def test_idle_time_is_that_of_another_tool(
     assert idle_ns / 1e3 == pytest.approx(float(theirs["idle_time(us)"][0]), abs=1)
 
 
-def test_two_ranks_of_128() -> None:
+def test_two_ranks_of_128():
     """What they exchange are sends and receives with ranks whose traces are not here: nobody is blamed."""
     found = audit_traces([path_of("a-two-ranks-0"), path_of("a-two-ranks-1")])
     assert found.lost_ns["late ranks"] == 0
@@ -96,7 +94,7 @@ def test_two_ranks_of_128() -> None:
     assert not found.culprits
 
 
-def test_an_accelerator_that_is_no_gpu() -> None:
+def test_an_accelerator_that_is_no_gpu():
     found = audit_traces([path_of("mtia-inference")])
     assert [one.name for one in found.devices] == ["mtia:17"]
     assert 0.9 < found.share < 0.95

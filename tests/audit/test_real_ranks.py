@@ -2,7 +2,6 @@
 
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import delayed_ranks
 import pytest
@@ -13,7 +12,7 @@ from evenload.audit.traces import audit_traces
 WORLD, STEPS = 2, 12
 
 
-def test_delays_of_real_ranks(tmp_path: Path) -> None:
+def test_delays_of_real_ranks(tmp_path):
     """Oracle: each rank notes when it comes to a collective, by a clock that both share.
 
     Delays are long beside what a loaded machine adds: they are named, and their size is that of the clock.

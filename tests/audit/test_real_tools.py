@@ -3,12 +3,12 @@
 Their times are what they happen to be; what must hold whatever they are is checked.
 """
 
+import gzip
 import json
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def whole(found: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def torch_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def torch_trace(tmp_path_factory):
     """Three steps of a small model, each after a wait that nothing shortens."""
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
@@ -48,7 +48,7 @@ def torch_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_torch_profiler_on_a_cpu(torch_trace: Path) -> None:
+def test_torch_profiler_on_a_cpu(torch_trace):
     found = audit_traces([torch_trace])
     assert found.source == "torch profiler, CPU"
     assert len(found.devices) == 1
@@ -61,17 +61,8 @@ def test_torch_profiler_on_a_cpu(torch_trace: Path) -> None:
     assert found.gaps[0].start_s == 0
 
 
-def test_threads_of_torch_as_devices(torch_trace: Path) -> None:
-    """Backward passes run in a thread of their own."""
-    found = audit_traces([torch_trace], AuditOptions(rows="thread"))
-    assert len(found.devices) >= 1
-    assert whole(found)
-
-
-def test_ranks_of_one_run(torch_trace: Path, tmp_path: Path) -> None:
+def test_ranks_of_one_run(torch_trace, tmp_path):
     """Two files of ranks whose clocks differ: the same trace, a day later."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     paths = []
     for rank in (0, 1):
@@ -89,10 +80,8 @@ def test_ranks_of_one_run(torch_trace: Path, tmp_path: Path) -> None:
     assert not found.faults
 
 
-def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace: Path, tmp_path: Path) -> None:
+def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace, tmp_path):
     """A schedule of torch's profiler writes one file for each time that it records."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     content["baseTimeNanoseconds"] += 3_600_000_000_000
     later = tmp_path / "later.json"
@@ -103,10 +92,8 @@ def test_windows_of_one_process_are_no_devices_beside_one_another(torch_trace: P
         audit_traces([later, tmp_path / ".." / tmp_path.name / "later.json"])
 
 
-def test_a_profile_without_work_has_no_device(torch_trace: Path, tmp_path: Path) -> None:
+def test_a_profile_without_work_has_no_device(torch_trace, tmp_path):
     """What torch writes when it recorded nothing: the profiler's own span is no work."""
-    import gzip
-
     content = json.loads(gzip.decompress(torch_trace.read_bytes()))
     content["traceEvents"] = [one for one in content["traceEvents"] if one.get("cat") == "Trace"]
     assert content["traceEvents"]
@@ -133,7 +120,7 @@ with LocalCluster(**options) as cluster, Client(cluster) as client:
 """
 
 
-def test_dask_task_stream(tmp_path: Path) -> None:
+def test_dask_task_stream(tmp_path):
     pytest.importorskip("distributed")
     path = tmp_path / "dask.json"
     words = [sys.executable, "-c", DASK, str(path)]
@@ -147,7 +134,7 @@ def test_dask_task_stream(tmp_path: Path) -> None:
     assert not found.faults
 
 
-def test_the_recorded_timeline_of_two_ray_nodes() -> None:
+def test_the_recorded_timeline_of_two_ray_nodes():
     """The file of the how-to: what ``examples/audit/record_ray.py`` recorded."""
     found = audit_traces([RECORDED])
     assert found.source == "Ray timeline"
@@ -163,7 +150,7 @@ def test_the_recorded_timeline_of_two_ray_nodes() -> None:
 
 
 @pytest.mark.slow
-def test_a_timeline_of_two_ray_nodes(ray_head: Any, until: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_timeline_of_two_ray_nodes(ray_head, until, tmp_path):
     ray = pytest.importorskip("ray")
     node = ray_head.add_node(num_cpus=2, resources={"other": 2})
     try:
@@ -190,7 +177,7 @@ def test_a_timeline_of_two_ray_nodes(ray_head: Any, until: Callable[..., Any], t
     assert not found.faults
 
 
-def test_a_run_of_evenload(tmp_path: Path) -> None:
+def test_a_run_of_evenload(tmp_path):
     """Its audit has the spans of its own report."""
     sink = EventFile(tmp_path / "events.jsonl")
     log = EventLog(sink)

@@ -8,16 +8,16 @@ import bz2
 import gzip
 import json
 import lzma
-import subprocess
-import sys
 import zipfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from evenload.audit.traces import AuditOptions, audit_traces
+from evenload.cli.audit import audit
 from evenload.errors import FormatError
 
 MS = 1000.0  # in microseconds
@@ -74,10 +74,7 @@ OLD_TORCH = [
     *later(6, rows("Memcpy HtoD", 1, cat="Memcpy", pid=0, tid=7)),
     *rows("aten::mm", 0.1, cat="Operator", pid=1, tid=1),
 ]
-OLDEST_TORCH = [
-    *rows("mm", 9, pid="CPU functions", tid=1),
-    *rows("sgemm", 2, pid="CUDA functions", tid=0),
-]
+OLDEST_TORCH = [*rows("mm", 9, pid="CPU functions", tid=1), *rows("sgemm", 2, pid="CUDA functions", tid=0)]
 OLDEST_CPU = rows("mm", 7, pid="CPU functions", tid=1)
 ASCEND = [
     named("process_name", "Ascend Hardware", 5),
@@ -110,9 +107,7 @@ CUDA = [
         pytest.param(CUDA, ["gpu:0"], 400, 0, id="cuda"),
     ],
 )
-def test_only_devices_are_devices(
-    events: list[dict[str, Any]], devices: list[str], work_ms: float, exchange_ms: float, tmp_path: Path
-) -> None:
+def test_only_devices_are_devices(events, devices, work_ms, exchange_ms, tmp_path):
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
     found = audit_traces([tmp_path / "trace.json"])
     assert [one.name for one in found.devices] == devices
@@ -120,7 +115,7 @@ def test_only_devices_are_devices(
     assert found.lost_ns["exchange"] == exchange_ms * 1e6
 
 
-def test_an_accelerator_that_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_an_accelerator_that_is_not_known_is_refused(tmp_path):
     """Its rows are no work of the CPU, and the CPU's operators are no work of it."""
     events = [
         WINDOW,
@@ -134,27 +129,13 @@ def test_an_accelerator_that_is_not_known_is_refused(tmp_path: Path) -> None:
     assert audit_traces([path], AuditOptions(rows="process")).work_ns == 900 * 1e6
 
 
-def test_a_profile_without_times_is_refused(tmp_path: Path) -> None:
-    layers = [{"count": 10}, {"name": "conv1", "timeMs": 3.2, "averageMs": 0.32, "percentage": 100}]
-    (tmp_path / "profile.json").write_text(json.dumps(layers))
-    with pytest.raises(FormatError, match="trtexec"):
-        audit_traces([tmp_path / "profile.json"])
-
-
-def test_devices_of_several_files_have_their_files_names(tmp_path: Path) -> None:
-    for file in ("host-a.json", "host-b.json"):
-        (tmp_path / file).write_text(json.dumps({"traceEvents": rows("gemm", 4, cat="kernel", pid=0, tid=7)}))
-    found = audit_traces([tmp_path / "host-a.json", tmp_path / "host-b.json"])
-    assert [one.name for one in found.devices] == ["host-a.json: gpu:0", "host-b.json: gpu:0"]
-
-
-def test_speeds_are_compared_across_files(tmp_path: Path) -> None:
+def test_devices_of_several_files_have_their_files_names_and_speeds_beside_one_another(tmp_path):
     """Spans of one name in two files, half as fast in one of them."""
     for file, busy_ms in (("a.json", 2), ("b.json", 4)):
-        (tmp_path / file).write_text(
-            json.dumps({"traceEvents": rows("gemm", busy_ms, cat="kernel", pid=0, tid=7)})
-        )
+        events = rows("gemm", busy_ms, cat="kernel", pid=0, tid=7)
+        (tmp_path / file).write_text(json.dumps({"traceEvents": events}))
     found = audit_traces([tmp_path / "a.json", tmp_path / "b.json"])
+    assert [one.name for one in found.devices] == ["a.json: gpu:0", "b.json: gpu:0"]
     assert [one.speed for one in found.devices] == pytest.approx([2, 0.5])
 
 
@@ -166,7 +147,7 @@ def samples(at_s: list[int], percent: int) -> str:
     return "".join(f"{start + timedelta(seconds=at):%Y/%m/%d %H:%M:%S}.000, 0, {percent} %\n" for at in at_s)
 
 
-def test_a_hole_between_samples_is_neither_work_nor_idle(tmp_path: Path) -> None:
+def test_a_hole_between_samples_is_neither_work_nor_idle(tmp_path):
     path = tmp_path / "load.csv"
     path.write_text(HEAD + samples([*range(60), *range(36_000, 36_060)], 90))
     found = audit_traces([path])
@@ -177,15 +158,15 @@ def test_a_hole_between_samples_is_neither_work_nor_idle(tmp_path: Path) -> None
     assert any("not recorded" in fault for fault in found.faults)
 
 
-def test_text_as_powershell_writes_it(tmp_path: Path) -> None:
+def test_text_as_powershell_writes_it(tmp_path):
     plain, wide = tmp_path / "plain.csv", tmp_path / "wide.csv"
-    text = HEAD + samples(list(range(20_000)), 90)
+    text = HEAD + samples(list(range(5000)), 90)
     plain.write_text(text, "utf-8")
     wide.write_text(text, "utf-16")
     assert audit_traces([wide]) == audit_traces([plain])
 
 
-def test_mig_instances_are_devices(tmp_path: Path) -> None:
+def test_mig_instances_are_devices(tmp_path):
     path = tmp_path / "dmon.txt"
     path.write_text("#Entity   GRACT\nID\n" + "GPU-I 0     0.9\nGPU-I 1     0.1\n" * 20)
     found = audit_traces([path])
@@ -194,24 +175,13 @@ def test_mig_instances_are_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["pci.bus_id", "uuid"])
-def test_gpus_by_bus_or_number(column: str, tmp_path: Path) -> None:
+def test_gpus_by_bus_or_number(column, tmp_path):
     path = tmp_path / "load.csv"
     lines = [
         f"2026/01/01 00:00:{at:02d}.000, 0000:0{gpu}:00.0, {gpu * 10} %" for at in range(10) for gpu in (1, 2)
     ]
     path.write_text("\n".join([f"timestamp, {column}, utilization.gpu [%]", *lines]))
     assert [one.name for one in audit_traces([path]).devices] == ["0000:01:00.0", "0000:02:00.0"]
-
-
-def test_gpus_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
-    """Ten samples of each of two GPUs, a millisecond apart."""
-    path = tmp_path / "load.csv"
-    lines = [
-        f"2019/05/16 16:49:{at:02d}.65{gpu}, GeForce, {100 * gpu} %" for at in range(10) for gpu in (0, 1)
-    ]
-    path.write_text("\n".join(["timestamp, name, utilization.gpu [%]", *lines]))
-    with pytest.raises(FormatError, match="of several GPUs"):
-        audit_traces([path])
 
 
 def packed(kind: str, content: bytes, folder: Path) -> Path:
@@ -230,10 +200,10 @@ def packed(kind: str, content: bytes, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "zip"])
-def test_compressed_traces(kind: str, tmp_path: Path) -> None:
+def test_compressed_traces(kind, tmp_path):
     """Each is read as the plain file; where it is cut, what it has is read, or it is refused as no trace."""
     plain = tmp_path / "trace.json"
-    plain.write_text(json.dumps({"traceEvents": rows("gemm", 4, n=5000, cat="kernel", pid=0, tid=7)}))
+    plain.write_text(json.dumps({"traceEvents": rows("gemm", 4, n=1000, cat="kernel", pid=0, tid=7)}))
     path = packed(kind, plain.read_bytes(), tmp_path)
     assert audit_traces([path]) == audit_traces([plain])
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -244,18 +214,19 @@ def test_compressed_traces(kind: str, tmp_path: Path) -> None:
     assert any(" ends " in fault for fault in found.faults)
 
 
-def test_a_trace_from_a_pipe(tmp_path: Path) -> None:
-    plain = tmp_path / "trace.json"
-    plain.write_text(json.dumps({"traceEvents": rows("gemm", 4, n=5000, cat="kernel", pid=0, tid=7)}))
-    program = [sys.executable, "-m", "evenload", "audit", "-", "--json"]
-    for content in (plain.read_bytes(), gzip.compress(plain.read_bytes())):
-        done = subprocess.run(program, input=content, capture_output=True, timeout=400, check=True)
-        assert json.loads(done.stdout)["work_h"] * 3.6e12 == pytest.approx(audit_traces([plain]).work_ns)
+def test_a_trace_from_a_pipe(tmp_path):
+    content = json.dumps({"traceEvents": rows("gemm", 4, cat="kernel", pid=0, tid=7)}).encode()
+    for given in (content, gzip.compress(content)):
+        done = CliRunner().invoke(audit, ["-", "--json"], input=given, standalone_mode=False)
+        assert json.loads(done.stdout)["work_h"] * 3.6e12 == pytest.approx(100 * 4e6)
 
 
-def test_an_archive_of_several_files_is_refused(tmp_path: Path) -> None:
+def test_an_archive_of_several_files_and_a_profile_without_times_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "traces.zip", "w") as archive:
         archive.writestr("a.json", "[]")
         archive.writestr("b.json", "[]")
-    with pytest.raises(FormatError, match="one trace"):
-        audit_traces([tmp_path / "traces.zip"])
+    layers = [{"count": 10}, {"name": "conv1", "timeMs": 3.2, "averageMs": 0.32, "percentage": 100}]
+    (tmp_path / "profile.json").write_text(json.dumps(layers))
+    for file, said in (("traces.zip", "one trace"), ("profile.json", "trtexec")):
+        with pytest.raises(FormatError, match=said):
+            audit_traces([tmp_path / file])

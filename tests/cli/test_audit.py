@@ -1,28 +1,25 @@
 """``evenload audit``: the text, the JSON, the page, and what it says of files that are no traces."""
 
 import json
-from pathlib import Path
+from functools import partial
 
 import pytest
 from planted_traces import FORMATS
 
-from evenload.audit.recording import EXCHANGE, WORK
-from evenload.cli import main
+from evenload.audit.recording import WORK
 
 # Two devices: one works all the time; the other starts late, waits for a while, and ends early.
 SCHEDULE = [[WORK] * 100, [None] * 10 + [WORK] * 30 + [None] * 20 + [WORK] * 20 + [None] * 20]
 
 
-def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["audit", *words])
-    shown = capsys.readouterr()
-    return ended.value.code, shown.out, shown.err  # type: ignore[return-value]
+@pytest.fixture
+def run(command):
+    return partial(command, "audit")
 
 
-def test_the_text_tells_what_was_lost_and_to_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_tells_what_was_lost_and_to_what(tmp_path, run):
     FORMATS["torch.json.gz"](SCHEDULE, tmp_path / "trace.json.gz")
-    code, out, err = run([str(tmp_path / "trace.json.gz")], capsys)
+    code, out, err = run(tmp_path / "trace.json.gz")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("The largest loss: serial, 800 µs of 8 ms of device time (10%). Spread what")
@@ -36,12 +33,10 @@ def test_the_text_tells_what_was_lost_and_to_what(tmp_path: Path, capsys: pytest
     assert words["gpu:1"][:2] == ["50.0%", "1.00"]
 
 
-def test_json_is_one_object_and_the_page_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_object_and_the_page_is_written(tmp_path, run):
     FORMATS["ray.json"](SCHEDULE, tmp_path / "ray.json")
     page = tmp_path / "audit.html"
-    code, out, err = run([str(tmp_path / "ray.json"), "--json", "-o", str(page), "--count", "3"], capsys)
+    code, out, err = run(tmp_path / "ray.json", "--json", "-o", page, "--count", "3")
     found = json.loads(out)
     assert (code, found["schema"], found["n_devices"]) == (0, 1, 3)
     assert found["causes"]["not used"]["lost_h"] == pytest.approx(0.4 / 3600)
@@ -62,38 +57,20 @@ def test_json_is_one_object_and_the_page_is_written(
         (["cpu.json", "-o", "no/such/folder/x.html"], 2, "cannot write"),
     ],
 )
-def test_what_is_refused(
-    words: list[str],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_refused(words, code, said, tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     FORMATS["cpu.json"](SCHEDULE, tmp_path / "cpu.json")
     (tmp_path / "empty").write_text("")
-    found, out, err = run(words, capsys)
+    found, out, err = run(*words)
     assert (found, out) == (code, "")
     assert said in err
 
 
-def test_rows_and_gaps_as_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_and_gaps_as_asked_for(tmp_path, run):
     path = tmp_path / "chrome.json"
     FORMATS["chrome.json"](SCHEDULE, path)
-    by = {
-        rows: json.loads(run([str(path), "--json", "--rows", rows], capsys)[1])
-        for rows in ("auto", "process")
-    }
+    by = {rows: json.loads(run(path, "--json", "--rows", rows)[1]) for rows in ("auto", "process")}
     assert [by[rows]["n_devices"] for rows in ("auto", "process")] == [2, 1]
-    found = json.loads(run([str(path), "--json", "--launch-gap", "1"], capsys)[1])
+    found = json.loads(run(path, "--json", "--launch-gap", "1")[1])
     assert found["causes"]["launch gaps"]["lost_h"] == pytest.approx(800e-6 / 3600)
     assert found["causes"]["serial"]["lost_h"] == 0
-
-
-def test_copies_and_collectives_are_exchange(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "nsight.sqlite"
-    FORMATS["nsight.sqlite"]([[WORK] * 5 + [EXCHANGE] * 5, [WORK] * 9 + [EXCHANGE]], path)
-    found = json.loads(run([str(path), "--json"], capsys)[1])
-    assert found["causes"]["exchange"]["lost_h"] == pytest.approx(6 * 40e-6 / 3600)
-    assert found["source"] == "Nsight Systems"

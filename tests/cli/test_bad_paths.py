@@ -4,15 +4,14 @@ import os
 import random
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
+from every_command import commands
 from examples_count import examples
 
-from evenload.cli import cli, main
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
 ZK = Path(__file__).parents[1] / "data" / "zk" / "multiplier"
@@ -25,7 +24,7 @@ UNUSED = {"clients", "dash", "map"}  # torch | runs until it is stopped | starts
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def good(tmp_path_factory):
     """What works in the place of each argument or option that is not the bad one."""
     top = tmp_path_factory.mktemp("good")
     with EventFile(top / "events.jsonl") as sink:
@@ -41,20 +40,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found |= {"for_s": "0"}
     found |= {"files": f"{ZK / 'public.json'}\n{ZK / 'proof.json'}", "devices": "a=1,b=2", "target": "len"}
     return found | {"": str(top / "lines"), "integer": "4", "integer range": "4", "text": "x"}
-
-
-def commands(
-    group: click.Command, names: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that is no group, with the words that call it."""
-    if not isinstance(group, click.Group):
-        yield names, group
-        return
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        yield from commands(found, (*names, name))
 
 
 def bad_path(kind: str, folder: Path) -> str:
@@ -103,27 +88,23 @@ def command_line(command: click.Command, bad: click.Parameter, path: str, good: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_message_has_the_number_of_an_error(kind, good, tmp_path, monkeypatch, capsys):
+def test_no_message_has_the_number_of_an_error(kind, good, tmp_path, monkeypatch, command):
     n_refused = 0
-    for names, command in commands(cli):
-        for one in command.params:
+    for names, found in commands():
+        for one in found.params:
             if names[0] in UNUSED or not isinstance(one.type, click.Path):
                 continue
             folder = tmp_path / f"{'-'.join(names)}-{one.name}"
             folder.mkdir()
             monkeypatch.chdir(folder)
-            line = [*names, *command_line(command, one, bad_path(kind, folder), good)]
-            with pytest.raises(SystemExit) as ended:
-                main(line)
-            said = capsys.readouterr()
-            assert "Errno" not in said.out + said.err, line
-            assert "Traceback" not in said.err, line
-            assert not any(advice in said.out + said.err for advice in ADVICE), line
-            if ended.value.code:
+            line = [*names, *command_line(found, one, bad_path(kind, folder), good)]
+            code, out, err = command(*line)
+            assert not any(word in out + err for word in ("Errno", "Traceback", *ADVICE)), line
+            if code:
                 n_refused += 1
-                assert "rror: " in said.err or f"failed: {line[-1]}" in said.out, line
+                assert "rror: " in err or f"failed: {line[-1]}" in out, line
             if kind == "of Windows":
-                assert (ended.value.code, os.listdir(folder)) == (2, []), line
+                assert (code, os.listdir(folder)) == (2, []), line
     assert n_refused > 25
 
 
@@ -178,7 +159,7 @@ class Double:
 
 
 @pytest.fixture
-def good_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def good_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("r").mkdir()
     with EventFile("r/events.jsonl") as sink:
@@ -198,7 +179,7 @@ def good_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cases() -> list[tuple[str, str, str]]:
     """A command, an option of it, and a value that it cannot have."""
     found = []
-    for names, command in commands(cli):
+    for names, command in commands():
         for one in command.params:
             if not isinstance(one, click.Option) or one.is_flag or isinstance(one.type, click.Path):
                 continue
@@ -207,35 +188,30 @@ def cases() -> list[tuple[str, str, str]]:
     return [one for one in found if one[0] in LINES and (f"{one[0]} {one[1]}", one[2]) not in RIGHT]
 
 
-def test_what_cannot_be_right_is_a_fault_of_usage(good_folder, capsys):
+def test_what_cannot_be_right_is_a_fault_of_usage(good_folder, command):
     """Oracle: the documented exit code of faults of usage; the value or its option in the message."""
-    all_cases, known = cases(), {" ".join(names): command for names, command in commands(cli)}
+    all_cases, known = cases(), {" ".join(names): found for names, found in commands()}
     for name, option, value in random.Random(5).sample(all_cases, min(examples(1000), len(all_cases))):
         words = LINES[name].split()
         if option in words:
             at = words.index(option)
             del words[at : at + 2]
         line = [*name.split(), f"{option}={value}", *words]
-        with pytest.raises(SystemExit) as ended:
-            main(line)
-        said = capsys.readouterr().err
-        assert ended.value.code == 2, (line, said)
+        code, _, said = command(*line)
+        assert code == 2, (line, said)
         assert option in said or value in said or option.removeprefix("--") in said, (line, said)
         assert "Traceback" not in said, line
         options = "|".join(str(one.name) for one in known[name].params)
         assert not re.search(rf"(?<![\w.-])({options})=", said), (line, said)
 
 
-def test_an_option_that_would_be_ignored_is_refused(good_folder, capsys):
+def test_an_option_that_would_be_ignored_is_refused(good_folder, command):
     """Oracle: the same."""
-    with pytest.raises(SystemExit):
-        main(["certify", "r"])
+    command("certify", "r")
     for line in (
         "certify r/run.cert.json -o new.json",
         "merkle root bin --width 32 --strategy static",
         "bench --quick --only unequal --devices bogus",
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(line.split())
-        assert ended.value.code == 2, line
+        assert command(*line.split())[0] == 2, line
     assert not Path("new.json").exists()

@@ -8,8 +8,8 @@ from dataclasses import replace
 import click
 import pytest
 from click.testing import CliRunner
+from every_command import commands
 
-from evenload.cli import cli, main
 from evenload.cli.certify import certify
 from evenload.errors import ConfigError, FormatError
 from evenload.events import EventFile, RunFinished, RunStarted, Span
@@ -134,64 +134,44 @@ def test_what_is_required_counts_devices_that_did_nothing(tmp_path, n_items, n_d
 
 
 @pytest.mark.parametrize("parts", [None, 0, False, {}, ""])
-def test_whatever_says_that_a_device_is_no_group(run, tmp_path, parts):
+def test_names_are_needed_by_nobody_and_whatever_says_that_a_device_is_no_group_does(run, tmp_path, parts):
+    """The checker believes no name."""
     call(run, "-o", tmp_path / "x.json")
     page = json.loads((tmp_path / "x.json").read_text())
+    del page["name"]
     for device in page["evidence"]["devices"]:
+        del device["name"]
         device["parts"] = parts
+    page["evidence"]["devices"].append({"lanes": 1, "parts": []})
+    for stage in page["evidence"]["stages"]:
+        stage["speeds"].append(None)
+        stage["load"].append(0)
     (tmp_path / "x.json").write_text(json.dumps(page))
     assert call(tmp_path / "x.json", "--require", "0.1").return_value == 0
 
 
 def test_no_option_takes_what_is_no_number():
     """NaN is in every range of click's own type."""
-    commands, options = [cli], []
-    while commands:
-        command = commands.pop()
-        if isinstance(command, click.Group):
-            commands += [command.get_command(click.Context(command), name)
-                         for name in command.list_commands(click.Context(command))]  # fmt: skip
-        options += [one for one in command.params if isinstance(one.type, click.FloatRange)]
+    every = [one for _, command in commands() for one in command.params]
+    options = [one for one in every if isinstance(one.type, click.FloatRange)]
     assert len(options) >= 5
     for option in options:
         with pytest.raises(click.BadParameter, match="is no number"):
             option.type.convert("nan", option, None)
 
 
-def test_a_certificate_without_names_is_shown(run, tmp_path):
-    """The checker believes no name, and needs none."""
-    call(run, "-o", tmp_path / "x.json")
-    page = json.loads((tmp_path / "x.json").read_text())
-    del page["name"]
-    for one in page["evidence"]["devices"]:
-        del one["name"]
-    page["evidence"]["devices"].append({"lanes": 1, "parts": []})
-    for stage in page["evidence"]["stages"]:
-        stage["speeds"].append(None)
-        stage["load"].append(0)
-    (tmp_path / "x.json").write_text(json.dumps(page))
-    assert call(tmp_path / "x.json").return_value == 0
-
-
 @pytest.mark.parametrize("content", ["{}", "no json", '{"format":"\\u001b[2J"}', "[" * 100_000])
-def test_what_proves_nothing_is_said_and_fails(tmp_path, capsys, content):
-    path = tmp_path / "x.json"
-    path.write_text(content)
-    with pytest.raises(SystemExit) as caught:
-        main(["certify", str(path)])
-    said = capsys.readouterr()
-    assert (caught.value.code, said.out) == (1, "")
-    assert "x.json proves nothing: " in said.err
-    assert "\x1b" not in said.err
+def test_what_proves_nothing_is_said_and_fails(tmp_path, command, content):
+    (tmp_path / "x.json").write_text(content)
+    code, out, err = command("certify", tmp_path / "x.json")
+    assert (code, out, "x.json proves nothing: " in err, "\x1b" in err) == (1, "", True, False)
 
 
-def test_a_run_without_work_cannot_be_certified(tmp_path, capsys):
+def test_a_run_without_work_cannot_be_certified(tmp_path, command):
     with EventFile(tmp_path / "events.jsonl") as sink:
         sink(RunStarted(0.0, "nothing", 0.0, 0, {}))
-    with pytest.raises(SystemExit) as caught:
-        main(["certify", str(tmp_path)])
-    assert caught.value.code == 2
-    assert "nothing was measured" in capsys.readouterr().err
+    code, _, err = command("certify", tmp_path)
+    assert (code, "nothing was measured" in err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]
 
 
@@ -256,13 +236,6 @@ def test_a_chain_that_holds_together_is_told_with_its_root_and_what_that_does_no
     assert (facts["first_step"], facts["last_step"], facts["last"]["run"]["seed"]) == (0, 50, 7)
 
 
-def swapped(content):
-    """Two frames of the file in each other's place."""
-    at = [content.index(b'"stop":%d,' % stop) for stop in (10, 20, 30)]
-    first, second, end = (content.rindex(content[content.index(b"\n") + 1 :][:8], 0, one) for one in at)
-    return content[:first] + content[second:end] + content[first:second] + content[end:]
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -270,7 +243,6 @@ def swapped(content):
         (lambda content: content[:-9] + bytes(9), "no whole link, behind 4"),
         (lambda content: content + b"\n", "the last 1 bytes are no whole link, behind 5"),
         (lambda content: content.replace(b'"stop":20', b'"stop":21', 1), "is damaged at byte"),
-        (swapped, "is damaged at byte"),
     ],
 )
 def test_a_file_that_was_cut_or_changed_is_a_false_chain(chain, change, says):
@@ -279,19 +251,9 @@ def test_a_file_that_was_cut_or_changed_is_a_false_chain(chain, change, says):
     refused(FormatError, says, chain)
 
 
-@pytest.mark.parametrize(
-    ("links", "says"),
-    [
-        ([LINKS[k] for k in (0, 2, 1, 3)], "link 1 has steps 10 to 20"),
-        (
-            [*LINKS, replace(START, start=40, stop=50, run={"model": "other", "seed": 7})],
-            "model there 'm', here",
-        ),
-    ],
-)
-def test_links_that_were_logged_anew_in_another_order_are_a_false_chain(tmp_path, links, says):
-    log_of(tmp_path / "x", links)
-    refused(FormatError, says, tmp_path / "x")
+def test_links_that_were_logged_anew_are_a_false_chain(tmp_path):
+    log_of(tmp_path / "x", [LINKS[k] for k in (0, 2, 1, 3)])
+    refused(FormatError, "link 1 has steps 10 to 20", tmp_path / "x")
 
 
 def test_what_is_no_chain_is_refused(chain, tmp_path):

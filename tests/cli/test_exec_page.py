@@ -76,13 +76,13 @@ class Watched:
 
     def is_gone(self) -> bool:
         """Whether the page is: no process serves it, and none of its files is left."""
-        words = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+        words = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
         serving = [one for one in words if "--until-eof" in one and str(self.passing) in one]
         return not serving and not list(self.passing.iterdir())
 
 
 @pytest.fixture
-def watch(tmp_path) -> Iterator[Any]:
+def watch(tmp_path):
     begun = []
 
     def start(script: str) -> Watched:

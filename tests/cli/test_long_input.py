@@ -4,14 +4,10 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import click
 import pytest
-
-from evenload.cli import cli, main
+from every_command import commands
 
 VALUES = {
     "a long word": "x" * 10_000,
@@ -33,21 +29,15 @@ HEAVY = {"bench", "warm"}
 
 def options() -> Iterator[tuple[tuple[str, ...], str, str]]:
     """The path of each command, and the name and kind of what it takes."""
-
-    def walk(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[Any]:
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                below = command.get_command(context, name)
-                assert below is not None
-                yield from walk(below, (*path, name), click.Context(below, parent=context, info_name=name))
-            return
+    for path, command in commands():
         for one in command.params:
-            if not getattr(one, "is_flag", False):
+            is_light = path[0] not in HEAVY and "bench" not in path
+            if (
+                is_light
+                and not getattr(one, "is_flag", False)
+                and (path[0], one.opts[0]) not in SERVES_FOR_EVER
+            ):
                 yield path, one.opts[0], one.param_type_name
-
-    for path, name, kind in walk(cli, (), click.Context(cli)):
-        if (path[0], name) not in SERVES_FOR_EVER and path[0] not in HEAVY and "bench" not in path:
-            yield path, name, kind
 
 
 EVERY = sorted(set(options()))
@@ -70,20 +60,15 @@ def check(text: str) -> None:
 
 
 @pytest.fixture
-def refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., None]:
+def refused(command, monkeypatch, tmp_path):
     """Run a command that ends by itself, and check what it says if it fails."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
 
     def call(*arguments: str) -> None:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        if ended.value.code:
+        code, out, err = command(*arguments)
+        if code:
             check(out + err)
 
     return call
@@ -95,21 +80,13 @@ def with_value(path: tuple[str, ...], name: str, kind: str, value: str) -> list[
     return [*path, f"{name}={value}" if name.startswith("--") else f"{name}{value}"]
 
 
+@pytest.mark.parametrize("n_values", [1, pytest.param(len(VALUES), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_an_option_is_refused_in_few_words(refused, path):
-    """One value for each option; the next test, which is slow, gives each every one."""
+def test_an_option_is_refused_in_few_words(refused, path, n_values):
+    """One value for each option or, which is slow, every one."""
     for at, name, kind in EVERY:
-        if at == path:
-            refused(*with_value(path, name, kind, *some(path, name, n=1)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_an_option_is_refused_in_few_words_whatever_it_is(refused, path, value):
-    for at, name, kind in EVERY:
-        if at == path:
-            refused(*with_value(path, name, kind, VALUES[value]))
+        for value in some(path, name, n=n_values) if at == path else ():
+            refused(*with_value(path, name, kind, value))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from evenload import cli as cli_module
 from evenload._version import __version__
-from evenload.cli import COMMANDS, main
+from evenload.cli import COMMANDS
 from evenload.errors import EvenloadError, MissingExtra, NoUsableDevice
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 from evenload.merkle import MerkleTree
@@ -18,23 +18,14 @@ from evenload.merkle import MerkleTree
 ZK = Path(__file__).parents[1] / "data" / "zk" / "multiplier"
 
 
-@pytest.fixture
-def run(capsys):
-    """``run("devices", "--json")`` gives the exit code, stdout and stderr of the command."""
-
-    def run_command(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        return ended.value.code, *capsys.readouterr()
-
-    return run_command
-
-
-def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
-    code, out, err = run("--help")
+def test_help_lists_every_command_and_the_exit_codes_without_loading_any(command):
+    code, out, err = command("--help")
     assert (code, err) == (0, "")
     assert all(f"  {name} " in out for name in COMMANDS)
     assert "130 interrupted" in out
+    assert len(out.splitlines()) <= 48, "it fits on a screen"
+    assert max(map(len, out.splitlines())) <= 85
+    assert command()[0] == 2, "without a command"
     listing = (
         "import sys; sys.argv = ['evenload', '--help']\n"
         "from evenload.cli import main, COMMANDS\n"
@@ -47,71 +38,46 @@ def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_old_names_of_commands_still_work_and_say_the_new_one(run):
-    code, out, err = run("verify", "--help")
+def test_old_names_of_commands_still_work_and_say_the_new_one(command):
+    code, out, err = command("verify", "--help")
     assert (code, err) == (0, "note: `evenload verify` is `evenload zk verify` now\n")
     assert out.startswith("Usage: evenload zk verify ")
-    code, _, err = run("prove", "--serve", "nowhere", "--devices", "cpu", "k.zkey")
+    code, _, err = command("prove", "--serve", "nowhere", "--devices", "cpu", "k.zkey")
     assert code == 2
     assert err.startswith(
         "note: `evenload prove` is `evenload zk serve` now\nerror: 'nowhere' is no address\n"
     )
 
 
-def test_a_package_adds_a_command_by_an_entry_point(tmp_path):
-    """The oracle is a package that a program finds on its path, as after ``pip install``."""
+def test_a_package_adds_a_command_by_an_entry_point(command, tmp_path, monkeypatch):
+    """The oracle is a package that is found on the path, as after ``pip install``."""
     facts = tmp_path / "mine-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text(
-        "[evenload.commands]\nmine = mine:mine\nmap = mine:mine\nbroken = mine:absent\n"
-    )
+    points = "[evenload.commands]\nmine = mine:mine\nmap = mine:mine\nbroken = mine:absent\n"
+    (facts / "entry_points.txt").write_text(points)
     (tmp_path / "mine.py").write_text(
         "import click\n@click.command()\n@click.argument('word')\n"
         "def mine(word): click.echo('mine: ' + word)\n"
     )
-
-    def run_program(*arguments):
-        command = [sys.executable, "-m", "evenload", *arguments]
-        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
-
-    assert run_program("mine", "word").stdout == "mine: word\n"
-    assert "  mine " in run_program("--help").stdout
-    assert "Run the function TARGET" in run_program("map", "--help").stdout  # ours is not replaced
-    assert run_program("nothing").returncode == 2
-    broken = run_program("broken")
-    assert (broken.returncode, broken.stdout) == (2, "")
-    assert "mine:absent" in broken.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    assert command("mine", "word") == (0, "mine: word\n", "")
+    assert "  mine " in command("--help")[1]
+    assert "Run the function TARGET" in command("map", "--help")[1]  # ours is not replaced
+    assert command("nothing")[0] == 2
+    code, out, err = command("broken")
+    assert (code, out, "mine:absent" in err) == (2, "", True)
+    del sys.modules["mine"]
 
 
-def test_help_fits_on_a_screen(run):
-    lines = run("--help")[1].splitlines()
-    assert len(lines) <= 48
-    assert max(map(len, lines)) <= 85
+def test_version(command):
+    assert command("--version") == (0, f"evenload, version {__version__}\n", "")
 
 
-def test_without_a_command_the_help_is_shown_as_a_usage_error(run):
-    code, out, err = run()
-    assert code == 2
-    assert "Work over devices:" in out + err
-
-
-def test_version(run):
-    assert run("--version") == (0, f"evenload, version {__version__}\n", "")
-
-
-def test_an_unknown_command_proposes_the_nearest(run):
-    code, out, err = run("devcies")
+def test_an_unknown_command_proposes_the_nearest(command):
+    code, out, err = command("devcies")
     assert (code, out) == (2, "")
     assert err.startswith("error: unknown command 'devcies'\n  hint: did you mean 'devices'?")
-
-
-def test_an_unknown_option_is_a_usage_error(run):
-    code, out, err = run("devices", "--jsn")
-    assert (code, out) == (2, "")
-    assert "--json" in err
 
 
 def noted(error: Exception, note: str) -> Exception:
@@ -134,41 +100,41 @@ def noted(error: Exception, note: str) -> Exception:
         (click.UsageError("wrong"), 2, "Error: wrong\n"),
     ],
 )
-def test_what_a_command_raises_is_a_line_and_an_exit_code(run, monkeypatch, raised, code, message):
+def test_what_a_command_raises_is_a_line_and_an_exit_code(command, monkeypatch, raised, code, message):
     @click.command()
     def broken():
         raise raised
 
     monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: broken)
-    told = run("devices")
+    told = command("devices")
     assert told[:2] == (code, "")
     assert told[2].endswith(message)
 
 
 @pytest.mark.parametrize("returned", [0, 1, 3])
-def test_what_a_command_returns_is_the_exit_code(run, monkeypatch, returned):
-    command = click.Command("devices", callback=lambda: returned)
-    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: command)
-    assert run("devices")[0] == returned
+def test_what_a_command_returns_is_the_exit_code(command, monkeypatch, returned):
+    made = click.Command("devices", callback=lambda: returned)
+    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: made)
+    assert command("devices")[0] == returned
 
 
-def test_hints_name_options_as_they_are_typed(run, tmp_path, monkeypatch):
+def test_hints_name_options_as_they_are_typed(command, tmp_path, monkeypatch):
     """Oracle: the hint, typed as it stands, is taken."""
     monkeypatch.chdir(tmp_path)
     Path("task.py").write_text("def same(text):\n    return text\n")
     Path("items").write_text("1\n2\n")
     line = ("map", "task.py:same", "items", "-q", "-o", "rows", "--backend", "inline", "--devices", "cpu*1")
-    assert run(*line, "--resume", "--seed", "1")[0] == 0
-    code, _, said = run(*line, "--resume", "--seed", "2")
+    assert command(*line, "--resume", "--seed", "1")[0] == 0
+    code, _, said = command(*line, "--resume", "--seed", "2")
     assert (code, "on_change" in said) == (2, False)
     assert "hint: --on-change keep takes " in said
-    assert run(*line, "--resume", "--seed", "2", "--on-change", "keep")[0] == 0
-    code, _, said = run(*line, "--once", "--retries", "1")
+    assert command(*line, "--resume", "--seed", "2", "--on-change", "keep")[0] == 0
+    code, _, said = command(*line, "--once", "--retries", "1")
     assert (code, "repeatable" in said) == (2, False)
     assert "--once" in said
 
 
-def test_what_is_no_option_of_the_command_stays_as_it_is(run, monkeypatch):
+def test_what_is_no_option_of_the_command_stays_as_it_is(command, monkeypatch):
     hint = "use policy='pull:4', batch=8, dry_run=True or quiet=...; job.seed=7, --set job.seed=7, x=1, seed="
 
     def refuse(**_):
@@ -176,20 +142,12 @@ def test_what_is_no_option_of_the_command_stays_as_it_is(run, monkeypatch):
 
     options = [click.Option([f"--{name}"]) for name in ("policy", "batch", "seed", "backend")]
     flags = [click.Option(["-q", "--quiet"], is_flag=True), click.Option(["--dry-run"], is_flag=True)]
-    command = click.Command("devices", params=[*options, *flags], callback=refuse)
-    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: command)
-    said = run("devices")[2].splitlines()
+    made = click.Command("devices", params=[*options, *flags], callback=refuse)
+    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: made)
+    said = command("devices")[2].splitlines()
     assert said[0] == "error: --backend ray is refused"
     rest = "job.seed=7, --set job.seed=7, x=1, seed="
     assert said[1] == f"  hint: use --policy pull:4, --batch 8, --dry-run or --quiet; {rest}"
-
-
-def test_python_m_evenload_is_the_same():
-    done = subprocess.run(
-        [sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True, timeout=550
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown command 'nonsense'")
 
 
 def left_alone(*arguments, stdout):
@@ -202,11 +160,14 @@ def left_alone(*arguments, stdout):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--items", "5"], ["completion", "bash"]])
-def test_a_reader_that_leaves_early_is_no_error(arguments):
+def without_a_reader():
     ours, theirs = os.pipe()
     os.close(ours)
-    assert left_alone(*arguments, stdout=theirs) == (0, "")
+    return theirs
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    assert left_alone("simulate", "--items", "5", stdout=without_a_reader()) == (0, "")
 
 
 @pytest.fixture
@@ -228,7 +189,13 @@ def answers(tmp_path, monkeypatch):
     Path("other.json").write_text(json.dumps([str(1 + int(json.loads(Path(zk[1]).read_text())[0]))]))
     prove = ("merkle", "verify", "proof", "--leaf", leaf, "--root")
     return {
-        0: [(*prove, tree.root.hex()), ("zk", "verify", *zk), ("certify", "events.jsonl", "--require", "0")],
+        0: [
+            (*prove, tree.root.hex()),
+            ("zk", "verify", *zk),
+            ("certify", "events.jsonl", "--require", "0"),
+            ("--help",),
+            ("completion", "bash"),
+        ],
         1: [
             (*prove, "00" * 32),
             (*prove, "00" * 32, "--json"),
@@ -239,20 +206,15 @@ def answers(tmp_path, monkeypatch):
     }
 
 
-def test_a_reader_that_leaves_early_does_not_turn_a_no_into_a_yes(answers):
+def test_a_reader_that_leaves_early_does_not_turn_a_no_into_a_yes(answers, command, monkeypatch):
     """Oracle: the answer, known beforehand: a proof of another root, a share that was not reached."""
     for code, lines in answers.items():
         for line in lines:
-            for gone in (False, True):
-                ours, theirs = os.pipe()
-                if gone:
-                    os.close(ours)
-                said = left_alone(*line, stdout=theirs)
-                assert said[0] == code, (line, gone, said)
-                assert "Traceback" not in said[1]
-                if not gone:
-                    assert os.read(ours, 1 << 16), line
-                    os.close(ours)
+            found, out, _ = command(*line)
+            assert (found, bool(out)) == (code, True), line
+            with open(without_a_reader(), "w") as gone, monkeypatch.context() as patch:
+                patch.setattr(sys, "stdout", gone)
+                assert command(*line)[0] == code, line
 
 
 @pytest.mark.parametrize("line", ["top --json", "devices --watch --json"])
@@ -273,9 +235,7 @@ def test_output_to_a_full_disk_is_an_error_of_one_line():
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(
-    tmp_path: Path, both: bool
-) -> None:
+def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(tmp_path, both):
     """A quota, or as here a limit on the size of files: no disk is full, and nothing more is taken."""
 
     def limit() -> None:
@@ -293,20 +253,12 @@ def test_output_over_a_limit_is_an_error_of_one_line_if_there_is_room_for_one(
     assert "Traceback" not in (done.stderr or "")
 
 
-@pytest.mark.parametrize(("arguments", "code"), [("simulate --items 5", 0), ("devices", 0), ("none", 2)])
-@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_closed_outputs_take_everything(arguments: str, code: int, closed: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [*(("devices", 0, one) for one in ("1>&-", "2>&-", "0<&- 1>&- 2>&-")), ("none", 2, "2>&-")],
+)
+def test_closed_outputs_take_everything(arguments, code, closed):
     """By a shell: a fork of this process, which has read all tests, takes longer than the command."""
     line = f'exec "$0" -m evenload {arguments} {closed}'
     done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=550)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-
-
-def test_a_file_that_is_not_there_is_one_line_and_code_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["zk", "info", "circuit.zkey"])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("error: circuit.zkey: No such file or directory\n  hint: ")

@@ -7,7 +7,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from evenload.cli import main
 from evenload.cli.report import report
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
@@ -43,14 +42,10 @@ def test_files_where_they_are_asked_for(run, tmp_path):
     assert (tmp_path / "t.json.gz").stat().st_size > 0
 
 
-def test_json_is_one_object_with_a_schema_and_writes_nothing(run):
-    result = call(run, "--json")
-    shown = json.loads(result.stdout)
+def test_json_is_one_object_with_a_schema_and_writes_what_is_asked_for(run, tmp_path):
+    shown = json.loads(call(run, "--json").stdout)
     assert (shown["schema"], shown["n_done"], shown["files"], shown["faults"]) == (1, 2, [], [])
     assert sorted(path.name for path in run.iterdir()) == ["events.jsonl"]
-
-
-def test_json_with_a_file(run, tmp_path):
     shown = json.loads(call(run, "--json", "-o", tmp_path / "x.html").stdout)
     assert shown["files"] == [str(tmp_path / "x.html")]
 
@@ -70,21 +65,11 @@ def test_a_damaged_run_is_shown_and_its_faults_are_said(run):
     assert "1 line was damaged" in result.stderr
 
 
-def test_no_run_is_a_usage_error_with_a_hint(tmp_path, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["report", str(tmp_path / "nothing")])
-    assert caught.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "error: there is no run" in said.err
-    assert "hint:" in said.err
-
-
-def test_a_place_that_cannot_be_written(run, tmp_path, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["report", str(run), "-o", str(tmp_path / "no" / "x.html")])
-    assert caught.value.code == 2
-    assert "-o" in capsys.readouterr().err
+def test_no_run_and_a_place_that_cannot_be_written_are_usage_errors(run, tmp_path, command):
+    code, out, err = command("report", tmp_path / "nothing")
+    assert (code, out, "error: there is no run" in err, "hint:" in err) == (2, "", True, True)
+    code, _, err = command("report", run, "-o", tmp_path / "no" / "x.html")
+    assert (code, "-o" in err) == (2, True)
 
 
 def test_two_runs_are_compared(run, tmp_path):

@@ -3,16 +3,11 @@
 import dataclasses
 import json
 import os
-import pty
 import random
-import subprocess
-import sys
 import typing
 import unicodedata
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,21 +23,10 @@ from evenload.executor.loop import control
 from evenload.report.progress import Progress, _Bar, _Lines, _OneLine
 
 SEQUENCES = [
-    "\x1b[8m",
-    "\x1b[2J",
-    "\x1b[1;1H",
-    "\x1b]0;title\x07",
-    "\x1b]52;c;cm0gLXJm\x1b\\",
-    "\x1bc",
-    "\x9b5;41m",
-    "\x9d0;t\x9c",
-    "\r",
-    "\x08",
-    "\x7f",
-    "\u202e",
-    "\u2066",
-    "\u2028",
-]
+    "\x1b[8m", "\x1b[2J", "\x1b[1;1H", "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJm\x1b\\", "\x1bc", "\x9b5;41m",
+    "\x9d0;t\x9c", "\r", "\x08", "\x7f", "\u202e", "\u2066", "\u2028",
+]  # fmt: skip
+OBEYED = ("\x1b[8m", "\x9b", "\x1b]", "\x1bc", "\x1b[1;1H", "\x1b[2J")
 DIRECTIONS = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), "\u2028", "\u2029"}
 SEEDS = range(2)
 
@@ -88,14 +72,12 @@ def _names(kind: type) -> list[str]:
 
 
 @pytest.fixture(params=SEEDS)
-def stranger(request: pytest.FixtureRequest) -> Stranger:
+def stranger(request):
     return Stranger(zlib.crc32(request.node.name.encode()) + request.param)
 
 
 @pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., str]:
+def call(capsys, monkeypatch, tmp_path):
     """Run a command; its output, checked, after what stood there before."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -116,7 +98,7 @@ def call(
 
 
 @pytest.fixture
-def run_folder(stranger: Stranger, tmp_path: Path) -> Path:
+def run_folder(stranger, tmp_path):
     """A run whose every text, of every kind of event, is a stranger's."""
     folder = tmp_path / "run \x1b[2J"
     folder.mkdir()
@@ -260,7 +242,7 @@ def test_the_words_in_progress(stranger, drawing, monkeypatch, tmp_path):
         assert progress.error is None
     drawn = path.read_text(encoding="utf-8")
     assert drawn
-    for sequence in ("\x1b[8m", "\x9b", "\x1b]", "\x1bc", "\x1b[1;1H", "\x1b[2J"):
+    for sequence in OBEYED:
         assert sequence not in drawn
     if drawing == "_Lines":
         assert obeyed(drawn) == set()
@@ -282,33 +264,13 @@ for result in evenload.map(said, words, devices="cpu*2", on_error="return"):
 
 
 @pytest.mark.parametrize("stranger", [0], indirect=True)
-def test_a_workers_output_on_a_real_terminal(stranger, tmp_path):
+def test_a_workers_output_on_a_real_terminal(stranger, tmp_path, in_a_terminal):
     """A program that maps over workers, with its standard error on a terminal."""
-    words = [stranger.word() for _ in range(3)]
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(words=words), encoding="utf-8")
-    ours, theirs = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm-256color", "XDG_CACHE_HOME": str(tmp_path)}
-    program = subprocess.Popen([sys.executable, str(script)], stderr=theirs, stdout=theirs, env=environ)
-    os.close(theirs)
-    seen = b""
-    with suppress(OSError):  # the end of a terminal is an error
-        while piece := os.read(ours, 65536):
-            seen += piece
-    os.close(ours)
-    assert program.wait(timeout=500) == 0
-    text = seen.decode()
+    script.write_text(PROGRAM.format(words=[stranger.word() for _ in range(3)]), encoding="utf-8")
+    code, text = in_a_terminal(str(script), TERM="xterm-256color", XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
     assert "100%w" in text
     assert "10%" not in text.replace("100%", "")
-    for sequence in (
-        "\x1b[8m",
-        "\x9b",
-        "\x1b]",
-        "\x1bc",
-        "\x1b[1;1H",
-        "\x1b[2J",
-        "\x9d",
-        "\x08",
-        *DIRECTIONS,
-    ):
+    for sequence in (*OBEYED, "\x9d", "\x08", *DIRECTIONS):
         assert sequence not in text

@@ -1,8 +1,6 @@
 """A run that is being written, its page, and a browser that looks at it."""
 
-import importlib.util
 import os
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -11,27 +9,18 @@ from pathlib import Path
 
 import pytest
 from chromium import CHROMIUM, FLAGS
+from sample_runs import SampleRun
 
 from evenload.dashboard import Address
 from evenload.events import EventFile
 
 LIMIT_MS = 100_000.0
 """How long a page may take to show something."""
-SAMPLES = Path(__file__).parents[1] / "report" / "conftest.py"
-
-
-def _sample_run():
-    name = "evenload_sample_runs"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, SAMPLES)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name].SampleRun
 
 
 @pytest.fixture
 def sample_run():
-    return _sample_run()
+    return SampleRun
 
 
 @pytest.fixture

@@ -21,16 +21,11 @@ def page(write_run, serve_run, sample_run):
         yield url
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.evil"]
-)
-def test_other_names_are_refused(page, get, host):
-    assert get(page, Host=host)[0] == 421
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST"])
-def test_names_of_this_machine_are_answered(page, get, host):
-    assert get(page, Host=host)[0] == 200
+def test_only_names_of_this_machine_are_answered(page, get):
+    for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.evil"):
+        assert get(page, Host=host)[0] == 421, host
+    for host in ("localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST"):
+        assert get(page, Host=host)[0] == 200, host
 
 
 def test_other_pages_cannot_read_ours(page, get):
@@ -48,35 +43,14 @@ def test_answers_are_not_kept_nor_framed(page, get):
     assert "access-control-allow-origin" not in headers
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_there_is_nothing_to_change(page, get, method):
+def test_there_is_nothing_to_change_and_there_are_no_files(page, get):
     for path in ("", "stream", "timeline", "report.html"):
-        assert get(page + path, method=method, body=b"{}")[0] == 405
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "timeline?from=x&to=1",
-        "timeline?from=nan&to=1",
-        "timeline?from=2&to=1",
-        "timeline?from=1",
-        "timeline?width=wide",
-        "timeline?from=0&to=inf",
-    ],
-)
-def test_odd_stretches_are_refused(page, get, path):
-    assert get(page + path)[0] == 400
-
-
-@pytest.mark.parametrize(
-    "path", ["picture/1", "picture/../events.jsonl", "events.jsonl", "picture/-1", "%2e%2e/x"]
-)
-def test_there_are_no_files(page, get, path):
-    assert get(page + path)[0] == 404
-
-
-def test_an_endless_address_is_refused(page, get):
+        for method in ("POST", "PUT", "DELETE"):
+            assert get(page + path, method=method, body=b"{}")[0] == 405, (method, path)
+    for stretch in ("from=x&to=1", "from=nan&to=1", "from=2&to=1", "from=1", "width=wide", "from=0&to=inf"):
+        assert get(f"{page}timeline?{stretch}")[0] == 400, stretch
+    for path in ("picture/1", "picture/../events.jsonl", "events.jsonl", "picture/-1", "%2e%2e/x"):
+        assert get(page + path)[0] == 404, path
     assert get(page + "timeline?width=" + "1" * 10_000)[0] == 414
 
 
@@ -216,9 +190,8 @@ class Job:
     """A target for ``Control``: what an executor does when it is told to drain and to add."""
 
     def __init__(self):
-        self.told = []
-        self.ids = ["cuda:0", "cuda:1"]
-        self.is_paused = False
+        self.told, self.ids, self.is_paused = [], ["cuda:0", "cuda:1"], False
+        self.devices = self
 
     def pause(self):
         self.told.append("pause")
@@ -227,10 +200,6 @@ class Job:
     def resume(self):
         self.told.append("resume")
         self.is_paused = False
-
-    @property
-    def devices(self):
-        return self
 
     def drain(self, *devices, at_once=False):
         if set(self.ids) <= set(devices):

@@ -1,9 +1,7 @@
 """The page in a real browser, where there is one: it draws, and hostile names do nothing."""
 
-from html.parser import HTMLParser
-
 import pytest
-from chromium import CHROMIUM, drawn
+from chromium import CHROMIUM, Shown, drawn
 
 from evenload.events import Idle, ItemFailed, Note, Planned, Queued, RunStarted, Span
 from evenload.report.html import write_report
@@ -11,24 +9,6 @@ from evenload.report.html import write_report
 BAD = "</script><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-
-
-class Text(HTMLParser):
-    def __init__(self, dom):
-        super().__init__()
-        self.seen, self.tags, self._skips = [], [], 0
-        self.feed(dom)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._skips += tag in ("script", "style")
-
-    def handle_endtag(self, tag):
-        self._skips -= tag in ("script", "style")
-
-    def handle_data(self, content):
-        if not self._skips:
-            self.seen.append(content)
 
 
 def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
@@ -43,7 +23,7 @@ def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
         Note(2.0, "warning", BAD, BAD),
     ]
     write_report(events, tmp_path / "x.html")
-    shown = Text(drawn(tmp_path / "x.html", tmp_path / "profile"))
+    shown = Shown(drawn(tmp_path / "x.html", tmp_path / "profile"))
     text = " ".join(shown.seen)
     assert "of the best possible time" in text
     assert BAD in text

@@ -1,8 +1,6 @@
 """What runs cost. The oracle is the arithmetic of somebody who was told the prices."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from evenload.report.costs import cost_of, cost_text
 from evenload.report.tally import summarise
 
 
-def test_an_hour_of_two_devices_and_their_answers() -> None:
+def test_an_hour_of_two_devices_and_their_answers():
     told = {"currency": "EUR", "hour": 5.0, "watts": 1000.0, "kwh": 0.3, "outputs": {"ask": "paid"}}
     events = [
         RunStarted(0.0, "r", 0.0, 2, {}, {"costs": told}),
@@ -30,7 +28,7 @@ def test_an_hour_of_two_devices_and_their_answers() -> None:
     assert "11.1 EUR (devices 10, energy 0.6, answers 0.5), 2 kWh" in summary.headline()
 
 
-def test_answers_that_are_in_no_sum_are_told() -> None:
+def test_answers_that_are_in_no_sum_are_told():
     """The oracle is the count of answers that somebody made up: one in the sum, three not."""
     events = [
         RunStarted(0.0, "r", 0.0, 2, {}, {"costs": {"currency": "EUR", "outputs": {"ask": "cost"}}}),
@@ -51,7 +49,7 @@ def test_answers_that_are_in_no_sum_are_told() -> None:
 
 
 @pytest.mark.parametrize("told", [None, [], {}, {"hour": "x", "watts": -1, "kwh": True, "outputs": [1]}])
-def test_what_nobody_told_costs_nothing(told: Any) -> None:
+def test_what_nobody_told_costs_nothing(told):
     facts = {} if told is None else {"costs": told}
     run = [RunStarted(0.0, "r", 0.0, 1, {}, facts), ItemFinished(1.0, "a", 0, "i", {"cost": 1})]
     assert cost_text(summarise(run).cost) == ""
@@ -67,7 +65,7 @@ costs: {hour: {all: 9, cpu: 2, "cpu:1": 3}, watts: 500, kwh: 0.5}
 """
 
 
-def test_a_job_tells_its_plan_and_its_run_what_they_cost(tmp_path: Path) -> None:
+def test_a_job_tells_its_plan_and_its_run_what_they_cost(tmp_path):
     (tmp_path / "step.py").write_text("class Step:\n    def __call__(self, inputs, item): return {'n': 1}\n")
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{n}"}}\n' for n in range(2)))
     (tmp_path / "job.yaml").write_text(JOB)

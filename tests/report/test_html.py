@@ -10,7 +10,7 @@ import pytest
 
 from evenload.errors import ConfigError
 from evenload.events import EventFile, ItemFailed, Note, RunStarted, Span
-from evenload.report.html import SCRIPTS, as_script_text, asset, page, view_of, write_report
+from evenload.report.html import SCRIPTS, as_script_text, asset, page, view_of, write_comparison, write_report
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -136,23 +136,41 @@ def test_a_run_folder_gets_its_report(tmp_path, sample_run):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "events.jsonl", "report.html"]
 
 
-def test_events_alone_need_a_place(tmp_path, sample_run):
+def test_events_alone_need_a_place_that_can_be_written(tmp_path, sample_run):
+    events = list(sample_run(n_items=3))
     with pytest.raises(ConfigError, match="where"):
-        write_report(list(sample_run()))
-    write_report(list(sample_run()), tmp_path / "x.html")
-    assert embedded((tmp_path / "x.html").read_text())["links"] is False
-
-
-def test_a_place_that_cannot_be_written(tmp_path, sample_run):
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_report(list(sample_run()), tmp_path / "nowhere" / "x.html")
+        write_report(events)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_report(list(sample_run()), tmp_path / "folder")
+    for place in (tmp_path / "nowhere" / "x.html", tmp_path / "folder"):
+        with pytest.raises(ConfigError, match="cannot write"):
+            write_report(events, place)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    write_report(events, tmp_path / "x.html")
+    assert embedded((tmp_path / "x.html").read_text())["links"] is False
 
 
 def test_nothing_ran_and_the_page_still_stands():
     shown = embedded(page(view_of([]).to_json(faults=["events.jsonl is missing"])))
     assert shown["summary"]["ratio"] is None
     assert shown["faults"] == ["events.jsonl is missing"]
+
+
+@pytest.fixture
+def runs(tmp_path, sample_run):
+    folders = []
+    for name, options in (("a", {}), ("b", {"fails": (3,), "names": "</script><b>{:03d}".format})):
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        with EventFile(folders[-1] / "events.jsonl") as sink:
+            for event in sample_run(n_items=12, **options):
+                sink(event)
+    return folders
+
+
+def test_both_runs_are_on_the_page(runs, tmp_path):
+    summaries = write_comparison(runs, tmp_path / "x.html")
+    assert [one.n_failed for one in summaries] == [0, 1]
+    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert len(text) < 1_500_000
+    assert "</script><b>" not in text
+    assert f"{summaries[0].factors.share:.0%} of it useful work" in text

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -58,7 +57,7 @@ def status(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     return int(caught.value.code or 0), said.out, said.err
 
 
-def test_every_attempt_of_every_item_is_told_and_how_it_ended(tmp_path: Path, capsys) -> None:
+def test_every_attempt_of_every_item_is_told_and_how_it_ended(tmp_path, capsys):
     """A plan says what an item does in each attempt: d ends its worker, e raises."""
     rng, begun = random.Random(7), tmp_path / "begun"
     begun.mkdir()
@@ -92,7 +91,7 @@ def test_every_attempt_of_every_item_is_told_and_how_it_ended(tmp_path: Path, ca
     assert "nothing is known of an item 'i99'" in err
 
 
-def test_an_item_of_a_map_is_told_by_its_number() -> None:
+def test_an_item_of_a_map_is_told_by_its_number():
     events = [
         Span("map", "cpu:0", "cpu:0/1", 0, 4, 0.0, 1.0, status="ok"),
         Span("map", "cpu:1", "cpu:1/1", 4, 2, 0.0, 3.0, status="superseded"),
@@ -106,7 +105,7 @@ def test_an_item_of_a_map_is_told_by_its_number() -> None:
     assert life_of(events, "6") == life_of(events, "x") == []
 
 
-def test_a_log_that_lacks_events_is_told() -> None:
+def test_a_log_that_lacks_events_is_told():
     """What was done at second 1 cannot be dealt at second 5, unless it went out as a copy before."""
     done = Span("map", "cpu:0", "cpu:0/1", 1, 1, 0.0, 1.0, dealt_s=0.0)
     known = Queued(1.1, "map")
@@ -122,7 +121,7 @@ def test_a_log_that_lacks_events_is_told() -> None:
     assert broken.missing == "events missing after second 5.500: the run ended, and it was waiting"
 
 
-def test_maps_one_after_another_in_one_log_are_told_apart() -> None:
+def test_maps_one_after_another_in_one_log_are_told_apart():
     one = [StageStarted(0.0, "map"), Span("map", "a", "a/1", 0, 3, 0.0, 1.0), StageFinished(1.5, "map")]
     later = [StageStarted(2.0, "map"), Span("map", "b", "b/1", 0, 3, 2.0, 3.0), StageFinished(3.5, "map")]
     life = life_of([*one, *later], "2")
@@ -130,7 +129,7 @@ def test_maps_one_after_another_in_one_log_are_told_apart() -> None:
     assert not broken_steps(life)
 
 
-def test_real_maps_with_kills_walk_through_the_table(tmp_path: Path) -> None:
+def test_real_maps_with_kills_walk_through_the_table(tmp_path):
     """The oracle: a line that the task writes as it begins, and what the caller gets. k: it is killed."""
 
     def work(item: tuple[int, str]) -> int:

@@ -1,16 +1,13 @@
 """The bound and the factors of runs in worlds whose truth is known (``worlds``), and of real processes.
 
 The oracle is the world: what its devices can do at best is found by trying every plan, or lies between what
-no plan beats and what a plan reaches; what each second went into was planted. ``PYTHONPATH=tests python
-tests/report/test_known_truth.py 2000`` counts how often the account is wrong.
+no plan beats and what a plan reaches; what each second went into was planted.
 """
 
 import contextlib
 import json
 import os
-import sys
 import time
-from collections import Counter
 
 import pytest
 from examples_count import examples
@@ -196,24 +193,3 @@ def test_real_processes_that_wait_sleep_and_compute():
     lost = [{part.name: part.lost_s for part in factors.parts} for factors in (report, own)]
     for kind in ("waiting", "not known"):
         assert lost[0][kind] == pytest.approx(lost[1][kind], rel=0.1, abs=0.02)
-
-
-def count(n):
-    """Write how often the account is wrong, and the worst bounds."""
-    for small in (True, False):
-        wrong, n_told, worst = Counter(), 0, {"highest over a plan": 0.0, "lowest over what is so, told": 9.0}
-        for seed, kind, world in worlds(n, small=small):
-            wrong.update(one.partition(":")[0] for one in faults(seed, kind, world))
-            played = play(world, seed)
-            bound_s, (divided_s, plan_s) = summarise(played.events).bound_s, world.bracket(played.events)
-            worst["highest over a plan"] = max(
-                worst["highest over a plan"], bound_s / plan_s / (1 + world.drift)
-            )
-            if is_told(kind, world):
-                n_told, share = n_told + 1, bound_s / divided_s
-                worst["lowest over what is so, told"] = min(worst["lowest over what is so, told"], share)
-        sys.stdout.write(f"{'small' if small else 'large'}: {n_told} of {n} told; {dict(wrong)} {worst}\n")
-
-
-if __name__ == "__main__":
-    count(int(sys.argv[1]))

@@ -2,11 +2,10 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from chromium import CHROMIUM, drawn
+from chromium import CHROMIUM, Shown, drawn
 
 from evenload.balance.factors import FACTORS
 from evenload.cli import main
@@ -63,7 +62,6 @@ def test_docs_have_the_words_of_the_program():
 def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, capsys):
     found = summarise(EVENTS).factors
     values = {part.name: part.value for part in found.parts}
-    lost = {part.name: part.lost_s for part in found.parts if part.value is not None}
 
     with pytest.raises(SystemExit, match="0"):
         main(["report", str(run), "--json"])
@@ -78,17 +76,6 @@ def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, 
             rf"^{part.name} +{'not known' if part.value is None else f'{part.value:.3f}'}", lines, re.M
         )
 
-    pytest.importorskip("prometheus_client")
-    from evenload.report.metrics import Metrics
-
-    metrics = Metrics()
-    for event in EVENTS:
-        metrics(event)
-    samples = [one for family in metrics.registry.collect() for one in family.samples]
-    shares = {one.labels["factor"]: one.value for one in samples if one.name == "evenload_factor_ratio"}
-    assert shares == {name: value for name, value in values.items() if value is not None}
-    assert {one.labels["factor"]: one.value for one in samples if one.name == "evenload_lost_seconds"} == lost
-
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     with announced("two stages", events=run / "events.jsonl"):
         (row,) = FollowedJobs().look()
@@ -96,28 +83,11 @@ def test_terminal_json_metrics_and_top_say_the_same(run, monkeypatch, tmp_path, 
     assert row.lost_most == f"{found.largest.name} {found.largest.lost_s:.3g} s"
 
 
-class Words(HTMLParser):
-    def __init__(self, dom):
-        super().__init__()
-        self.seen, self._skips = [], 0
-        self.feed(dom)
-
-    def handle_starttag(self, tag, attrs):
-        self._skips += tag in ("script", "style")
-
-    def handle_endtag(self, tag):
-        self._skips -= tag in ("script", "style")
-
-    def handle_data(self, data):
-        if not self._skips and data.strip():
-            self.seen.append(data)
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_page_says_the_same_and_its_workers_add_up(run, tmp_path):
     summary = write_report(run, tmp_path / "x.html")
     found = summary.factors
-    words = Words(drawn(tmp_path / "x.html", tmp_path / "profile")).seen
+    words = [one for one in Shown(drawn(tmp_path / "x.html", tmp_path / "profile")).seen if one.strip()]
     assert summary.advice.text() in [one.replace("\u00a0", " ") for one in words]
     for part in found.parts:
         assert part.name in words

@@ -51,13 +51,17 @@ def test_slices_of_a_track_follow_or_nest(rows):
             open_until.append(stop)
 
 
-def test_a_chunk_is_a_slice_with_its_facts(rows):
-    lost = [row for row in of_kind(rows, "X") if row["name"].endswith("(lost)")]
-    assert len(lost) == 1
-    assert lost[0]["args"]["status"] == "lost"
+def test_a_chunk_is_a_slice_with_its_facts_and_incidents_are_instants(rows):
+    (lost,) = [row for row in of_kind(rows, "X") if row["name"].endswith("(lost)")]
+    assert lost["args"]["status"] == "lost"
     duplicate = [row for row in of_kind(rows, "X") if row["args"].get("duplicate")]
     assert duplicate
     assert all("superseded" in row["name"] for row in duplicate)
+    names = [row["name"] for row in of_kind(rows, "i")]
+    assert any("failed: ValueError" in name for name in names)
+    assert any("worker lost" in name for name in names)
+    assert sum("moved" in name for name in names) == 4
+    assert "run failures" in names
 
 
 def test_arrows_lead_from_a_deal_to_a_chunk(rows):
@@ -79,14 +83,6 @@ def test_counters_end_where_they_should(rows):
     assert any(row["name"] == "memory MiB" for row in of_kind(rows, "C"))
 
 
-def test_incidents_are_instants(rows):
-    names = [row["name"] for row in of_kind(rows, "i")]
-    assert any("failed: ValueError" in name for name in names)
-    assert any("worker lost" in name for name in names)
-    assert sum("moved" in name for name in names) == 4
-    assert "run failures" in names
-
-
 def test_running_is_sampled_in_a_long_run(monkeypatch):
     monkeypatch.setattr(module, "MAX_COUNTER_POINTS", 50)
     spans = [Span("s", "a", "a", i, 1, i * 1e-3, i * 1e-3 + 5e-4) for i in range(5000)]
@@ -100,12 +96,9 @@ def test_an_empty_run_is_whole_json():
 
 
 def test_files_plain_and_packed(tmp_path, sample_run):
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_trace([], tmp_path / "nowhere" / "t.json")
     write_trace(sample_run(n_items=3), tmp_path / "t.json")
     write_trace(sample_run(n_items=3), tmp_path / "t.json.gz")
     with gzip.open(tmp_path / "t.json.gz", "rt", encoding="utf-8") as packed:
         assert json.load(packed) == json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_trace([], tmp_path / "nowhere" / "t.json")

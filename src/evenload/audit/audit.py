@@ -294,7 +294,9 @@ def audit_of(parts: AuditParts) -> Audit:
     speeds = speeds_of(recording) if recording.has_items else [1.0] * len(recording.devices)
     pieces = pieces_of(recording, parts.rows)
     devices = tuple(
-        AuditedDevice(name, one.kind_ns[WORK] / 1e9, _seconds(lost), len(rows), speed)
+        AuditedDevice(
+            name, one.kind_ns[WORK] / 1e9, {cause: ns / 1e9 for cause, ns in lost.items()}, len(rows), speed
+        )
         for name, one, lost, rows, speed in zip(
             recording.devices, parts.occupancy, parts.lost, parts.rows, speeds, strict=True
         )
@@ -324,9 +326,7 @@ def audit_of(parts: AuditParts) -> Audit:
     )
 
 
-def _told_by_program(
-    parts: AuditParts,
-) -> tuple[tuple[Culprit, ...], dict[str, int], tuple[RankSteps, ...]]:
+def _told_by_program(parts: AuditParts) -> tuple[tuple[Culprit, ...], dict[str, int], tuple[RankSteps, ...]]:
     """Who came late to collectives, what the program did in gaps, and its steps."""
     recording, time = parts.recording, parts.time
     if time is None:
@@ -355,10 +355,6 @@ def _window(recording: Recording) -> tuple[int, int]:
 def device_time(ns: int) -> str:
     """Write device time for a person."""
     return seconds_text(ns / 1e9, 4)
-
-
-def _seconds(lost: dict[str, int]) -> dict[str, float]:
-    return {cause: ns / 1e9 for cause, ns in lost.items()}
 
 
 def _what_ifs(

@@ -60,9 +60,7 @@ CAUSES = {
         "Speed up the rank that comes late, or give it a smaller share of the batch.",
     ),
     "repeats": IdleCause(
-        "only work ran that failed or was done twice",
-        "repeats",
-        "Look at what failed and why.",
+        "only work ran that failed or was done twice", "repeats", "Look at what failed and why."
     ),
     "launch gaps": IdleCause(
         "short gaps between two spans: launches, and handing out the next task",

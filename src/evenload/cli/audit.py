@@ -87,8 +87,6 @@ def audit(request: AuditRequest) -> int:
     )
     if request.before:
         return _compare(request, options)
-    if request.output and any(request.output.resolve() == one.resolve() for one in request.traces):
-        raise ConfigError(f"{request.output} is the trace itself", hint="give the report another name")
     parts = AuditParts(read_traces(request.traces, options))
     found = audit_of(parts)
     if request.output:

@@ -73,12 +73,7 @@ def devices(
 
 
 run_folder_option = click.option(
-    "--run",
-    "folder",
-    metavar="FOLDER",
-    required=True,
-    type=PATH,
-    help="The job's folder.",
+    "--run", "folder", metavar="FOLDER", required=True, type=PATH, help="The job's folder."
 )
 
 

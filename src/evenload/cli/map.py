@@ -18,16 +18,7 @@ import click
 
 from evenload.cli.monitoring.attach import detach_option, start_detached
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded, sampled
-from evenload.cli.options import (
-    FILE,
-    FOLDER,
-    PATH,
-    argument,
-    no_progress_option,
-    option,
-    passed_as,
-    shared,
-)
+from evenload.cli.options import FILE, FOLDER, PATH, argument, no_progress_option, option, passed_as, shared
 from evenload.cli.terminal.item_files import FORMATS, RowWriter, count_items, row_json, row_of, stream_items
 from evenload.errors import ConfigError, ResultNotSendable, UnknownName, quoted
 from evenload.settings import resolve

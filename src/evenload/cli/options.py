@@ -76,11 +76,7 @@ color_option = click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal."
 )
 scheme_option = click.option(
-    "--scheme",
-    default="rfc6962",
-    show_default=True,
-    callback=_scheme_of_today,
-    help="Which kind of tree.",
+    "--scheme", default="rfc6962", show_default=True, callback=_scheme_of_today, help="Which kind of tree."
 )
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file."

@@ -14,14 +14,7 @@ from evenload.events import ItemFailed
 from evenload.report.costs import cost_text
 from evenload.report.losses.remedies import Advice
 
-__all__ = [
-    "DeviceSummary",
-    "SlowItem",
-    "StageSummary",
-    "Summary",
-    "batches_text",
-    "counts_text",
-]
+__all__ = ["DeviceSummary", "SlowItem", "StageSummary", "Summary", "batches_text", "counts_text"]
 
 SCHEMA = 1
 

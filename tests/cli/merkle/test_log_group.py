@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from evenload.cli import main
 from evenload.cli.merkle.group import merkle
 from evenload.errors import FormatError
 from evenload.merkle import VerifierKey
@@ -20,12 +19,14 @@ def call(*args):
     return CliRunner().invoke(merkle, arguments, catch_exceptions=False, standalone_mode=False)
 
 
-def refused(capsys, *args):
-    with pytest.raises(SystemExit) as caught:
-        main(["merkle", "log", *map(str, args)])
-    said = capsys.readouterr()
-    assert said.out == ""
-    return caught.value.code, said.err
+@pytest.fixture
+def refused(command):
+    def told(*args):
+        code, out, err = command("merkle", "log", *args)
+        assert out == ""
+        return code, err
+
+    return told
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_what_witnesses_answered_is_published_and_asked_for(made):
     assert call(*proof, "--at-least", 1).stdout == "valid\n"
 
 
-def test_bad_input_is_one_sentence(made, capsys):
+def test_bad_input_is_one_sentence(made, refused):
     folder, key = made
     log, proof = folder / "log", folder / "proof"
     call("prove", log, 1, "-o", proof)
@@ -106,7 +107,7 @@ def test_bad_input_is_one_sentence(made, capsys):
         ("check", log, "--key", (folder / "key").read_text()): (2, "which nobody else may see"),
     }
     for arguments, (code, words) in cases.items():
-        found, said = refused(capsys, *arguments)
+        found, said = refused(*arguments)
         assert (found, words in said) == (code, True), (arguments, said)
         assert "Traceback" not in said
         assert (folder / "key").read_text()[40:60] not in said
@@ -114,10 +115,10 @@ def test_bad_input_is_one_sentence(made, capsys):
     assert call("check", log, "--key", key).return_value == 0
 
 
-def test_what_was_added_before_a_line_that_is_no_leaf_is_told(made, capsys):
+def test_what_was_added_before_a_line_that_is_no_leaf_is_told(made, refused):
     folder, _ = made
     (folder / "long").write_text("x\n" * 20_000 + "y" * 70_000 + "\n")
-    code, said = refused(capsys, "append", folder / "log", folder / "long", "--lines")
+    code, said = refused("append", folder / "log", folder / "long", "--lines")
     assert (code, "line 20001 has 70,000 bytes" in said) == (2, True)
     assert f"the first 16384 leaves of {folder / 'long'} were added" in said
     (folder / "none").write_text("")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from evenload.cli import main
 from evenload.cli.moe.group import moe
 
 LINE = "EPLB step: {} for model tiny: avg_tokens={:.2f}, max_tokens={}, balancedness=0, steps until"
@@ -112,9 +111,7 @@ def test_layers_without_gain_fetch_nothing(tmp_path):
         ("loads.xyz", "", 2, "unknown kind"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(tmp_path, capsys, name, text, code, words):
+def test_what_cannot_be_watched_is_refused(tmp_path, command, name, text, code, words):
     (tmp_path / name).write_text(text)
-    with pytest.raises(SystemExit) as caught:
-        main(["moe", "watch", str(tmp_path / name), "--for", "0"])
-    assert caught.value.code == code
-    assert words in capsys.readouterr().err
+    found, _, err = command("moe", "watch", tmp_path / name, "--for", "0")
+    assert (found, words in err) == (code, True)

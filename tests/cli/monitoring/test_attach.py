@@ -2,11 +2,9 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +38,8 @@ MAP = ("map", "task.py:double", "items.txt", "--devices", "cpu*2", "--run", "run
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "task.py").write_text(TASK)
     (tmp_path / "stage.py").write_text(STAGE)
     (tmp_path / "job.yaml").write_text(JOB)
@@ -49,145 +48,109 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "evenload", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
+def detach(*arguments):
+    """Detach a command in a process of its own, which leaves it behind; its exit code and stderr."""
+    line = [sys.executable, "-m", "evenload", *arguments, "--detach"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=500)
+    return ended.returncode, ended.stderr
 
 
-def in_a_terminal(folder: Path, *arguments: str) -> str:
-    """What a command prints in a terminal of its own, which is closed when the command ends."""
-    pid, master = pty.fork()
-    if not pid:
-        os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, "-m", "evenload", *arguments])
-    said = b""
-    try:
-        while piece := os.read(master, 1 << 16):
-            said += piece
-    except OSError:  # how Linux says that the command has closed its end
-        pass
-    os.close(master)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
-    return said.decode()
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def pid_of(run: Path) -> int:
-    return next(
-        event["facts"]["pid"]
-        for event in map(json.loads, (run / "events.jsonl").read_text().splitlines())
-        if "facts" in event and "pid" in event["facts"]
+def kill(run):
+    os.kill(
+        next(one["facts"]["pid"] for one in rows_of(run / "events.jsonl") if "pid" in one.get("facts", ())),
+        signal.SIGKILL,
     )
 
 
-@pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
-def test_what_is_detached_goes_on_when_the_terminal_closes(folder, run, command):
-    said = in_a_terminal(folder, *command, "--detach")
-    assert "follow it: evenload attach " in said
+@pytest.mark.parametrize(("run", "line"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
+def test_what_is_detached_goes_on_when_the_terminal_closes(folder, command, in_a_terminal, run, line):
+    code, said = in_a_terminal("-m", "evenload", *line, "--detach")
+    assert (code, "follow it: evenload attach " in said) == (0, True), said
     (folder / "gate").touch()  # nothing could end before
-    followed = call(folder, "attach", run)
-    assert followed.returncode == 0, followed.stderr + (folder / f"{run}.log").read_text()
-    assert followed.stdout.startswith("done: ")
-    if command is MAP:
-        rows = [json.loads(line)["result"] for line in (folder / "rows.jsonl").read_text().splitlines()]
-        assert rows == [2, 4, 6]
+    code, out, err = command("attach", run)
+    assert (code, out[:6]) == (0, "done: "), err + (folder / f"{run}.log").read_text()
+    if line is MAP:
+        assert [row["result"] for row in rows_of(folder / "rows.jsonl")] == [2, 4, 6]
     else:
-        rows = map(json.loads, (folder / run / "results.jsonl").read_text().splitlines())
-        assert sorted(row["outputs"]["twice"] for row in rows) == [2, 4]
-    again = call(folder, "attach", run)  # of a run that is over
-    assert (again.returncode, again.stdout) == (0, followed.stdout)
-
-
-def test_a_process_that_is_gone_is_told_and_one_command_goes_on(folder):
-    assert call(folder, *MAP, "--resume", "--detach").returncode == 0
-    os.kill(pid_of(folder / "runs" / "m"), signal.SIGKILL)
-    followed = call(folder, "attach", "runs/m")
-    assert followed.returncode == 1
-    assert followed.stderr.splitlines()[-2].startswith("the process is gone: ")
-    (folder / "gate").touch()
-    done = call(folder, *MAP, "--resume")
-    assert done.returncode == 0, done.stderr
-    assert call(folder, "attach", "runs/m").returncode == 0
+        done = rows_of(folder / run / "results.jsonl")
+        assert sorted(row["outputs"]["twice"] for row in done) == [2, 4]
+    assert command("attach", run)[:2] == (0, out), "of a run that is over"
 
 
 @pytest.mark.parametrize("more", [(), ("--resume",)])
-def test_a_folder_whose_map_is_under_way_takes_no_second_one(folder, more):
+def test_a_folder_whose_map_is_under_way_takes_no_second_one(folder, command, more):
     """Oracle: the user's own loop for the rows, and the process that is known to run for its state."""
-    assert call(folder, *MAP, *more, "--detach").returncode == 0
-    for again in ((), ("--resume",), ("--detach",)):
-        refused = call(folder, *MAP, *again)
-        assert refused.returncode == 2, refused.stderr
-        assert "a run is under way in runs/m" in refused.stderr
+    assert detach(*MAP, *more)[0] == 0
+    for code, err in (detach(*MAP), *(command(*MAP, *again)[::2] for again in ((), ("--resume",)))):
+        assert (code, "a run is under way in runs/m" in err) == (2, True)
     for named in ("runs/m", "runs/m/events.jsonl"):
-        assert json.loads(call(folder, "status", named, "--json").stdout)["status"] == "running"
-    fresh = call(folder, "run", "job.yaml", "--fresh", "-o", "runs/m")
-    assert fresh.returncode == 2, fresh.stdout
+        assert json.loads(command("status", named, "--json")[1])["status"] == "running"
+    assert command("run", "job.yaml", "--fresh", "-o", "runs/m")[0] == 2
     (folder / "gate").touch()
-    followed = call(folder, "attach", "runs/m")
-    assert (followed.returncode, followed.stdout[:11]) == (0, "done: 3 of "), followed.stderr
-    assert json.loads(call(folder, "status", "runs/m", "--json").stdout)["status"] == "done"
-    rows = [json.loads(line)["result"] for line in (folder / "rows.jsonl").read_text().splitlines()]
-    assert rows == [2 * int(text) for text in ("1", "2", "3")]
+    code, out, err = command("attach", "runs/m")
+    assert (code, out[:11]) == (0, "done: 3 of "), err
+    assert json.loads(command("status", "runs/m", "--json")[1])["status"] == "done"
+    assert [row["result"] for row in rows_of(folder / "rows.jsonl")] == [2, 4, 6]
 
 
 @pytest.mark.parametrize("more", [(), ("--resume",)])
-def test_commands_for_jobs_say_of_a_map_what_it_is(folder, more):
+def test_a_map_that_is_gone_goes_on_by_what_commands_say_of_it(folder, command, more):
     """Oracle: the hint, typed as it says, goes on with the run."""
     (folder / "items.txt").write_text("1\n2\nnone\n")
-    assert call(folder, *MAP, *more, "--detach").returncode == 0
-    os.kill(pid_of(folder / "runs" / "m"), signal.SIGKILL)
-    assert "hint: go on: the same command with --resume" in call(folder, "attach", "runs/m").stderr
+    assert detach(*MAP, *more)[0] == 0
+    kill(folder / "runs" / "m")
+    code, _, err = command("attach", "runs/m")
+    assert (code, "the process is gone: " in err) == (1, True)
+    assert "hint: go on: the same command with --resume" in err
     (folder / "gate").touch()
-    assert call(folder, *MAP, "--resume").returncode == 1
-    said = call(folder, "status", "runs/m").stdout
+    assert command(*MAP, "--resume")[0] == 1
+    _, said, _ = command("status", "runs/m")
     assert "retry" not in said
     assert "try the failed ones again: the same command with --resume" in said
-    for command in (("upload", "runs/m", "--to", "file:///tmp"), ("retry", "runs/m")):
-        refused = call(folder, *command)
-        assert refused.returncode == 2, refused.stderr
-        assert "is of no job file" in refused.stderr
-        assert "`evenload map ... --resume`" in refused.stderr
+    for line in (("upload", "runs/m", "--to", "file:///tmp"), ("retry", "runs/m")):
+        code, _, err = command(*line)
+        assert (code, "is of no job file" in err, "`evenload map ... --resume`" in err) == (2, True, True)
 
 
-def test_a_run_whose_stage_cannot_load_says_why_wherever_it_is_asked(folder):
+def test_a_run_whose_stage_cannot_load_says_why_wherever_it_is_asked(folder, command):
     """Oracle: the exit code and the words of `evenload run` itself."""
-    (folder / "stage.py").write_text(
-        STAGE + "    def __init__(self, context):\n        raise OSError('no weights here')\n"
-    )
+    raises = "    def __init__(self, context):\n        raise OSError('no weights here')\n"
+    (folder / "stage.py").write_text(STAGE + raises)
     (folder / "gate").touch()
-    ran = call(folder, "run", "job.yaml", "-q")
     why = "OSError: no weights here"
-    assert (ran.returncode, why in ran.stderr) == (3, True)
-    followed = call(folder, "attach", "runs/doubles")
-    assert (followed.returncode, why in followed.stderr) == (ran.returncode, True)
-    status = call(folder, "status", "runs/doubles").stdout
+    for line in (("run", "job.yaml", "-q"), ("attach", "runs/doubles")):
+        code, _, err = command(*line)
+        assert (code, why in err) == (3, True)
+    _, status, _ = command("status", "runs/doubles")
     assert why in status
     assert not [line for line in status.splitlines() if not line.strip()]
-    said = call(folder, "report", "runs/doubles", "--text").stdout
-    assert why in said
-    assert "To do" not in said
+    _, said, _ = command("report", "runs/doubles", "--text")
+    assert (why in said, "To do" in said) == (True, False)
 
 
-@pytest.mark.parametrize(("run", "command"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
-def test_stop_ends_what_is_detached(folder, run, command):
-    assert call(folder, *command, "--detach").returncode == 0
-    assert call(folder, "stop", run).returncode == 0
+@pytest.mark.parametrize(("run", "line"), [("runs/m", MAP), ("runs/doubles", ("run", "job.yaml"))])
+def test_stop_ends_what_is_detached(folder, command, run, line):
+    assert detach(*line)[0] == 0
+    assert command("stop", run)[0] == 0
     (folder / "gate").touch()  # a map finishes the items that run
-    followed = call(folder, "attach", run)
-    assert followed.returncode == 130, followed.stderr
+    assert command("attach", run)[0] == 130
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("line", "why"),
     [
-        (("map", "task.py:double", "items.txt", "--detach"), "--run FOLDER"),
-        (("map", "task.py:double", "-", "--run", "r", "-o", "o", "--detach"), "write the items to a file"),
-        (("map", "task.py:nothing", "items.txt", "--run", "r", "-o", "o", "--detach"), "nothing"),
-        (("run", "nowhere.yaml", "--detach"), "nowhere.yaml"),
-        (("attach", "nowhere"), "there is no run"),
+        ("map task.py:double items.txt --detach", "--run FOLDER"),
+        ("map task.py:double - --run r -o o --detach", "write the items to a file"),
+        ("map task.py:nothing items.txt --run r -o o --detach", "nothing"),
+        ("run nowhere.yaml --detach", "nowhere.yaml"),
+        ("attach nowhere", "there is no run"),
     ],
 )
-def test_bad_input_is_told_in_the_terminal(folder, arguments, why):
-    done = call(folder, *arguments)
-    assert done.returncode == 2, done.stdout
-    assert why in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_told_in_the_terminal(folder, command, monkeypatch, line, why):
+    monkeypatch.setattr(sys, "argv", ["evenload", *line.split()])  # what is detached is called by them
+    code, _, err = command(*line.split())
+    assert (code, why in err, "Traceback" in err) == (2, True, False)

@@ -6,10 +6,10 @@ import re
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 
-from evenload.cli import main
 from evenload.devices.jobs import announced
 from evenload.events import EventFile, RunFinished, RunStarted, Span
 
@@ -33,21 +33,18 @@ def run(tmp_path):
 
 @pytest.fixture
 def served(popen):
-    """Starts the command; returns the process and the address that it prints."""
+    """``served(arguments)`` starts the command until the block ends; the address that it prints."""
 
+    @contextmanager
     def start(*arguments):
-        command = [sys.executable, "-m", "evenload", "dash", *map(str, arguments)]
-        process = popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        return process, process.stdout.readline().strip()
+        line = [sys.executable, "-m", "evenload", "dash", *map(str, arguments), "--port", "0"]
+        process = popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+        process.terminate()
+        process.wait(550)
 
     return start
-
-
-def end(process):
-    process.stdin.close()
-    process.terminate()
-    process.wait(550)
-    process.stdout.close()
 
 
 def read(url):
@@ -55,30 +52,16 @@ def read(url):
         return answer.read().decode()
 
 
-def test_a_run_is_served_with_its_metrics(run, served):
-    process, url = served(run, "--port", 0)
-    try:
+def test_the_newest_job_is_served(run, served):
+    with announced("x", events=run / "events.jsonl"), served("--live") as url:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
-        assert json.loads(read(url + "timeline"))["stages"] == ["map"]
-    finally:
-        end(process)
+        page = json.loads(read(url + "timeline"))
+        assert (page["stages"], page["end_s"]) == (["map"], 2.0)
 
 
 def test_other_machines_need_a_token(run, served):
-    process, url = served(run, "--port", 0, "--host", "0.0.0.0")
-    try:
+    with served(run, "--host", "0.0.0.0") as url:
         assert re.fullmatch(r"http://localhost:\d+/\?token=[\w-]{20,}", url)
-    finally:
-        end(process)
-
-
-def test_the_newest_job_is_found(run, served):
-    with announced("x", events=run / "events.jsonl"):
-        process, url = served("--live", "--port", 0)
-        try:
-            assert json.loads(read(url + "timeline"))["end_s"] == 2.0
-        finally:
-            end(process)
 
 
 @pytest.mark.parametrize(
@@ -91,11 +74,9 @@ def test_the_newest_job_is_found(run, served):
         (["{run}", "--metrics-port", "x"], "is no address"),
     ],
 )
-def test_what_cannot_be_served_is_said(run, capsys, arguments, said):
-    with pytest.raises(SystemExit) as ended:
-        main(["dash", *(argument.format(run=run) for argument in arguments)])
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_served_is_said(run, command, arguments, said):
+    code, _, err = command("dash", *(argument.format(run=run) for argument in arguments))
+    assert (code, said in err) == (2, True)
 
 
 HELD = """
@@ -167,36 +148,24 @@ def replay(tmp_path):
 
 
 def test_a_replay_of_expert_routing_is_a_page(replay, served):
-    process, url = served(replay, "--port", 0)
-    try:
+    with served(replay) as url:
         text = read(url)
-        assert "Replay of" in text
-        assert "<b>bold" not in text
-    finally:
-        end(process)
+    assert ("Replay of" in text, "<b>bold" in text) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"courses": 3}', '{"courses": []}', "[" * 100_000])
-def test_what_is_no_replay_is_said(tmp_path, capsys, text):
+def test_what_is_no_replay_is_said(tmp_path, command, text):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        main(["dash", str(tmp_path / "x.json")])
-    assert ended.value.code == 2
-    assert "x.json: not JSON" in (err := capsys.readouterr().err) or "no replay" in err
+    code, _, err = command("dash", tmp_path / "x.json")
+    assert code == 2
+    assert "x.json: not JSON" in err or "no replay" in err
 
 
-def test_a_merkle_root_with_a_page(tmp_path):
+def test_a_merkle_root_with_a_page(tmp_path, command):
     (tmp_path / "leaves").write_bytes(bytes(32 * 5000))
-    command = [sys.executable, "-m", "evenload", "merkle", "root", "leaves"]
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=550)
-    more = ["--devices", "cpu*2", "--dash"]
-    shown = subprocess.run(
-        [*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=550
-    )
-    assert shown.stdout == plain.stdout
-    assert re.search(r"live page: http://127\.0\.0\.1:\d+/", shown.stderr)
-    refused = subprocess.run(
-        [*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=550
-    )
-    assert refused.returncode == 2
-    assert "--devices all" in refused.stderr
+    line = ("merkle", "root", tmp_path / "leaves")
+    _, out, err = command(*line, "--devices", "cpu*2", "--dash")
+    assert out == command(*line)[1]
+    assert re.search(r"live page: http://127\.0\.0\.1:\d+/", err)
+    code, _, err = command(*line, "--dash")
+    assert (code, "--devices all" in err) == (2, True)

@@ -23,7 +23,7 @@ def progress(stream: io.StringIO, times: list[float], limit_s: float | None = No
     return PlanningProgress(limit_s, stream=stream, clock=iter([0.0, *times]).__next__)
 
 
-def test_a_line_after_two_seconds_that_goes_when_the_search_is_over() -> None:
+def test_a_line_after_two_seconds_that_goes_when_the_search_is_over():
     stream = Terminal()
     watch = progress(stream, [1.9, 2.5, 3.0])
     assert not watch(SearchState(10.0, 8.0, 1))
@@ -37,7 +37,7 @@ def test_a_line_after_two_seconds_that_goes_when_the_search_is_over() -> None:
     assert quiet.getvalue() == ""
 
 
-def test_the_end_of_its_time_gives_the_best_so_far_with_its_gap() -> None:
+def test_the_end_of_its_time_gives_the_best_so_far_with_its_gap():
     stages = (PlanStage("a", 2.0, 3.0), PlanStage("b", 1.0, 3.0))
     problem = Problem(stages, (PlanDevice("x"), PlanDevice("y", 0.5)), 30)
     told: list[SearchState] = []
@@ -59,13 +59,13 @@ def test_the_end_of_its_time_gives_the_best_so_far_with_its_gap() -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "soon"])
-def test_a_time_that_is_none_is_refused(given: str) -> None:
+def test_a_time_that_is_none_is_refused(given):
     result = CliRunner().invoke(cli, ["plan", str(REAL), "--time-limit", given])
     assert result.exit_code == 2
     assert "--time-limit" in result.output
 
 
-def test_interrupted_it_gives_nothing_half(monkeypatch) -> None:
+def test_interrupted_it_gives_nothing_half(monkeypatch):
     def interrupt(self: PlanningProgress, state: SearchState) -> bool:
         raise KeyboardInterrupt
 

@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from evenload.cli import main
 from evenload.cli.pipeline.run import RunRequest
 from evenload.executor.backends.ray.await_nodes import await_nodes
 from evenload.pipeline import Pipeline
@@ -74,7 +74,7 @@ print(ray.util.get_node_ip_address(), "STREAM alpha")
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def job(tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "stages.py").write_text(STAGES.replace("GATE", str(tmp_path / "gate")))
@@ -84,7 +84,7 @@ def job(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path, monkeypatch):
     """A folder of what the stand-ins for Slurm's commands write; they come first on the path."""
     folder, path = tmp_path / "slurm", tmp_path / "bin"
     folder.mkdir()
@@ -97,19 +97,16 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main(["run", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code, said.out, said.err
+@pytest.fixture
+def evenload(command):
+    return partial(command, "run")
 
 
 SAID_OTHERWISE = {"job", "backend", "fresh", "resume", "dry_run", "schema", "no_progress", "is_detached"}
 """Options of a run that its command on the nodes says in its own way, or has no use for."""
 
 
-def test_no_option_of_a_run_is_left_behind(tmp_path: Path) -> None:
+def test_no_option_of_a_run_is_left_behind(tmp_path):
     kinds = {field.name: str(field.type) for field in fields(RunRequest)}
     nothing: dict[str, Any] = {name: () if "tuple" in kind else None for name, kind in kinds.items()}
     plain = RunRequest(**nothing | {"job": tmp_path})
@@ -118,9 +115,9 @@ def test_no_option_of_a_run_is_left_behind(tmp_path: Path) -> None:
         assert replace(plain, **{name: value}).arguments != plain.arguments, name
 
 
-def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_says_what_was_asked_for(job, evenload):
     code, script, _ = evenload(
-        capsys, job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
+        job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
         "--sbatch=--account=us",
         "--set=job.out=it's here", "--fresh", "--skip=item 3", "--dry-run",
     )  # fmt: skip
@@ -160,20 +157,14 @@ def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFix
         (["--slurm"], "no command sbatch here"),
     ],
 )
-def test_nonsense_is_refused(
-    job: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    words: str,
-) -> None:
+def test_nonsense_is_refused(job, monkeypatch, evenload, options, words):
     monkeypatch.setenv("PATH", "/nowhere")
-    code, out, err = evenload(capsys, job, *options)
+    code, out, err = evenload(job, *options)
     assert (code, out) == (2, "")
     assert words in err
 
 
-def test_nodes_are_awaited_so_long_as_was_said() -> None:
+def test_nodes_are_awaited_so_long_as_was_said():
     now, counts = [0.0], iter([0, 1, 1, 2])
 
     def sleep(seconds: float) -> None:
@@ -200,14 +191,9 @@ def begin(popen: Callable[..., subprocess.Popen], slurm: Path, number: int, rest
 
 @pytest.mark.slow
 def test_the_script_runs_a_job_over_two_nodes_and_is_queued_again(
-    job: Path,
-    slurm: Path,
-    tmp_path: Path,
-    until: Callable[..., None],
-    popen: Callable[..., subprocess.Popen],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, err = evenload(capsys, job, "--slurm", "--nodes=2", "--fresh")
+    job, slurm, tmp_path, until, popen, evenload
+):
+    code, out, err = evenload(job, "--slurm", "--nodes=2", "--fresh")
     assert (code, out) == (0, "4711\n")
     assert "evenload-a-job-4711.log" in err
     seen, log = tmp_path / "gate.seen", slurm / "log"

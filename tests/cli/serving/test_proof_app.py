@@ -1,13 +1,9 @@
 """The addresses of the service: what is answered, what is refused, and in which words."""
 
 import asyncio
-import contextlib
 import json
 import re
 import shutil
-import socket
-import threading
-import urllib.request
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -18,7 +14,6 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from evenload.cli.serving.proof_app import ProofMetrics, Rules, make_app
-from evenload.dashboard.limited_server import limited_server, listen
 from evenload.errors import ConfigError, TaskTimeout
 from evenload.zk.proof_service import ProofService
 
@@ -139,8 +134,7 @@ def test_what_is_refused_is_told_in_one_sentence(ask, with_a_circle, path, body,
 
 
 def test_files_are_read_only_where_a_folder_was_named(ask):
-    rules = Rules("t", 100_000, None)
-    status, page, _ = ask("POST", "/prove/public8", named(path="witness.wtns"), JSON, rules=rules)
+    status, page, _ = ask("POST", "/prove/public8", named(path=OURS), JSON, rules=Rules("t", 100_000, None))
     assert (status, page["error"]) == (400, "witnesses are not read from files here")
 
 
@@ -157,30 +151,6 @@ def test_a_page_elsewhere_gets_no_answer(ask):
     assert (status, page["schema"], "another name" in page["error"]) == (421, 1, True)
     status, page, _ = ask("GET", "/keys", headers=[(b"origin", b"http://example.org")])
     assert (status, page["schema"], "other pages" in page["error"]) == (403, 1, True)
-
-
-def test_half_open_connections_keep_nobody_out(service, metrics, until, monkeypatch):
-    """Heads and witnesses that never end, more than there may be: the oldest end, and others are served."""
-    monkeypatch.setattr("evenload.dashboard.limited_server.REQUEST_S", 1000.0)  # as long as they may
-    bound = listen("127.0.0.1", 0, "")
-    at = bound.getsockname()
-    app = make_app(service, Rules(None, 100_000, None), metrics, "127.0.0.1")
-    server = limited_server(app, most_waiting=8)
-    thread = threading.Thread(target=server.run, args=([bound],))
-    thread.start()
-    head = b"POST /prove/public8 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
-    opened = [socket.create_connection(at, timeout=100) for _ in range(24)]
-    for number, one in enumerate(opened):
-        one.sendall((b"", b"GET / HT", head, head + b"w")[number % 4])
-    with urllib.request.urlopen(f"http://127.0.0.1:{at[1]}/health", timeout=100) as answer:
-        assert json.loads(answer.read())["workers"] == 1
-    with contextlib.suppress(ConnectionError):
-        assert opened[0].recv(1) == b""
-    for one in opened:
-        one.close()
-    until(lambda: service.n_waiting == 0, "no witness is waited for any more")
-    server.should_exit = True
-    thread.join(500)
 
 
 def test_a_proof_beyond_its_limit_is_told_with_the_option(ask, service, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from evenload.balance.factors import FACTORS
-from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
+from evenload.events import Idle, RunFinished, RunStarted, Span, WorkerStarted
 from evenload.report.losses.account import Lengths
 from evenload.report.losses.remedies import Cause, LostRun, remedies
 from evenload.report.losses.replay import ReplaySlot, RunReplay
@@ -53,15 +53,6 @@ def test_a_start_taken_away_leaves_the_work():
     )
 
 
-def test_the_model_whose_load_took_longest_is_named():
-    rows = [Idle("a", 0.0, 2.0, "loads edit"), Idle("b", 0.0, 6.0, "loads score")]
-    found = advice(*rows, span(0, 2.0, 8.0, cost=3), span(1, 6.0, 8.0, "b", cost=1))
-    assert [(one.cause, one.lost_s, one.slots) for one in found.causes] == [
-        ("loading score", pytest.approx(3.0), ("b",)),
-        ("loading edit", pytest.approx(1.0), ("a",)),
-    ]
-
-
 def test_two_models_on_one_device_are_told_with_what_a_second_device_would_save():
     rows = [Idle("a", 0.0, 4.0, "loads edit"), span(0, 4.0, 8.0, stage="edit")]
     rows += [Idle("a", 8.0, 14.0, "loads score"), span(0, 14.0, 16.0, stage="score")]
@@ -79,13 +70,6 @@ def test_two_models_on_one_device_are_told_with_what_a_second_device_would_save(
     assert second.without_s == pytest.approx(10.0)  # 4 s and 4 s of edit; score loads meanwhile, then 2 s
 
 
-def test_items_dealt_badly_are_dealt_again():
-    rows = [span(i, float(i), i + 1.0) for i in range(8)]
-    found = advice(*rows)
-    assert (found.factor, found.without_s) == ("balance", pytest.approx(4.0))
-    assert [(one.cause, one.slots) for one in found.causes] == [("with nothing left to do", ("b",))]
-
-
 def test_a_stage_that_one_device_alone_ran_is_offered_the_other():
     rows = [span(i, float(i), i + 1.0, stage="x") for i in range(8)]
     rows += [span(0, 0.0, 1.0, "b", stage="y")]
@@ -95,36 +79,9 @@ def test_a_stage_that_one_device_alone_ran_is_offered_the_other():
     assert found.remedies[0].without_s < 6.0
 
 
-def test_an_item_that_is_too_long_is_cut():
-    small = [span(1 + i, 0.25 * i, 0.25 * i + 0.25, "b", cost=1) for i in range(4)]
-    found = advice(span(0, 0.0, 8.0, cost=32), *small)
-    assert found.factor == "longest item"
-    assert "item 0 of map, 8 s on a" in found.text()
-    assert found.without_s == pytest.approx(4.5)  # each has two parts of 2 s and two quarters
-
-
-def test_waiting_taken_away():
-    rows = [StageStarted(0.0, "map", 4)]
-    for i in range(4):
-        rows += [span(i, 3.0 * i, 3.0 * i + 1)]
-        rows += [Idle("a", 3.0 * i + 1, 3.0 * i + 3, "no item is ready")] if i < 3 else []
-    found = advice(*rows, StageFinished(10.0, "map"), devices={"a": {}})
-    assert (found.factor, found.without_s) == ("waiting", pytest.approx(4.0))
-    assert [(one.cause, one.lost_s) for one in found.causes] == [("for items of map", pytest.approx(6.0))]
-
-
 def test_a_run_that_lost_next_to_nothing_gets_no_advice():
     assert advice(span(0, 0.0, 4.0), span(1, 0.0, 4.0, "b")) is None
     assert summarise([]).advice is None
-
-
-def test_a_replay_deals_the_longest_to_who_ends_it_first():
-    slots = {"a": ReplaySlot(1.0, {}), "b": ReplaySlot(0.0, {"overhead": 0.5})}
-    speeds = {"x": {"a": 2.0, "b": 1.0}, "y": {"b": 1.0}}
-    replay = RunReplay([[("x", 2.0), ("x", 6.0)], [("y", 1.0)]], slots, speeds)
-    assert replay.makespan_s() == pytest.approx(4.0 + 1.5)  # b does the small item meanwhile
-    assert replay.makespan_s("start-up") == pytest.approx(3.0 + 1.5)
-    assert replay.makespan_s("overhead") == pytest.approx(4.0 + 1.0)
 
 
 def test_lengths_keep_their_sum_however_few_pieces_are_asked_for():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from random_logs import logs
 
 from evenload.balance.factors import FACTORS
-from evenload.events import Idle, RunFinished, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
+from evenload.events import Idle, RunFinished, RunStarted, Span, WorkerStarted
 from evenload.report.tally import summarise
 
 TWO = {"a": {"name": "GPU"}, "b": {"name": "GPU"}}
@@ -86,74 +86,6 @@ def test_a_run_that_lost_nothing():
 def test_nothing_useful_has_no_factors():
     assert factors(span(0, 0.0, 4.0, status="lost")) is None
     assert factors(Idle("a", 0.0, 4.0, "no item is ready")) is None
-
-
-def test_a_slow_start():
-    starts = [WorkerStarted(1.0, "a", "a", None, 1.0), WorkerStarted(6.0, "b", "b", None, 6.0)]
-    found = factors(*starts, span(0, 1.0, 8.0, cost=7), span(1, 6.0, 8.0, "b", cost=2))
-    assert lost(found, "start-up") == pytest.approx((1 + 6) / 2)
-    assert found.largest.name == "start-up"
-
-
-def test_a_model_that_is_loaded_between_two_stages():
-    rows = [span(0, 0.0, 2.0), span(1, 0.0, 2.0, "b"), Idle("a", 2.0, 7.0, "loads y")]
-    rows += [Idle("b", 2.0, 7.0, "loads y"), span(0, 7.0, 8.0, stage="y"), span(1, 7.0, 8.0, "b", stage="y")]
-    found = factors(*rows)
-    assert (found.largest.name, found.largest.lost_s) == ("start-up", pytest.approx(5.0))
-    assert found.share == pytest.approx(3 / 8)
-
-
-def test_a_slow_reader():
-    rows = [StageStarted(0.0, "map", 8)]
-    for i in range(4):
-        rows += [span(2 * i, 3.0 * i, 3.0 * i + 1), span(2 * i + 1, 3.0 * i, 3.0 * i + 1, "b")]
-        if i:
-            rows += [Idle(name, 3.0 * i - 2, 3.0 * i, "no item is ready") for name in TWO]
-    rows = sorted(rows, key=lambda one: getattr(one, "stop_s", 0.0))
-    found = factors(*rows, StageFinished(10.0, "map"))
-    assert (found.largest.name, found.largest.lost_s) == ("waiting", pytest.approx(6.0))
-    assert value(found, "waiting") == pytest.approx(0.4)
-
-
-def test_items_dealt_up_front_to_unlike_devices():
-    """Four items each: one device has 4 s of work, the other, four times as slow, 16 s."""
-    rows = [span(i, float(i), i + 1.0) for i in range(4)]
-    rows += [span(4 + i, 4.0 * i, 4.0 * i + 4, "b") for i in range(4)]
-    found = factors(*rows, devices={"a": {"name": "fast"}, "b": {"name": "slow"}})
-    assert found.largest.name == "balance"
-    assert found.useful_s == pytest.approx(8 / 1.25)  # 8 items at 1 + 1/4 items a second
-    assert value(found, "balance") == pytest.approx(6.4 / 16)
-
-
-def test_a_device_that_never_worked_counts_as_fast_as_its_like():
-    found = factors(*(span(i, float(i), i + 1.0) for i in range(8)))
-    assert (found.largest.name, found.share) == ("balance", pytest.approx(0.5))
-    alone = factors(span(0, 0.0, 8.0), devices={"a": {"name": "GPU"}, "b": {"name": "CPU"}})
-    assert alone.share == pytest.approx(1.0)  # nobody knows how fast "b" is
-
-
-def test_an_item_that_cannot_be_cut_is_no_fault_of_the_balance():
-    found = factors(span(0, 0.0, 8.0, cost=8), span(1, 0.0, 1.0, "b", cost=1), span(2, 1.0, 2.0, "b", cost=1))
-    assert found.largest.name == "longest item"
-
-
-def test_messages_and_the_end_of_a_run():
-    rows = [StageStarted(0.0, "map", 8), StageFinished(8.0, "map")]
-    rows += [span(i, float(i), i + 1.0, busy_s=0.25) for i in range(8)]
-    found = factors(*rows, devices={"a": {}}, wall_s=9.0)
-    assert (found.largest.name, found.largest.lost_s) == ("overhead", pytest.approx(7.0))
-
-
-def test_lost_and_repeated_work():
-    rows = [span(0, 0.0, 4.0), span(0, 0.0, 4.0, "b", status="superseded", duplicate=True)]
-    rows += [
-        span(1, 4.0, 8.0, status="lost"),
-        span(1, 4.0, 8.0, "b"),
-        span(1, 8.0, 9.0),
-        span(2, 8.0, 9.0, "b"),
-    ]
-    found = factors(*rows)
-    assert (found.largest.name, found.largest.lost_s) == ("repeats", pytest.approx(4.5))
 
 
 def test_the_device_is_known_only_if_all_work_says_what_it_needs():

@@ -105,7 +105,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_first_remedy_saves_what_it_says(name: str) -> None:
+def test_the_first_remedy_saves_what_it_says(name):
     case = CASES[name]
     before_s, events = case.job.run()
     advice = summarise(events).advice
@@ -117,7 +117,7 @@ def test_the_first_remedy_saves_what_it_says(name: str) -> None:
     assert abs(said_s - saved_s) <= 0.1 * saved_s, (saved_s, advice.text())
 
 
-def test_nothing_is_told_that_is_in_force_already() -> None:
+def test_nothing_is_told_that_is_in_force_already():
     """Equal shares by measured speed and told sizes, and yet the last item ends late: there is no remedy."""
     _, events = Job((0.5,) * 3, start_s=0.01).run()
     advice = summarise(events).advice
@@ -137,7 +137,7 @@ class Loaded:
         return bytes(3_000_000)
 
 
-def test_a_run_knows_what_its_workers_built_and_how_much_came_back() -> None:
+def test_a_run_knows_what_its_workers_built_and_how_much_came_back():
     events: list[Any] = []
     list(evenload.map(Loaded, range(4), devices="cpu*1", events=EventLog(events.append)))
     (finished,) = [event for event in events if isinstance(event, StageFinished)]

@@ -27,7 +27,7 @@ def view(*events) -> dict:
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.5, 20), st.sampled_from("ab")), min_size=1))
-def test_bars_keep_items_and_end_where_the_work_does(pieces: list[tuple[float, float, str]]) -> None:
+def test_bars_keep_items_and_end_where_the_work_does(pieces):
     bars = Bars(n_bins=64)
     now = 0.0
     for pause, length, kind in pieces:
@@ -41,7 +41,7 @@ def test_bars_keep_items_and_end_where_the_work_does(pieces: list[tuple[float, f
     assert sum(one.n_items for one in row) <= len(pieces)
 
 
-def test_work_that_fills_its_time_is_one_bar() -> None:
+def test_work_that_fills_its_time_is_one_bar():
     bars = Bars()
     for number in range(500):
         bars.add("cpu:0", "work edit", number * 0.1, number * 0.1 + 0.099, 1)
@@ -53,7 +53,7 @@ def test_work_that_fills_its_time_is_one_bar() -> None:
     assert len(bars.rows()["cpu:0"]) == 1
 
 
-def test_what_ran_stands_beside_what_was_planned() -> None:
+def test_what_ran_stands_beside_what_was_planned():
     plan = Planned(1.0, "swap", "it fits", 8.0, 7.5, SLICES)
     shown = view(
         RunStarted(0.0, "r", 0.0, 3),
@@ -77,7 +77,7 @@ def test_what_ran_stands_beside_what_was_planned() -> None:
     assert (score["n_planned"], score["n_measured"]) == (4, 4)
 
 
-def test_a_group_of_devices_is_drawn_on_each_and_the_first_plan_stays() -> None:
+def test_a_group_of_devices_is_drawn_on_each_and_the_first_plan_stays():
     plan = Planned(0.0, "model_parallel", "", 4.0, 4.0, [("a", "s", "work", 0.0, 4.0, 2)])
     other = Replanned(2.0, "b joined", 3.0, 2.0)
     again = Planned(3.0, "single", "", 1.0, 1.0, [])
@@ -89,21 +89,21 @@ def test_a_group_of_devices_is_drawn_on_each_and_the_first_plan_stays() -> None:
 @pytest.mark.parametrize(
     "slices", [3, None, "xx", [[1]], [["d", "s", "work", None, 1, 2]], [[0, "s", "work", 0, 1, 2]]]
 )
-def test_a_plan_that_somebody_has_edited_costs_no_report(slices: object) -> None:
+def test_a_plan_that_somebody_has_edited_costs_no_report(slices):
     seen = PlanAndRun()
     seen.add(Planned(0.0, "swap", "", 2.0, 1.0, slices))  # type: ignore[arg-type]
     seen.add(Planned(0.0, "swap", "", "long"))  # type: ignore[arg-type]
     assert seen.to_json() is None
 
 
-def test_without_a_plan_in_seconds_there_is_nothing_to_compare() -> None:
+def test_without_a_plan_in_seconds_there_is_nothing_to_compare():
     assert view(RunStarted(0.0, "r", 0.0)) == {}
     assert view(Planned(0.0, "swap", "it fits")) == {}
     assert view(Span("s", "a", "w", 0, 1, 0.0, 3.0), Planned(4.0, "swap", "it fits")) == {}
 
 
 @pytest.mark.parametrize("n", [10, MOST_SLICES + 1])
-def test_a_plan_is_told_in_one_line_of_bounded_length(n: int) -> None:
+def test_a_plan_is_told_in_one_line_of_bounded_length(n):
     slices = tuple(TimelineSlice("cpu:0", "ab"[i % 2], "work", i * 2.0, i * 2.0 + 2.0, 1) for i in range(n))
     event = planned_event(Plan("swap", (), 2.0 * n, 2.0 * n, "why", slices=slices), 0.5)
     assert (event.t, event.makespan_s) == (0.5, 2.0 * n)

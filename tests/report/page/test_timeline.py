@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 from evenload.events import Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
-from evenload.report.page.timeline import MAX_MARKS, STATUSES, Timeline
+from evenload.report.page.timeline import MAX_MARKS, Timeline
+from evenload.report.worker_tracks import WorkerTracks
 
 
 def rows_of(events, **options):
@@ -64,15 +65,6 @@ def test_unlike_neighbours_are_merged_only_where_nobody_can_see_them():
     assert sum(shown["rows"][0]["n_chunks"]) == 20_000
 
 
-@given(st.lists(st.tuples(st.sampled_from("xyz"), st.floats(0, 1), st.floats(0, 9)), max_size=200))
-def test_memory_is_bounded_whatever_happens(rows):
-    events, clock = [], 0.0
-    for stage, gap, length in rows:
-        events.append(Span(stage, "a", "a", 0, 1, clock + gap, clock + gap + length, length))
-        clock += gap + length
-    assert sum(len(row["start"]) for row in rows_of(events, max_slices=8)["rows"]) <= 8
-
-
 def test_marks_and_reasons_are_bounded():
     failures = [ItemFailed(i / 1e4, "s", i, f"item {i}", "E", "m") for i in range(MAX_MARKS + 50)]
     waits = [Idle("a", i, i + 0.5, f"reason {i}") for i in range(2000)]
@@ -92,14 +84,25 @@ def test_lost_workers_and_moves_are_marked():
     )
     assert [mark["text"] for mark in shown["marks"]] == ["worker lost: killed by signal 9"]
     assert shown["moves"] == [{"t": 3.0, "source": "a", "target": "b", "n_items": 4, "imbalance": 0.5}]
-    assert [row["device"] for row in shown["rows"]] == ["b", "a"]
-
-
-def test_devices_are_in_the_order_of_the_run_then_of_people():
+    assert [row["device"] for row in shown["rows"]] == ["b", "a"], "in the order of the run, else of people"
     events = [Span("s", f"cuda:{i}", "w", 0, 1, 0.0, 1.0) for i in (10, 2, 1)]
     assert [row["device"] for row in rows_of(events)["rows"]] == ["cuda:1", "cuda:2", "cuda:10"]
 
 
-def test_a_status_of_the_future_is_drawn_all_the_same():
-    shown = rows_of([Span("s", "a", "a", 0, 1, 0.0, 1.0, status="paused")])
-    assert STATUSES[shown["rows"][0]["status"][0]] == "ok"
+def test_a_replacement_takes_the_lane_of_the_dead():
+    lanes = WorkerTracks()
+    lanes.see(WorkerStarted(0.0, "cuda:0", "a"))
+    lanes.see(WorkerStarted(0.0, "cuda:0", "b"))
+    lanes.see(WorkerExited(1.0, "cuda:0", "a", "killed"))
+    assert lanes.of("cuda:0", "a") == 0, "a late span"
+    lanes.see(WorkerExited(1.0, "cuda:0", "a", "said twice"))
+    lanes.see(WorkerStarted(2.0, "cuda:0", "c"))
+    assert [lanes.of("cuda:0", one) for one in "cbd"] == [0, 1, 2]
+
+
+def test_devices_have_lanes_of_their_own():
+    lanes = WorkerTracks()
+    assert lanes.key("cpu:0", "a") == "cpu:0"
+    assert lanes.key("cpu:1", "a") == "cpu:1"
+    assert lanes.key("cpu:0", "b") == "cpu:0/1"
+    assert lanes.n("cuda:7") == 0

@@ -164,8 +164,7 @@ def _csv_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str
     if time is None or load is None:
         missing = "a time" if time is None else "a load"
         raise FormatError(
-            f"{quoted(str(path), 200)}: no column with {missing} among {quoted(', '.join(names))}",
-            hint=HINT,
+            f"{quoted(str(path), 200)}: no column with {missing} among {quoted(', '.join(names))}", hint=HINT
         )
     for line in lines:
         cells = _cells(line)
@@ -173,11 +172,9 @@ def _csv_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str
             if line.strip():
                 yield None
             continue
-        seconds, value = _seconds(cells[time]), _number(cells[load])
-        if value is not None and percent is not None:
-            value /= 100
-        is_good = seconds is not None and value is not None and 0 <= value <= 1.001
-        yield (cells[device] if device is not None else "", seconds, min(1.0, value)) if is_good else None  # type: ignore
+        seconds, busy = _seconds(cells[time]), _share(cells[load], is_percent=percent is not None)
+        is_good = seconds is not None and busy is not None
+        yield (cells[device] if device is not None else "", seconds, busy) if is_good else None  # type: ignore
 
 
 def _dmon_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[str, float, float] | None]:
@@ -194,22 +191,23 @@ def _dmon_rows(head: str, lines: Iterator[str], path: Path) -> Iterator[tuple[st
             if line.strip() and not line.lstrip().startswith(("#", "ID", "Id", "Entity")):
                 yield None
             continue
-        value = _number(words[at])
+        busy = _share(words[at], is_percent=is_percent)
         device = words[1][:40] if words[0].upper() == "GPU" else f"{words[0]} {words[1]}"[:40]
         n_seen[device] = n_seen.get(device, 0) + 1
-        if value is not None and is_percent:
-            value /= 100
-        is_good = value is not None and 0 <= value <= 1.001
-        yield (device, n_seen[device] * DMON_S, min(1.0, value)) if is_good else None  # type: ignore
+        yield None if busy is None else (device, n_seen[device] * DMON_S, busy)
 
 
 def _column(names: list[str], wanted: tuple[str, ...]) -> int | None:
     return next((names.index(name) for name in wanted if name in names), None)
 
 
-def _number(text: str) -> float | None:
+def _share(text: str, *, is_percent: bool) -> float | None:
+    """The share of its time that a GPU was busy; None of a text that is no load."""
     match = NUMBER.match(text)
-    return float(match[0]) if match and text[match.end() :].strip() in ("", "%") else None
+    if not match or text[match.end() :].strip() not in ("", "%"):
+        return None
+    share = float(match[0]) / (100 if is_percent else 1)
+    return min(1.0, share) if 0 <= share <= 1.001 else None
 
 
 def _seconds(text: str) -> float | None:

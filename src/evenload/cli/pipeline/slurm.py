@@ -65,8 +65,7 @@ class SlurmOptions:
         ]
         if self.time is not None and not _TIME.fullmatch(self.time):
             raise ConfigError(
-                f"{quoted(self.time)} is no time limit of Slurm",
-                hint="write 90, 12:00:00 or 2-00:00:00",
+                f"{quoted(self.time)} is no time limit of Slurm", hint="write 90, 12:00:00 or 2-00:00:00"
             )
         for one in given:
             if not one.startswith("-") or not one.isprintable():

@@ -10,11 +10,7 @@ from evenload.cli.options import PATH, json_option, page_json
 @click.command()
 @click.argument("run", type=PATH)
 @click.option(
-    "--item",
-    "items",
-    multiple=True,
-    metavar="ID",
-    help="Only give up this item, or part; may be repeated.",
+    "--item", "items", multiple=True, metavar="ID", help="Only give up this item, or part; may be repeated."
 )
 @json_option
 def stop(run: Path, items: tuple[str, ...], as_json: bool) -> int:

@@ -19,15 +19,7 @@ from evenload.balance.factors import (
     prices_of,
     speeds_of,
 )
-from evenload.events import (
-    Event,
-    Idle,
-    RunStarted,
-    Span,
-    StageFinished,
-    StageStarted,
-    WorkerStarted,
-)
+from evenload.events import Event, Idle, RunStarted, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.report.losses.remedies import Advice, Cause, LostRun, advice_on
 from evenload.report.losses.replay import ReplaySlot, RunReplay
 from evenload.report.losses.track_seconds import INSIDE, RunTimes, TrackSeconds
@@ -150,16 +142,7 @@ class LossAccount:
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
         began_s = self._times.began_s(span.stage)
-        slot.span(
-            span.stage,
-            span.start_s,
-            span.stop_s,
-            in_task_s,
-            useful,
-            began_s,
-            span.status,
-            *inside,
-        )
+        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s, span.status, *inside)
 
     def factors(
         self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool, longest: str = ""

@@ -146,15 +146,7 @@ class TrackSeconds:
     n_spans   chunks that ran here
     """
 
-    __slots__ = (
-        "_firsts",
-        "_free",
-        "_held",
-        "inside_s",
-        "lost_s",
-        "n_spans",
-        "useful_s",
-    )
+    __slots__ = ("_firsts", "_free", "_held", "inside_s", "lost_s", "n_spans", "useful_s")
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}

@@ -194,8 +194,7 @@ class Timeline:
     def _page(self, slices: Mapping[tuple[str, int], list[TimelineBar]], step_s: float) -> Mapping[str, Any]:
         place = {device: i for i, device in enumerate(self._devices)}
         rows = sorted(
-            slices.items(),
-            key=lambda one: (place.get(one[0][0], len(place)), _natural(one[0][0]), one[0][1]),
+            slices.items(), key=lambda one: (place.get(one[0][0], len(place)), _natural(one[0][0]), one[0][1])
         )
         return {
             "end_s": round(self._end_s, 6),
