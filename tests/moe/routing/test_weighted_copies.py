@@ -135,19 +135,6 @@ def test_each_id_goes_to_a_copy_of_its_expert_on_a_living_gpu(seed, sweeps):
         assert not set((slots // 4).unique().tolist()) & set(dead)
 
 
-def test_without_sweeps_each_copy_gets_its_share_to_one_id():
-    random = np.random.default_rng(0)
-    copies = WeightedCopies(random_placement(random), N_EXPERTS, N_GPUS)
-    copies.refresh(random.lognormal(3, 1, (1, N_EXPERTS)))
-    share = copies.layer(0).share.numpy() / ONE
-    for rank in range(5):
-        ids = torch.from_numpy(random.integers(0, N_EXPERTS, 300))
-        got = np.bincount(copies.map(ids, rank=rank, n_ranks=5, sweeps=0).numpy(), minlength=N_SLOTS)
-        expert = copies.layer(0).expert.numpy()
-        counts = np.bincount(ids.numpy(), minlength=N_EXPERTS + 1)
-        assert np.abs(got - share * counts[expert]).max() < 1 + 1e-2
-
-
 def test_rounding_of_ranks_cancels():
     """Each of 16 ranks has two ids of each expert: no rank can follow the shares, all together can."""
     random = np.random.default_rng(3)

@@ -153,12 +153,6 @@ def test_nothing_to_do():
     assert (schedule.batches, schedule.bytes, schedule.seconds, schedule.moved_share) == ((), 0, 0.0, 0.0)
 
 
-def test_an_expert_that_died_with_its_gpu_is_loaded():
-    fleet = Fleet.even(3, 6, dead=[0])
-    schedule = schedule_transfers([[0, 1, 2, 3, -1, 4]], [[-1, -1, 0, 3, 1, 4]], fleet, load_bytes_per_s=1.0)
-    assert {(t.source, t.target, t.expert) for t in schedule.transfers} == {(-1, 1, 0), (-1, 2, 1)}
-
-
 def test_shapes_must_fit():
     with pytest.raises(ConfigError, match="for 3 GPUs of 1 slots"):
         schedule_transfers([[0, 1]], [[0, 1]], Fleet.even(3, 3))
