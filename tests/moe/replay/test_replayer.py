@@ -82,18 +82,6 @@ def test_routing_and_search_pay(result):
     assert share[3] < 0.3 < share[0]
 
 
-def test_planned_once_there_are_no_moves():
-    once = replay(BATCHES, FLEET, history=4, effort=BRIEF, strategies=["EPLB", "search + routing"])
-    assert all(not course.moves for course in once.courses)
-
-
-def test_finer_windows_for_the_search():
-    fine = generate(Popularity(drift=0.1), n_windows=20, n_layers=2, n_experts=32, n_ids=2000).windows(1)
-    batches = fine.reshape(10, 2, 2, 32).sum(axis=1)
-    result = replay(batches, FLEET, history=4, fine=fine, effort=BRIEF, strategies=["search + routing"])
-    assert result.courses[0].imbalance.shape == (6, 2)
-
-
 def test_unlike_gpus():
     fleet = Fleet((6, 6, 6, 6, 6, 6, 6, 6), speeds=(1, 1, 1, 1, 2, 2, 2, 2), dead=frozenset([0]))
     result = replay(BATCHES, fleet, history=4, effort=BRIEF, strategies=["search + routing"])

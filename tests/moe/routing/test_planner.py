@@ -1,11 +1,17 @@
 """The Planner alone and in a gang of real processes: every id served, loads equal to the certificate."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.moe import renumber
+from evenload.moe import Cloner, renumber
 from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import create_redundant_mapping, cube
 
@@ -264,3 +270,22 @@ def test_a_planner_goes_on_over_another_fleet():
     planner.resize([0, 1, 2, 3], 2, dead=())
     assert planner.loads.tolist() == [0, 0]
     assert torch.equal(planner.run(ids), ids)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]),
+)
+def test_a_copy_routes_and_clones_as_the_original_and_by_itself(seed, copied):
+    rng = np.random.default_rng(seed)
+    planner = Planner(create_redundant_mapping(8, 12), 12, 8)
+    planner.update_redundancy_mapping(rng.lognormal(2, 1, 8))
+    cloner = Cloner(rng.permutation(np.arange(8) % 4), 2)
+    others = copied(planner), copied(cloner)
+    for _ in range(3):
+        ids, counts = torch.from_numpy(rng.integers(-1, 8, (20, 2))), rng.integers(0, 99, 8)
+        assert (others[0].run(ids) == planner.run(ids)).all()
+        assert (others[0].phy2log == planner.phy2log).all()
+        mine, its = cloner.plan(counts), others[1].plan(counts)
+        assert (mine.peak, mine.experts.tolist()) == (its.peak, its.experts.tolist())

@@ -148,11 +148,6 @@ def test_bytes_and_seconds():
     assert across.moved_share == 0.5
 
 
-def test_nothing_to_do():
-    schedule = schedule_transfers([[0, 1]], [[0, 1]], Fleet.even(2, 2), expert_bytes=7)
-    assert (schedule.batches, schedule.bytes, schedule.seconds, schedule.moved_share) == ((), 0, 0.0, 0.0)
-
-
 def test_shapes_must_fit():
     with pytest.raises(ConfigError, match="for 3 GPUs of 1 slots"):
         schedule_transfers([[0, 1]], [[0, 1]], Fleet.even(3, 3))
