@@ -148,12 +148,6 @@ def test_a_compiler_of_functions_is_refused(executor):
         frames.map(pd.DataFrame({"a": [1]}), len, executor=executor, raw=True, engine="numba")
 
 
-def test_groups_of_a_series_by_other_values(executor):
-    series = pd.Series([3, 1, 2], index=list("abc"))
-    ours = frames.map(series, lambda group: group.max(), by=[1, 1, 0], executor=executor)
-    assert is_equal(ours, series.groupby([1, 1, 0]).apply(lambda group: group.max()))
-
-
 class Adder:
     def __init__(self, *, device):
         self.device = device.id

@@ -53,7 +53,7 @@ def parameters_of():
 
 @pytest.fixture(scope="session")
 def interpreted():
-    """Runs a script of the tests in a process of its own: Triton reads its settings when a kernel is decorated."""
+    """Runs a script in a process of its own: Triton reads its settings when a kernel is decorated."""
 
     def run(script, *arguments, **environment):
         paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
