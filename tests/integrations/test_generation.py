@@ -272,43 +272,6 @@ def test_what_a_server_refuses_fails_alone_and_nothing_is_asked_twice(servers):
 # --- vLLM -----------------------------------------------------------------------------------------
 
 
-def a_library_like_vllm(calls):
-    """A stand-in with the documented calls: the library itself needs a GPU and a model."""
-
-    def answers(texts):
-        return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text=text)]) for text in texts]
-
-    class LLM:
-        def __init__(self, model, **more):
-            calls.append((model, more, os.environ.get("CUDA_VISIBLE_DEVICES")))
-
-        def generate(self, prompts, how, *, use_tqdm):
-            return answers(f"{prompt}{how['n']}" for prompt in prompts)
-
-        def chat(self, messages, how, *, use_tqdm):
-            return answers(f"chat {len(one)}" for one in messages)
-
-    library = types.ModuleType("vllm")
-    library.LLM, library.SamplingParams = LLM, dict
-    return library
-
-
-def test_vllm_gets_texts_conversations_and_tokens_and_a_number_for_its_gpu(monkeypatch):
-    calls = []
-    nvml = types.ModuleType("pynvml")
-    nvml.__spec__ = importlib.machinery.ModuleSpec("pynvml", None)
-    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None
-    nvml.nvmlDeviceGetHandleByUUID, nvml.nvmlDeviceGetIndex = lambda name: name, {"GPU-3f": 3}.get
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setitem(sys.modules, "vllm", a_library_like_vllm(calls))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3f")
-    device = types.SimpleNamespace(id="cuda:0", torch="cuda:0")
-    engine = VLLM("model", device, max_model_len=64)
-    assert calls == [("model", {"max_model_len": 64}, "3")]
-    chat = [{"role": "user", "content": "a"}]
-    assert engine.generate(["x", chat, [1, 2]], n=5) == ["x5", "chat 1", "{'prompt_token_ids': [1, 2]}5"]
-
-
 def test_without_vllm_its_install_line_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingExtra, match=r"evenload\[gpu\]"):

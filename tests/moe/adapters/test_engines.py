@@ -94,20 +94,6 @@ def test_as_even_as_vllms_own_policy_and_slots_kept_as_it_keeps_them(real_defaul
         assert ((kept == old.numpy()).sum()) == stays[1]
 
 
-def test_vllm_takes_the_policy(monkeypatch):
-    policies = types.ModuleType("vllm.distributed.eplb.policy")
-    policies.AbstractEplbPolicy, policies.EPLB_POLICIES = type("Abstract", (), {}), {"default": object}
-    for name in ("vllm", "vllm.distributed", "vllm.distributed.eplb"):
-        module = types.ModuleType(name)
-        module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "vllm.distributed.eplb.policy", policies)
-    installed = vllm.install(vllm.SearchPolicy)
-    assert policies.EPLB_POLICIES["default"] is installed
-    assert issubclass(installed, policies.AbstractEplbPolicy)
-    assert installed.rebalance_experts(WEIGHT, 80, 1, 1, 16).shape == (4, 80)
-
-
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_it_says_what_to_install():
     with pytest.raises(MissingExtra, match="pip install vllm"):

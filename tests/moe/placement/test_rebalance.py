@@ -1,5 +1,4 @@
 import importlib.util
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -100,37 +99,6 @@ def test_balance_is_never_worse_at_real_sizes(n_experts, n_slots, n_groups, n_no
         assert twin.twins(placement.phy2log[layer], n_gpus) == 0
 
 
-def least_without_twins(weight, n_gpus, n_slots):
-    """The lowest possible busiest load, equal split, no twins: every placement of a tiny fleet tried."""
-    n_experts, best = len(weight), np.inf
-    rows = list(itertools.combinations(range(n_experts), n_slots))
-    for gpus in itertools.combinations_with_replacement(rows, n_gpus):
-        count = np.bincount(np.concatenate(gpus), minlength=n_experts)
-        if count.min() >= 1:
-            share = weight / count
-            best = min(best, max(share[list(gpu)].sum() for gpu in gpus))
-    return best
-
-
-def test_twins_stay_only_where_no_placement_without_twins_is_as_even():
-    random = np.random.default_rng(7)
-    n_mended = 0
-    for _ in range(120):
-        n_gpus, n_slots = int(random.integers(2, 4)), int(random.integers(2, 4))
-        n_experts = int(random.integers(n_slots, min(n_gpus * n_slots, 6)))
-        weight = np.round(random.pareto(1.0, n_experts) * 100) + 1
-        theirs = twin.rebalance_layer(weight, n_gpus * n_slots, 1, 1, n_gpus)[0]
-        if not twin.twins(theirs, n_gpus):
-            continue
-        n_mended += 1
-        ours = rebalance_experts(weight[None], n_gpus * n_slots, 1, 1, n_gpus).phy2log[0]
-        limit = twin.gpu_loads(theirs, weight, n_gpus).max() * (1 + 2e-6)
-        best = least_without_twins(weight, n_gpus, n_slots)
-        assert twin.gpu_loads(ours, weight, n_gpus).max() <= limit
-        assert (twin.twins(ours, n_gpus) == 0) == (best <= limit)
-    assert n_mended > 40
-
-
 def test_groups_that_do_not_divide_over_nodes_are_ignored():
     loads = np.random.default_rng(0).integers(1, 100, (2, 12))
     a = rebalance_experts(loads, 16, 3, 2, 8).phy2log
@@ -170,11 +138,6 @@ def test_zeros_negative_zero_and_huge_loads():
         (([[1, 2, 3, 4]], 8, 1, 1, 0), "0 GPUs"),
         (([[1, -2, 3, 4]], 8, 1, 1, 4), "load -2 of expert 1, layer 0"),
         (([[1, 2, 3, float("nan")]], 8, 1, 1, 4), "load nan of expert 3"),
-        (([[1, 2, 3, float("inf")]], 8, 1, 1, 4), "load inf"),
-        (([1, 2, 3, 4], 8, 1, 1, 4), "shape (4,)"),
-        ((np.empty((0, 4)), 8, 1, 1, 4), "shape (0, 4)"),
-        ((np.array([["a", "b"]]), 8, 1, 1, 4), "dtype"),
-        ((np.array([[1j, 2]]), 8, 1, 1, 4), "dtype"),
     ],
 )
 def test_bad_input_is_refused(arguments, words):

@@ -232,10 +232,7 @@ def test_loads_of_any_size_are_weights():
     ("arguments", "why"),
     [
         ({"phy2log": np.arange(7)}, "as many slots"),
-        ({"phy2log": np.arange(8.0)}, "whole numbers"),
         ({"n_experts": 9}, "expert"),
-        ({"device": "toaster"}, "device"),
-        ({"n_gpus": 0}, "n_gpus"),
         ({"dead": [1]}, "expert 2 on dead GPUs only"),
     ],
 )
@@ -250,7 +247,5 @@ def test_loads_and_ids_that_do_not_fit_are_refused():
         copies.refresh(-np.ones((1, 8)))
     with pytest.raises(ConfigError, match="make new weights"):
         copies.refresh(np.ones((1, 8)), np.arange(12) % 8)
-    with pytest.raises(ConfigError, match="tensor of integers"):
-        copies.map(torch.ones(3))
     with pytest.raises(ConfigError, match="mask"):
         copies.map(torch.ones(3, dtype=torch.int64), mask=torch.ones(2, dtype=torch.bool))

@@ -88,48 +88,28 @@ def test_every_plan_is_sound_and_no_better_than_its_bound(task, objective):
     assert (np.bincount(plan.phy2log[0][plan.phy2log[0] >= 0], minlength=windows.shape[1]) == logcnt).all()
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks())
-def test_costs_are_the_routers(task):
+@settings(max_examples=examples(60), deadline=None)
+@given(tasks(), st.booleans(), st.sampled_from([0, 30]))
+def test_costs_are_the_routers_or_by_hand_however_long_the_search(task, is_routed, n_tries):
     windows, fleet = task
     windows = windows + 1  # a window without load has no cost to compare
-    search = search_of(windows, fleet)
-    for _, slots in search.starts():
-        phy2log = np.full(fleet.n_gpus * fleet.width, -1)
-        phy2log[search.fleet.slot_index] = slots
-        costs = search.costs(slots, as_demand(windows, search.fleet.speed.sum()))
-        for window, cost in zip(windows, costs, strict=True):
-            # The router keeps speeds in steps of 1/4096.
-            assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks(), st.booleans())
-def test_costs_stay_right_however_long_the_search(task, is_routed):
-    windows, fleet = task
     search = search_of(windows, fleet, is_routed)
-    demand = search.scenarios(windows, Effort(n_windows=12, n_made_up=24))
-    for _, start in search.starts():
-        slots, costs = search.search(start, demand, 60)
-        assert costs == pytest.approx(search.costs(slots, demand), abs=1e-6)
-        assert costs.mean() <= search.costs(start, demand).mean() + 1e-6
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks())
-def test_equal_split_costs_by_hand(task):
-    windows, fleet = task
-    search = search_of(windows, fleet, is_routed=False)
     demand = as_demand(windows, search.fleet.speed.sum())
     for _, start in search.starts():
-        slots, costs = search.search(start, demand, 30)
-        used = slots >= 0
+        slots, costs = search.search(start, demand, n_tries)
+        assert costs == pytest.approx(search.costs(slots, demand), abs=1e-6)
+        assert costs.mean() <= search.costs(start, demand).mean() + 1e-6
+        phy2log = np.full(fleet.n_gpus * fleet.width, -1)
+        phy2log[search.fleet.slot_index] = slots
+        check(phy2log, windows, fleet)
+        used, gpu = slots >= 0, search.fleet.slot2gpu
         share = demand / np.bincount(slots[used], minlength=demand.shape[1])
-        for t, cost in enumerate(costs):
-            load = np.bincount(
-                search.fleet.slot2gpu[used], share[t][slots[used]], minlength=len(search.fleet.speed)
-            )
-            assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
+        for window, split, cost in zip(windows, share, costs, strict=True):
+            if is_routed:  # the router keeps speeds in steps of 1/4096
+                assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
+            else:
+                load = np.bincount(gpu[used], split[slots[used]], minlength=len(search.fleet.speed))
+                assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
 
 
 @MAY_MISS
@@ -262,20 +242,14 @@ def test_no_load_at_all():
     ("options", "error", "words"),
     [
         ({"load_windows": np.ones((1, 1, 9))}, ConfigError, "8 living slots are too few for 9 experts"),
-        ({"load_windows": np.ones(4)}, ConfigError, "shape (4,)"),
-        ({"load_windows": np.ones((0, 1, 4))}, ConfigError, "shape (0, 1, 4)"),
         ({"load_windows": [[[1, -1, 1, 1]]]}, ConfigError, "load -1.0 of expert 1"),
         ({"load_windows": [[[1, np.nan, 1, 1]]]}, ConfigError, "load nan of expert 1"),
         ({"objective": "best"}, UnknownName, "objective 'best'"),
-        ({"effort": "onlin"}, UnknownName, "effort 'onlin'"),
-        ({"node_limit": "some"}, UnknownName, "node limit 'some'"),
         ({"target": 1.1}, ConfigError, "without old="),
-        ({"target": "1.1", "old": [[0] * 8]}, ConfigError, "target is '1.1'"),
         ({"robust": 2}, ConfigError, "robust is 2"),
         ({"robust": 0.5, "target": 1.1, "old": [[0] * 8]}, ConfigError, "for the mean of the windows"),
         ({"old": [[0, 1, 2]]}, ConfigError, "old has shape (1, 3)"),
         ({"old": [[0, 1, 2, 3, 0, 1, 2, 4]]}, ConfigError, "ids from 0 to 4"),
-        ({"old": [[0.0] * 8]}, ConfigError, "dtype float64"),
         ({"node_limit": "base", "n_groups": 3}, ConfigError, "do not divide over 3 groups"),
         (
             {"node_limit": "all", "n_groups": 1, "fleet": Fleet.even(4, 4, n_nodes=2)},
@@ -321,7 +295,7 @@ def test_a_robust_plan_serves_what_is_rare():
     """One window in 64 is of another domain: the mean of them all forgets it."""
     found = {}
     for robust in (0.0, 0.5):
-        for seed in range(4):
+        for seed in range(2):
             random = np.random.default_rng(seed)
             usual, rare = random.lognormal(3, 1.2, (2, 1, 32))
             windows = np.concatenate([random.poisson(usual, (63, 1, 32)), random.poisson(rare, (1, 1, 32))])

@@ -132,12 +132,6 @@ def test_experts_that_stay_keep_their_slots(change):
                 assert after[j] == expert
 
 
-def test_a_ring_of_full_gpus_goes_in_one_batch():
-    schedule = schedule_transfers([[0, 1, 2]], [[2, 0, 1]], Fleet.even(3, 3))
-    assert len(schedule.batches) == 1
-    assert {(t.source, t.target, t.expert) for t in schedule.transfers} == {(0, 1, 0), (1, 2, 1), (2, 0, 2)}
-
-
 def test_bytes_and_seconds():
     fleet = Fleet.even(4, 4, n_nodes=2)
     options = {"expert_bytes": 1000, "bytes_per_s": 100.0, "node_bytes_per_s": 1000.0, "latency_s": 0.5}
