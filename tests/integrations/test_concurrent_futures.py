@@ -62,10 +62,6 @@ def test_it_is_one_and_gives_futures_of_the_standard_library(executor):
     assert executor.submit(lambda a, *, self, fn: (a, self, fn), 1, self=2, fn=3).result(LIMIT_S) == (1, 2, 3)
 
 
-def test_a_job_knows_its_device(executor):
-    assert executor.submit(lambda: evenload.current_device().id).result(LIMIT_S) in executor.devices.ids
-
-
 def test_a_job_fails_with_what_it_raised_and_the_cause_tells_where(executor):
     error = executor.submit(fails, "x").exception(LIMIT_S)
     assert type(error) is KeyError
@@ -96,8 +92,7 @@ def test_a_dead_worker_loses_its_job_alone_and_the_job_is_run_once(executor, tmp
     assert executor.submit(abs, -1).result(LIMIT_S) == 1
 
 
-@pytest.mark.parametrize("chunksize", [1, 3, 100])
-@pytest.mark.parametrize("buffersize", [None, 1, 4])
+@pytest.mark.parametrize(("chunksize", "buffersize"), [(1, None), (3, 1), (3, 4), (100, None)])
 def test_map(executor, chunksize, buffersize):
     options = {"chunksize": chunksize, "buffersize": buffersize}
     assert list(executor.map(pow, range(10), range(3, 20), **options)) == list(
@@ -209,16 +204,6 @@ def test_shutdown_waits_and_takes_no_more(tmp_path):
     executor.shutdown()
 
 
-def test_shutdown_without_waiting_finishes_all_the_same(tmp_path):
-    executor = Executor(max_workers=1, echo=False)
-    futures = [executor.submit(after, tmp_path / "gate", n) for n in range(3)]
-    executor.shutdown(wait=False)
-    assert not futures[0].done()
-    (tmp_path / "gate").touch()
-    assert [one.result(LIMIT_S) for one in futures] == [0, 1, 2]
-    executor.shutdown()
-
-
 def test_shutdown_may_cancel_what_has_not_begun(tmp_path, until):
     executor = Executor(max_workers=1, echo=False)
     futures = [executor.submit(after, tmp_path / "gate", n) for n in range(20)]
@@ -258,12 +243,6 @@ def test_a_manager_of_this_process_is_trusted():
         queue = manager.Queue()
         executor.submit(queue.put, "seen").result(LIMIT_S)
         assert queue.get(timeout=LIMIT_S) == "seen"
-
-
-def test_inline_is_the_same():
-    with Executor("cpu*2", backend="inline") as executor:
-        assert list(executor.map(pow, range(5), range(5), chunksize=2)) == [0**0, 1, 4, 27, 256]
-        assert isinstance(executor.submit(fails, 1).exception(0), KeyError)
 
 
 PROGRAM = """

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import os
-import random
 import shutil
 import sys
 import time
@@ -200,14 +199,6 @@ def test_a_model_is_built_once_and_what_was_done_is_not_done_again(stored, tmp_p
     assert {os.path.dirname(one.cache_files[0]["filename"]) for one in mapped.values()} == {folder}
 
 
-@pytest.mark.usefixtures("forked_servers")
-def test_workers_read_the_rows_by_themselves(stored, tmp_path):
-    model = functools.partial(models.Counter, str(tmp_path))
-    mapped = evenload_datasets.map(stored, model, devices="cpu*2", batch_size=3)
-    assert mapped["number"][:] == list(range(30))
-    assert set(mapped["device"]) <= {"cpu:0", "cpu:1"}
-
-
 MODULE = "def scale(batch):\n    return {{'number': [{factor} * number for number in batch['number']]}}\n"
 
 
@@ -241,15 +232,6 @@ def test_a_batch_that_fails_leaves_no_cache_file(executor, stored):
     assert not [name for name in os.listdir(folder) if name.startswith("cache-")]
 
 
-KILLED = """
-import os, signal, sys
-import datasets, evenload, evenload.datasets
-import el_noted
-os.el_stop = lambda: os.kill(os.getpid(), signal.SIGKILL)
-stored = datasets.load_from_disk("stored")
-with evenload.Executor("cpu*2", backend="inline") as executor:
-    evenload.datasets.map(stored, el_noted.scale, executor=executor, batch_size=3)
-"""
 NOTED = """
 import os  # which has what happens at one of the batches: it would count as code in a module of one's own
 def scale(batch):
@@ -293,29 +275,6 @@ def is_as_in_a_clean_folder(mapped, scale, executor, tmp_path):
     assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()
     assert parts_in(tmp_path / "stored") == parts_in(tmp_path / "clean") == []
     return is_equal(mapped, clean.map(scale, batched=True, batch_size=3, load_from_cache_file=False))
-
-
-def test_batches_of_a_program_that_was_killed_are_taken_up(
-    executor, stored, tmp_path, monkeypatch, noted, popen
-):
-    module, rows = noted
-    at = 3 * random.randrange(4, 10)
-    monkeypatch.setenv("EL_STOP_AT", str(at))
-    program = popen(
-        [sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}
-    )
-    assert program.wait(timeout=250) == -9
-    monkeypatch.setenv("EL_STOP_AT", "-1")
-    done = rows()
-    assert at in done
-    assert len(parts_in(tmp_path / "stored")) == 1
-    mapped = evenload_datasets.map(stored, module.scale, executor=executor, batch_size=3)
-    again = rows()
-    assert set(done) | set(again) == set(range(0, 30, 3))
-    twice = set(done) & set(again)  # it was killed while it did these, which were given to it together
-    assert twice == {row for row in done if row >= min(twice)}
-    assert 0 not in twice
-    assert is_as_in_a_clean_folder(mapped, module.scale, executor, tmp_path)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from examples_count import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenload
@@ -148,12 +148,6 @@ def test_a_compiler_of_functions_is_refused(executor):
         frames.map(pd.DataFrame({"a": [1]}), len, executor=executor, raw=True, engine="numba")
 
 
-def test_groups_of_a_series_by_other_values(executor):
-    series = pd.Series([3, 1, 2], index=list("abc"))
-    ours = frames.map(series, lambda group: group.max(), by=[1, 1, 0], executor=executor)
-    assert is_equal(ours, series.groupby([1, 1, 0]).apply(lambda group: group.max()))
-
-
 class Adder:
     def __init__(self, *, device):
         self.device = device.id
@@ -233,33 +227,6 @@ def test_lazy_frames_and_groups_of_series_of_polars_are_refused(executor, table)
         frames.map(table.lazy(), len, executor=executor)
     with pytest.raises(ConfigError, match="without groups"):
         frames.map(table["a"], len, by="a", executor=executor)
-
-
-def described(value):
-    """Type and contents of a value, and of those in it."""
-    if type(value).__name__ == "Series":
-        return f"Series {value.name!r} {value.dtype} {[described(one) for one in value]}"
-    if isinstance(value, tuple):
-        return str([described(one) for one in value])
-    return f"{type(value).__qualname__} {value!r}"
-
-
-@pytest.mark.filterwarnings("ignore")  # polars warns of functions that it could do without
-@given(data=st.data())
-@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
-def test_a_function_is_given_what_polars_gives_it(executor, polars, data):
-    """The oracle is polars' own method, over series and frames that polars' own strategies make."""
-    from polars.testing.parametric import dataframes, series
-
-    refused = [polars.Array, polars.Object, polars.Categorical, polars.Enum]
-    of_text = {"executor": executor, "return_dtype": polars.String}
-    one = data.draw(series(max_size=4, excluded_dtypes=refused))
-    for options in ({}, {"skip_nulls": False}):
-        theirs = one.map_elements(described, return_dtype=polars.String, **options)
-        assert frames.map(one, described, **of_text, **options).equals(theirs)
-    table = data.draw(dataframes(max_size=4, max_cols=3, min_cols=1, excluded_dtypes=refused))
-    theirs = table.map_rows(described, return_dtype=polars.String)
-    assert frames.map(table, described, **of_text).equals(theirs)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import joblib
+import numpy as np
 import pytest
 from integrations.jobs import Rejected, rejects_three, square, where, within
 
@@ -78,14 +79,26 @@ def test_functions_classes_and_errors_of_a_script(tmp_path):
 @pytest.mark.parametrize("batch_size", ["auto", 1, 7])
 def test_results_are_in_order(chosen, batch_size):
     assert run(square, range(50), batch_size=batch_size) == [x * x for x in range(50)]
-    assert run(square, []) == []
+    assert run(lambda x: square(x), []) == []
+    unordered = run(square, range(20), batch_size=batch_size, return_as="generator_unordered")
+    assert sorted(unordered) == [x * x for x in range(20)]
 
 
-def test_generators(chosen):
-    made = run(square, range(20), return_as="generator")
-    assert next(made) == 0
-    assert list(made) == [x * x for x in range(1, 20)]
-    assert sorted(run(square, range(20), return_as="generator_unordered")) == [x * x for x in range(20)]
+def store_mean(rows, out, i):
+    out[i] = rows[i].mean()
+
+
+def test_a_memory_map_is_filled_and_what_is_cached_stays(chosen, tmp_path):
+    """As joblib's own page has it: rows are loaded as a memory map, and jobs fill another."""
+    rows = np.arange(4000, dtype="f8").reshape(8, 500)
+    joblib.dump(rows, tmp_path / "rows")
+    out = np.memmap(tmp_path / "out", dtype="f8", shape=8, mode="w+")
+    loaded = joblib.load(tmp_path / "rows", mmap_mode="r")
+    joblib.Parallel()(joblib.delayed(store_mean)(loaded, out, i) for i in range(8))
+    assert np.fromfile(tmp_path / "out").tolist() == rows.mean(axis=1).tolist()
+    cached = joblib.Memory(tmp_path / "cache", verbose=0).cache(square)
+    assert run(cached, range(3)) == [0, 1, 4]
+    assert [cached.check_call_in_cache(x) for x in range(4)] == [True, True, True, False]
 
 
 def test_a_generator_that_is_left_early_leaves_the_backend_usable(chosen):

@@ -66,14 +66,6 @@ def test_the_function_of_an_integration_is_named():
     assert names == ["fails_on_two_of_a", "len", "fails_on_two", "Upper"]
 
 
-@pytest.mark.parametrize("backend", ["inline", "process"])
-def test_calls_that_no_device_can_run(backend):
-    expected = pytest.raises(evenload.errors.NoUsableDevice, match="no device can run submitted calls")
-    given = {"initializer": fails_on_two, "initargs": (2,), "backend": backend}
-    with Executor("cpu*1", **given) as executor, expected:
-        executor.submit(abs, 1).result(500)
-
-
 def test_of_futures_and_of_each_call_of_joblib():
     with Executor(max_workers=1) as executor:
         list(executor.map(abs, range(4)))

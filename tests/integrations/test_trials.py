@@ -44,23 +44,6 @@ def test_on_one_device_the_trials_are_those_of_optuna():
 
 
 @needs_optuna
-def test_random_trials_are_the_same_on_two_devices():
-    import optuna
-
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=11))
-    trials = [study.ask() for _ in range(30)]
-    asked = [spaced(trial, 4) for trial in trials]
-    for trial, value in zip(trials, evenload.map(apply, asked, devices="cpu*2"), strict=True):
-        study.tell(trial, value)
-    ours = [(trial.state.name, trial.params, trial.value) for trial in study.trials]
-    assert ours == studied(train, 1, sampler="RandomSampler")
-
-
-def apply(args):
-    return train(*args)
-
-
-@needs_optuna
 def test_a_trial_whose_process_dies_costs_one_trial():
     with evenload.futures.Executor("cpu*2") as executor:
         ours = studied(lambda *args: executor.submit(train, *args).result(), 2, least=2)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def parameters_of():
         return {one: i >= first_default for i, one in enumerate(names)}
 
     return read
+
+
+@pytest.fixture(scope="session")
+def interpreted():
+    """Runs a script in a process of its own: Triton reads its settings when a kernel is decorated."""
+
+    def run(script, *arguments, **environment):
+        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).parent / script), *arguments],
+            env=os.environ | environment | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=550,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ import pytest
 import torch
 from strange_values import STRANGE, check
 
-from evenload import moe
-from evenload.balance import flow
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.moe import (
     Cloner,
@@ -169,11 +167,6 @@ def test_whatever_is_given_there_is_an_answer_or_a_reason(name: str) -> None:
         for at, value in enumerate(values):
             call = f"{name}({argument}=a {type(value).__name__}, the {at}th)"
             check(call, partial(function, **arguments | {argument: value}), lambda _: True)
-
-
-@pytest.mark.parametrize("package", [moe, flow])
-def test_every_public_name_is_there(package: Any) -> None:
-    assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
 @pytest.mark.parametrize("argument", ["path", "n_experts", "kind"])

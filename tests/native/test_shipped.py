@@ -72,11 +72,9 @@ def test_every_object_is_there_and_fresh():
     assert subprocess.run(command, capture_output=True, text=True, check=False, timeout=550).stdout == ""
 
 
-def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path, ask):
+def test_first_answers_need_no_compiler(tmp_path, ask):
     here = ask(tmp_path / "a")
     assert (here["how"], here["numba"]) == (["shipped"], False)
-    for baseline in machine.baselines_here():
-        assert ask(tmp_path / "b", EVENLOAD_PROCESSOR=baseline) == here
     assert not list(tmp_path.iterdir())
 
 

@@ -84,7 +84,7 @@ def gated_calls(draw):
     return calls
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(12))
 @given(how=HOW, start=st.sampled_from(["fork", "fork", "spawn"]), calls=gated_calls())
 def test_a_call_may_wait_for_a_later_one(tmp_path_factory, how, start, calls):
     folder = tmp_path_factory.mktemp("gates")
@@ -92,7 +92,7 @@ def test_a_call_may_wait_for_a_later_one(tmp_path_factory, how, start, calls):
     assert run(folder, plan, *EXEC) == run(folder, plan) == f"{[x * x for x in range(len(calls))]}\n"
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(12))
 @given(
     how=st.sampled_from(["apply", "imap", "map"]),
     seconds=st.lists(SECONDS, min_size=100, max_size=400),

@@ -58,7 +58,7 @@ PLANS = st.tuples(
 )
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(10))
 @example(plan=("joblib", "fork", None, None, [None, None, None, "hang", None]))
 @given(plan=PLANS)
 def test_calls_outlive_their_workers(tmp_path_factory, plan):

@@ -1,5 +1,4 @@
 import importlib.util
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -57,113 +56,47 @@ def test_ids_are_the_references_on_its_readme_example():
     assert log2phy[0, 0].tolist() == [12, -1]
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(instances())
-def test_ids_are_eplbs_where_it_makes_no_twins(instance):
+def test_a_plan_of_any_shape_is_eplbs_or_has_fewer_twins_and_is_as_even(instance):
+    """The three maps agree, groups stay on their node, and no placement is below its bound."""
     loads, n_slots, n_groups, n_nodes, n_gpus = instance
-    phy2log, ranks, logcnt = twin.rebalance_layer(loads[0], n_slots, n_groups, n_nodes, n_gpus)
+    theirs, ranks, copies = twin.rebalance_layer(loads[0], n_slots, n_groups, n_nodes, n_gpus)
     placement = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus)
-    n_node_experts = loads.shape[1] // (n_nodes if n_groups % n_nodes == 0 else 1)
-    twins_are_avoidable = n_slots // n_gpus <= n_node_experts
-    is_eplbs = placement.phy2log[0].tolist() == phy2log
-    if twin.twins(phy2log, n_gpus) and twins_are_avoidable and not is_eplbs:
-        assert twin.twins(placement.phy2log[0], n_gpus) < twin.twins(phy2log, n_gpus)
+    (phy2log,), (log2phy,), (logcnt,) = placement
+    n_experts = loads.shape[1]
+    twins_are_avoidable = n_slots // n_gpus <= n_experts // (n_nodes if n_groups % n_nodes == 0 else 1)
+    if twin.twins(theirs, n_gpus) and twins_are_avoidable and phy2log.tolist() != theirs:
+        assert twin.twins(phy2log, n_gpus) < twin.twins(theirs, n_gpus)
     else:
-        assert placement.phy2log[0].tolist() == phy2log
-        assert placement.logcnt[0].tolist() == logcnt
-        for slot, (expert, rank) in enumerate(zip(phy2log, ranks, strict=True)):
-            assert placement.log2phy[0, expert, rank] == slot
+        assert (phy2log.tolist(), logcnt.tolist()) == (theirs, copies)
+        assert all(log2phy[e, rank] == slot for slot, (e, rank) in enumerate(zip(theirs, ranks, strict=True)))
+    limit = twin.gpu_loads(theirs, loads[0], n_gpus).max()
+    assert twin.gpu_loads(phy2log, loads[0], n_gpus).max() <= limit * (1 + 2e-6)
+    assert {one.dtype for one in placement} == {np.dtype(np.int64)}
+    assert (np.bincount(phy2log, minlength=n_experts) == logcnt).all()
+    assert log2phy.shape == (n_experts, logcnt.max())
+    for expert, slots in enumerate(log2phy.tolist()):
+        assert sorted(s for s in slots if s >= 0) == np.flatnonzero(phy2log == expert).tolist() != []
+    node, group = np.arange(n_slots) // (n_slots // n_nodes), phy2log // (n_experts // n_groups)
+    assert all(len(set(node[group == g])) == 1 for g in range(n_groups))
+    assert (placement.bound <= placement.imbalance * (1 + 1e-9)).all()
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(instances())
-def test_the_three_maps_agree(instance):
-    loads, n_slots, n_groups, n_nodes, n_gpus = instance
-    phy2log, log2phy, logcnt = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus)
-    assert phy2log.dtype == log2phy.dtype == logcnt.dtype == np.int64
-    assert (np.bincount(phy2log[0], minlength=loads.shape[1]) == logcnt[0]).all()
-    assert logcnt.min() >= 1
-    assert log2phy.shape == (1, loads.shape[1], logcnt.max())
-    for expert, slots in enumerate(log2phy[0].tolist()):
-        held = [slot for slot in slots if slot >= 0]
-        assert sorted(held) == np.flatnonzero(phy2log[0] == expert).tolist()
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(instances())
-def test_groups_stay_on_their_node(instance):
-    loads, n_slots, n_groups, n_nodes, n_gpus = instance
-    phy2log = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus).phy2log[0]
-    node = np.arange(n_slots) // (n_slots // n_nodes)
-    group = phy2log // (loads.shape[1] // n_groups)
-    for g in range(n_groups):
-        assert len(set(node[group == g])) == 1
-
-
-@pytest.mark.parametrize("sigma", [0.4, 0.7, 1.2])
+@pytest.mark.parametrize("sigma", [0.4, 1.2])
 @pytest.mark.parametrize(
     ("n_experts", "n_slots", "n_groups", "n_nodes", "n_gpus"),
     [(64, 80, 1, 1, 16), (64, 80, 2, 2, 16), (64, 72, 1, 1, 8), (256, 288, 8, 4, 32), (128, 160, 4, 4, 32)],
 )
 def test_balance_is_never_worse_at_real_sizes(n_experts, n_slots, n_groups, n_nodes, n_gpus, sigma):
-    loads = np.random.default_rng(1).lognormal(6, sigma, (12, n_experts))
+    loads = np.random.default_rng(1).lognormal(6, sigma, (6, n_experts))
     placement = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus)
-    for layer in range(12):
+    for layer in range(6):
         theirs = twin.rebalance_layer(loads[layer], n_slots, n_groups, n_nodes, n_gpus)[0]
         worst = twin.gpu_loads(theirs, loads[layer], n_gpus).max()
         ours = twin.gpu_loads(placement.phy2log[layer], loads[layer], n_gpus).max()
         assert ours <= worst * (1 + 2e-6)
         assert twin.twins(placement.phy2log[layer], n_gpus) == 0
-
-
-def least_without_twins(weight, n_gpus, n_slots):
-    """The lowest possible busiest load, equal split, no twins: every placement of a tiny fleet tried."""
-    n_experts, best = len(weight), np.inf
-    rows = list(itertools.combinations(range(n_experts), n_slots))
-    for gpus in itertools.combinations_with_replacement(rows, n_gpus):
-        count = np.bincount(np.concatenate(gpus), minlength=n_experts)
-        if count.min() >= 1:
-            share = weight / count
-            best = min(best, max(share[list(gpu)].sum() for gpu in gpus))
-    return best
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(instances())
-def test_no_shape_is_less_even_than_eplbs(instance):
-    loads, n_slots, n_groups, n_nodes, n_gpus = instance
-    theirs = twin.rebalance_layer(loads[0], n_slots, n_groups, n_nodes, n_gpus)[0]
-    ours = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus).phy2log[0]
-    limit = twin.gpu_loads(theirs, loads[0], n_gpus).max()
-    assert twin.gpu_loads(ours, loads[0], n_gpus).max() <= limit * (1 + 2e-6)
-
-
-def test_a_tiny_fleet_that_exchanges_alone_do_not_even_out():
-    loads = np.array([5.649, 3.742, 0.0309, 11.741, 0.0251, 0.2136])
-    ours = rebalance_experts(loads[None], 12, 1, 1, 3).phy2log[0]
-    theirs = twin.rebalance_layer(loads, 12, 1, 1, 3)[0]
-    assert least_without_twins(loads, 3, 4) <= twin.gpu_loads(ours, loads, 3).max()
-    assert twin.gpu_loads(ours, loads, 3).max() <= twin.gpu_loads(theirs, loads, 3).max()
-    assert (twin.twins(ours, 3), twin.twins(theirs, 3)) == (0, 2)
-
-
-def test_twins_stay_only_where_no_placement_without_twins_is_as_even():
-    random = np.random.default_rng(7)
-    n_mended = 0
-    for _ in range(120):
-        n_gpus, n_slots = int(random.integers(2, 4)), int(random.integers(2, 4))
-        n_experts = int(random.integers(n_slots, min(n_gpus * n_slots, 6)))
-        weight = np.round(random.pareto(1.0, n_experts) * 100) + 1
-        theirs = twin.rebalance_layer(weight, n_gpus * n_slots, 1, 1, n_gpus)[0]
-        if not twin.twins(theirs, n_gpus):
-            continue
-        n_mended += 1
-        ours = rebalance_experts(weight[None], n_gpus * n_slots, 1, 1, n_gpus).phy2log[0]
-        limit = twin.gpu_loads(theirs, weight, n_gpus).max() * (1 + 2e-6)
-        best = least_without_twins(weight, n_gpus, n_slots)
-        assert twin.gpu_loads(ours, weight, n_gpus).max() <= limit
-        assert (twin.twins(ours, n_gpus) == 0) == (best <= limit)
-    assert n_mended > 40
 
 
 def test_groups_that_do_not_divide_over_nodes_are_ignored():
@@ -205,11 +138,6 @@ def test_zeros_negative_zero_and_huge_loads():
         (([[1, 2, 3, 4]], 8, 1, 1, 0), "0 GPUs"),
         (([[1, -2, 3, 4]], 8, 1, 1, 4), "load -2 of expert 1, layer 0"),
         (([[1, 2, 3, float("nan")]], 8, 1, 1, 4), "load nan of expert 3"),
-        (([[1, 2, 3, float("inf")]], 8, 1, 1, 4), "load inf"),
-        (([1, 2, 3, 4], 8, 1, 1, 4), "shape (4,)"),
-        ((np.empty((0, 4)), 8, 1, 1, 4), "shape (0, 4)"),
-        ((np.array([["a", "b"]]), 8, 1, 1, 4), "dtype"),
-        ((np.array([[1j, 2]]), 8, 1, 1, 4), "dtype"),
     ],
 )
 def test_bad_input_is_refused(arguments, words):
@@ -229,14 +157,6 @@ def test_the_answer_is_a_tuple_with_its_bound():
     assert isinstance(again, Placement)
     assert (again.phy2log == placement.phy2log).all()
     assert (again.bound <= again.imbalance).all()
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(instances())
-def test_no_placement_is_below_its_bound(instance):
-    loads, n_slots, n_groups, n_nodes, n_gpus = instance
-    placement = rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus)
-    assert (placement.bound <= placement.imbalance * (1 + 1e-9)).all()
 
 
 def test_the_bound_by_hand():

@@ -9,7 +9,6 @@ import pytest
 from examples_count import examples
 from hypothesis import given, settings
 
-from evenload.balance.flow import route
 from evenload.errors import ConfigError, FormatError, UnknownName
 from evenload.moe import Fleet, rebalance_experts
 from evenload.moe.generators import Popularity, generate
@@ -36,14 +35,6 @@ def test_every_strategy_serves_every_later_batch(result):
         assert (course.imbalance >= result.bound - 1e-9).all()
         assert course.loads.mean(axis=1) == pytest.approx([1, 1])
         assert [move.batch for move in course.moves] == [2, 4]
-
-
-def test_eplb_is_replayed_as_it_plans(result):
-    for at, start in ((0, 0), (5, 4)):
-        placement = rebalance_experts(BATCHES[start : start + 4].sum(axis=0), 40, 1, 1, 8)
-        batch = BATCHES[4 + at]
-        assert result.courses[0].imbalance[at] == pytest.approx(dealt_imbalance(placement.phy2log, batch, 8))
-        assert result.courses[1].imbalance[at] == pytest.approx(route(placement.phy2log, batch, 8).imbalance)
 
 
 def dealt_imbalance(phy2log, counts, n_gpus):
@@ -80,18 +71,6 @@ def test_routing_and_search_pay(result):
     assert few < routed
     share = [np.mean([move.moved_share for move in course.moves]) for course in result.courses]
     assert share[3] < 0.3 < share[0]
-
-
-def test_planned_once_there_are_no_moves():
-    once = replay(BATCHES, FLEET, history=4, effort=BRIEF, strategies=["EPLB", "search + routing"])
-    assert all(not course.moves for course in once.courses)
-
-
-def test_finer_windows_for_the_search():
-    fine = generate(Popularity(drift=0.1), n_windows=20, n_layers=2, n_experts=32, n_ids=2000).windows(1)
-    batches = fine.reshape(10, 2, 2, 32).sum(axis=1)
-    result = replay(batches, FLEET, history=4, fine=fine, effort=BRIEF, strategies=["search + routing"])
-    assert result.courses[0].imbalance.shape == (6, 2)
 
 
 def test_unlike_gpus():

@@ -1,6 +1,10 @@
-"""One rank of a gang, started by test_planner.py: routes batches over gloo and writes what came of them."""
+"""One rank of a gang, started by test_gang.py: routes batches over gloo, then random faults on random ranks.
+
+What came of it is written; the last rank dies in the middle of things.
+"""
 
 import json
+import os
 import sys
 import types
 from datetime import timedelta
@@ -9,18 +13,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, EvenloadError
 from evenload.moe import agree_on
-from evenload.moe.adapters import sglang, vllm
+from evenload.moe.adapters import lplb, sglang, vllm
 from evenload.moe.adapters.layer import MoELayer
 from evenload.moe.routing.planner import Planner
+from evenload.moe.topology import circulant
 
 N_EXPERTS, N_SLOTS = 16, 24
-
-
-def placement():
-    """No topology: some experts have two replicas, some four, most have one."""
-    return [0, 1, 2, 3, 8, 12, 4, 5, 6, 7, 0, 9, 8, 9, 10, 11, 0, 1, 12, 13, 14, 15, 0, 8]
+# No topology: some experts have two replicas, some four, most have one.
+SLOTS = [0, 1, 2, 3, 8, 12, 4, 5, 6, 7, 0, 9, 8, 9, 10, 11, 0, 1, 12, 13, 14, 15, 0, 8]
 
 
 def batch(rank, step):
@@ -112,27 +114,20 @@ def unlisted(rank, n_ranks, store):
     return group
 
 
-def main(rank, n_ranks, store, result):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks)
-    group = dist.group.WORLD
-    planner = Planner(placement(), N_SLOTS, N_EXPERTS, 4, group, nodes=[0, 0, 1, 1])
+def routed(rank, n_ranks, store, group):
+    """What comes of batches, of what ranks disagree on, and of engines' policies."""
+    planner = Planner(SLOTS, N_SLOTS, N_EXPERTS, 4, group, nodes=[0, 0, 1, 1])
     found = {"exact": [route(planner, rank, step) for step in range(5)]}
-    sums = Planner(placement(), N_SLOTS, N_EXPERTS, group=group, exchange="sums")
+    sums = Planner(SLOTS, N_SLOTS, N_EXPERTS, group=group, exchange="sums")
     found["sums"] = [route(sums, rank, step) for step in range(3)]
     bad = torch.full((3, 2), 99 if rank == 2 else 0)
     wide = torch.zeros((3, 4 if rank == 1 else 2), dtype=torch.int64)
-    other = placement()[::-1] if rank == 3 else placement()
+    other = SLOTS[::-1] if rank == 3 else SLOTS
     found["errors"] = {
         "bad id": refused(lambda: planner.run(bad)),
-        "bad id, sums": refused(lambda: sums.run(bad)),
         "widths": refused(lambda: planner.run(wide)),
         "widths, sums": refused(lambda: sums.run(wide)),
         "placement": refused(lambda: Planner(other, N_SLOTS, N_EXPERTS, group=group)),
-        "sizes": refused(lambda: Planner(placement(), N_SLOTS, N_EXPERTS + (rank == 0), group=group)),
-        "load": refused(
-            lambda: planner.update_redundancy_mapping(np.random.default_rng(rank).random(N_EXPERTS))
-        ),
     }
     planner.update_redundancy_mapping(np.arange(N_EXPERTS))
     found["after"] = route(planner, rank, 0)  # the gang still works after every refusal
@@ -150,13 +145,134 @@ def main(rank, n_ranks, store, result):
     found["failing engines"] = by_an_engine_that_fails(rank, group)
     elastic = unlisted(rank, n_ranks, store)
     found["elastic"] = [by_vllm(rank, elastic), agree_on(np.full((2, 3), rank + 5), elastic).tolist()]
-    found["elastic planner"] = route(Planner(placement(), N_SLOTS, N_EXPERTS, 4, elastic), rank, 0)
-    planner.resize([*placement(), *range(4)], 4, group)
+    found["elastic planner"] = route(Planner(SLOTS, N_SLOTS, N_EXPERTS, 4, elastic), rank, 0)
+    planner.resize([*SLOTS, *range(4)], 4, group)
     found["resized"] = int(planner.run(torch.arange(N_EXPERTS)).max())
+    return found
+
+
+F_EXPERTS, F_SLOTS = 12, 16
+PLACEMENT = [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9, 0, 10, 11, 1, 2]
+BAD_IDS = [
+    None, "ids", 7.5, [[0, 1], [2]], object(), [None], {"a": 1}, np.array([0.5]), np.array(["a"]),
+    np.array([True]),
+    np.array([None]), torch.tensor([0.5]), torch.tensor([0.0], requires_grad=True),
+    torch.zeros(3, dtype=torch.bfloat16), torch.tensor([99]), torch.tensor([-2]), torch.tensor([True]),
+    torch.zeros((3, 5), dtype=torch.int64), torch.full((2, 2), 2**62), np.array([2**63], np.uint64),
+    torch.zeros(4, dtype=torch.int64).to_sparse(),
+]  # fmt: skip
+BAD_COUNTERS = [
+    7, "counter", torch.zeros(3), torch.zeros(1, dtype=torch.bool), torch.zeros(F_SLOTS, dtype=torch.uint8),
+    torch.zeros(1, requires_grad=True), torch.zeros((F_SLOTS, 2))[:, 0], np.zeros(F_SLOTS, "U3"), [0],
+]  # fmt: skip
+BAD_LOADS = [
+    "load", [1.0, 2.0], np.full(F_EXPERTS, np.nan), np.full(F_EXPERTS, -1.0), [[1], [2, 3]], object(), 5,
+    torch.zeros(F_EXPERTS, requires_grad=True) - 1, np.array([None] * F_EXPERTS),
+]  # fmt: skip
+BAD_COUNTS = [
+    None,
+    "counts",
+    torch.ones(3),
+    np.full(F_EXPERTS, 0.5),
+    [[1], [2, 3]],
+    np.full(F_EXPERTS, 1 << 40),
+]
+
+
+BAD_MASKS = ["mask", [True], np.array([0.5]), torch.ones(99, dtype=torch.bool), torch.ones(2, 2), object()]
+
+
+def ids_of(rank, step):
+    return torch.from_numpy(np.random.default_rng([rank, step]).integers(0, F_EXPERTS, (rank * 3, 2)))
+
+
+def call(planner, kind, rank, step, fault):
+    """Do one call; ``fault`` chooses what is wrong with it, None if nothing is."""
+    if kind == "run":
+        wrong, counter, mask = ids_of(rank, step), None, None
+        if fault is not None and fault < len(BAD_IDS):
+            wrong = BAD_IDS[fault]
+        elif fault is not None and fault < len(BAD_IDS) + len(BAD_COUNTERS):
+            counter = BAD_COUNTERS[fault - len(BAD_IDS)]
+        elif fault is not None:
+            mask = BAD_MASKS[fault - len(BAD_IDS) - len(BAD_COUNTERS)]
+        planner.run(wrong, counter, mask=mask)
+    elif kind == "load":
+        planner.update_redundancy_mapping(np.arange(F_EXPERTS) if fault is None else BAD_LOADS[fault])
+    elif kind == "counts":
+        planner.solve_probs(
+            torch.ones(F_EXPERTS, dtype=torch.int64) if fault is None else BAD_COUNTS[fault], torch.zeros(1)
+        )
+    elif kind == "shift" and fault is not None:
+        planner.update_redundancy_mapping(np.arange(F_EXPERTS))
+    elif kind == "shift":
+        planner.run(ids_of(rank, step))
+    else:
+        given = [PLACEMENT, F_SLOTS, F_EXPERTS, None]
+        if fault is not None:
+            given[fault % 4] = [None, "4", [[0], [1, 2]], 2.5, True][fault // 4]
+        Planner(*given[:3], ep_size=given[3], group=dist.group.WORLD)
+
+
+N_FAULTS = {
+    "run": len(BAD_IDS) + len(BAD_COUNTERS) + len(BAD_MASKS), "load": len(BAD_LOADS),
+    "counts": len(BAD_COUNTS), "shift": 1, "make": 20,
+}  # fmt: skip
+
+
+def outcome(do):
+    try:
+        do()
+    except EvenloadError as error:
+        return {"class": type(error).__name__, "text": str(error), "cause": type(error.__cause__).__name__}
+    except BaseException as error:
+        return {"class": f"raw {type(error).__name__}", "text": str(error)}
+    return None
+
+
+def exact_batch(planner, rank, step):
+    """[slots] ids that this rank sent, or the error."""
+    ids = ids_of(rank, step)
+    slots = planner.run(ids)
+    assert torch.equal(planner.phy2log[slots], ids)
+    return np.bincount(slots.reshape(-1).numpy(), minlength=planner.n_routed_experts).tolist()
+
+
+def main(rank, n_ranks, store, result, seed):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks)
+    group, random, steps = dist.group.WORLD, np.random.default_rng(seed), []  # the same draws on every rank
+    came = routed(rank, n_ranks, store, group)
+    planners = [
+        Planner(PLACEMENT, F_SLOTS, F_EXPERTS, group=group),
+        Planner(PLACEMENT, F_SLOTS, F_EXPERTS, group=group, exchange="sums"),
+        lplb.Planner(circulant(n_ranks, [1]), 16, 12, group=group),
+    ]
+    for step in range(120):
+        which = int(random.integers(3))
+        kinds = ["run", "load", "shift", "make"] + ["counts"] * (which == 2)
+        kind = kinds[random.integers(len(kinds))]
+        culprits = np.flatnonzero(random.random(n_ranks) < 0.3)
+        if kind == "shift":  # not all: then none would be at another call
+            culprits = culprits[: n_ranks - 1]
+        faults = random.integers(0, N_FAULTS[kind], n_ranks)
+        fault = int(faults[rank]) if rank in culprits else None
+        found = outcome(lambda p=planners[which], k=kind, s=step, f=fault: call(p, k, rank, s, f))
+        after = [exact_batch(planner, rank, step) for planner in planners]
+        loads = [planner.loads.tolist() for planner in planners]
+        steps.append(
+            {"kind": kind, "culprits": culprits.tolist(), "faults": faults.tolist(), "error": found}
+            | {"after": after, "loads": loads}
+        )
+    if rank < n_ranks - 1:
+        came["lost"] = [
+            outcome(lambda: planners[0].run(ids_of(rank, 0))),
+            outcome(lambda: by_vllm(rank, group)),
+        ]
     with open(result, "w") as file:
-        json.dump(found, file)
-    dist.destroy_process_group()
+        json.dump(came | {"steps": steps}, file)
+    os._exit(0)  # the last one dies in the middle of things
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))

@@ -16,14 +16,14 @@ from evenload.moe.routing.planner import Planner
 def graphs():
     """(graph, counts [layers, experts]): random ones, no copies at all, a hard ring, a dead GPU."""
     rng = np.random.default_rng(0)
-    for n_gpus, n_experts, n_slots in [(4, 8, 12), (5, 7, 20), (2, 6, 6), (1, 3, 4), (9, 12, 27)]:
+    for n_gpus, n_experts, n_slots in [(4, 8, 12), (5, 7, 20), (2, 6, 6), (1, 3, 4)]:
         layers = [
             rng.permutation(np.append(np.arange(n_experts), rng.integers(-1, n_experts, n_slots - n_experts)))
             for _ in range(2)
         ]
         counts = (rng.lognormal(0, 1, (2, n_experts)) * rng.choice([1, 30, 1000], (2, 1))).astype(np.int32)
         yield ReplicaGraph.from_slots(layers, n_experts, n_gpus), counts
-    n = 12
+    n = 8
     ring = [[e, (e + 1) % n] for e in range(n)]
     counts = np.zeros((1, n), np.int32)
     counts[0, : n // 2] = 1000
@@ -68,7 +68,7 @@ def check_dispatch(sums):
 
     rng = np.random.default_rng(1)
     slots = [0, 1, 2, 0, 3, 1, 4, 0, 5]
-    batches = [torch.from_numpy(rng.integers(-1, 6, (n, 2))) for n in (150, 0, 40)]
+    batches = [torch.from_numpy(rng.integers(-1, 6, (n, 2))) for n in (80, 0, 20)]
     counts = np.stack([np.bincount(b[b >= 0].numpy(), minlength=6) for b in batches])
     planner = Planner(slots, 9, 6, ep_size=3, nodes=[0, 1, 1])
     quotas = Router(planner.graph).solve(counts.sum(0)).quotas[0]
@@ -118,7 +118,7 @@ def check_mask():
     planner, twin = (Planner([0, 1, 0, 2, 0, 3], 6, 4, ep_size=3, backend=b) for b in ("triton", "cpu"))
     for shape, n_flags, share in (
         ((75, 2), 1, 0.4),
-        ((5, 13, 2), 3, 0.6),
+        ((3, 5, 2), 3, 0.6),
         ((9, 2), 1, 0.0),
         ((0, 2), 1, 1.0),
     ):

@@ -1,36 +1,30 @@
 """The Triton kernels: in Triton's interpreter against the CPU's answers, and compiled for CUDA."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from evenload.errors import ConfigError
+from evenload.moe import DeviceCloner
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 
-def run_script(name, **environment):
-    """In a process of its own: Triton reads TRITON_INTERPRET when a kernel is decorated."""
-    here = Path(__file__)
-    paths = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(here.with_name(name))],
-        env=os.environ | environment | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_kernels_equal_their_twins_in_the_interpreter(interpreted):
+    assert "all equal" in interpreted("routing/interpret_kernels.py", TRITON_INTERPRET="1")
 
 
-def test_kernels_equal_their_twins_in_the_interpreter():
-    assert "all equal" in run_script("interpret_kernels.py", TRITON_INTERPRET="1")
+@pytest.mark.parametrize("n_random", ["2", pytest.param("12", marks=pytest.mark.slow)])
+def test_clones_equal_their_twin_in_the_interpreter(interpreted, n_random):
+    script = "cloning/interpret_clone_kernel.py"
+    assert "all equal" in interpreted(script, "1", n_random, TRITON_INTERPRET="1")
 
 
-def test_kernels_compile_for_cuda_without_a_gpu():
-    assert "5 kernels" in run_script("compile_kernels.py", TRITON_DEFAULT_FP_FUSION="1")
+def test_a_cloner_on_a_cpu_is_refused_without_the_interpreter():
+    with pytest.raises(ConfigError, match="CPU"):
+        DeviceCloner([0, 1], 1, device="cpu")
+
+
+def test_kernels_compile_for_cuda_without_a_gpu(interpreted):
+    assert "5 kernels" in interpreted("routing/compile_kernels.py", TRITON_DEFAULT_FP_FUSION="1")
 
 
 @pytest.mark.gpu

@@ -84,7 +84,9 @@ def twin(ids, weights, counts, mask, rank, n_ranks, sweeps):
 @given(st.integers(0, 2**32), st.integers(0, 60), st.booleans(), st.booleans(), st.booleans())
 def test_the_slots_are_the_twins(seed, n_ids, is_masked, is_counted, is_ranked):
     random = np.random.default_rng(seed)
-    copies = WeightedCopies(random_placement(random), N_EXPERTS, N_GPUS)
+    phy2log = random_placement(random)[0]
+    lonely = {e for e in range(N_EXPERTS) if set(np.flatnonzero(phy2log == e) // 4) == {1}}
+    copies = WeightedCopies(phy2log, N_EXPERTS, N_GPUS, dead=() if lonely else (1,))
     copies.refresh(random.lognormal(3, 1, (1, N_EXPERTS)) * random.integers(0, 2, N_EXPERTS))
     ids = random.choice(N_EXPERTS + 2, n_ids) - 1
     mask = random.random(n_ids) < 0.7 if is_masked else np.ones(n_ids, bool)
@@ -109,43 +111,15 @@ def test_the_slots_are_the_twins(seed, n_ids, is_masked, is_counted, is_ranked):
         sweeps,
     )
     assert slots.tolist() == expected
+    is_expert = (ids >= 0) & (ids < N_EXPERTS)
+    assert (phy2log[slots[is_expert]] == ids[is_expert]).all()
+    assert lonely or not (slots[is_expert] // 4 == 1).any()
 
 
 def counts_of_others(random):
     """[experts] few, many, very different, or wrong: what others say is not ours to trust."""
     most = random.choice([9, 10**6, 2**33, 2**62])
     return np.rint(most ** random.random(N_EXPERTS)).astype(np.int64) * random.integers(-1, 2, N_EXPERTS)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 3))
-def test_each_id_goes_to_a_copy_of_its_expert_on_a_living_gpu(seed, sweeps):
-    random = np.random.default_rng(seed)
-    phy2log = random_placement(random, 2)
-    lonely = {e for row in phy2log for e in range(N_EXPERTS) if set(np.flatnonzero(row == e) // 4) == {1}}
-    dead = () if lonely else (1,)
-    copies = WeightedCopies(phy2log, N_EXPERTS, N_GPUS, dead=dead)
-    copies.refresh(random.lognormal(3, 2, (2, N_EXPERTS)))
-    ids = torch.from_numpy(random.integers(0, N_EXPERTS, (30, 2)).astype(np.int32))
-    for layer in range(2):
-        counts = torch.from_numpy(counts_of_others(random)) if seed % 2 else None
-        slots = copies.map(ids, layer, counts=counts, sweeps=sweeps)
-        assert (slots.shape, slots.dtype) == (ids.shape, torch.int32)
-        assert (phy2log[layer][slots.numpy()] == ids.numpy()).all()
-        assert not set((slots // 4).unique().tolist()) & set(dead)
-
-
-def test_without_sweeps_each_copy_gets_its_share_to_one_id():
-    random = np.random.default_rng(0)
-    copies = WeightedCopies(random_placement(random), N_EXPERTS, N_GPUS)
-    copies.refresh(random.lognormal(3, 1, (1, N_EXPERTS)))
-    share = copies.layer(0).share.numpy() / ONE
-    for rank in range(5):
-        ids = torch.from_numpy(random.integers(0, N_EXPERTS, 300))
-        got = np.bincount(copies.map(ids, rank=rank, n_ranks=5, sweeps=0).numpy(), minlength=N_SLOTS)
-        expert = copies.layer(0).expert.numpy()
-        counts = np.bincount(ids.numpy(), minlength=N_EXPERTS + 1)
-        assert np.abs(got - share * counts[expert]).max() < 1 + 1e-2
 
 
 def test_rounding_of_ranks_cancels():
@@ -258,10 +232,7 @@ def test_loads_of_any_size_are_weights():
     ("arguments", "why"),
     [
         ({"phy2log": np.arange(7)}, "as many slots"),
-        ({"phy2log": np.arange(8.0)}, "whole numbers"),
         ({"n_experts": 9}, "expert"),
-        ({"device": "toaster"}, "device"),
-        ({"n_gpus": 0}, "n_gpus"),
         ({"dead": [1]}, "expert 2 on dead GPUs only"),
     ],
 )
@@ -276,7 +247,5 @@ def test_loads_and_ids_that_do_not_fit_are_refused():
         copies.refresh(-np.ones((1, 8)))
     with pytest.raises(ConfigError, match="make new weights"):
         copies.refresh(np.ones((1, 8)), np.arange(12) % 8)
-    with pytest.raises(ConfigError, match="tensor of integers"):
-        copies.map(torch.ones(3))
     with pytest.raises(ConfigError, match="mask"):
         copies.map(torch.ones(3, dtype=torch.int64), mask=torch.ones(2, dtype=torch.bool))

@@ -10,7 +10,7 @@ from evenload.balance.flow import route
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe import Fleet, MoveCosts, place, rebalance_experts, schedule_transfers
 from evenload.moe.placement.bound import placement_bound
-from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet, as_demand, stress
+from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet, as_demand
 from evenload.moe.topology import lay_out, ring
 
 TRACES = Path(__file__).parents[2] / "data" / "routing"
@@ -88,64 +88,44 @@ def test_every_plan_is_sound_and_no_better_than_its_bound(task, objective):
     assert (np.bincount(plan.phy2log[0][plan.phy2log[0] >= 0], minlength=windows.shape[1]) == logcnt).all()
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks())
-def test_costs_are_the_routers(task):
+@settings(max_examples=examples(60), deadline=None)
+@given(tasks(), st.booleans(), st.sampled_from([0, 30]))
+def test_costs_are_the_routers_or_by_hand_however_long_the_search(task, is_routed, n_tries):
     windows, fleet = task
     windows = windows + 1  # a window without load has no cost to compare
-    search = search_of(windows, fleet)
-    for _, slots in search.starts():
-        phy2log = np.full(fleet.n_gpus * fleet.width, -1)
-        phy2log[search.fleet.slot_index] = slots
-        costs = search.costs(slots, as_demand(windows, search.fleet.speed.sum()))
-        for window, cost in zip(windows, costs, strict=True):
-            # The router keeps speeds in steps of 1/4096.
-            assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks(), st.booleans())
-def test_costs_stay_right_however_long_the_search(task, is_routed):
-    windows, fleet = task
     search = search_of(windows, fleet, is_routed)
-    demand = search.scenarios(windows, Effort(n_windows=12, n_made_up=24))
-    for _, start in search.starts():
-        slots, costs = search.search(start, demand, 60)
-        assert costs == pytest.approx(search.costs(slots, demand), abs=1e-6)
-        assert costs.mean() <= search.costs(start, demand).mean() + 1e-6
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(tasks())
-def test_equal_split_costs_by_hand(task):
-    windows, fleet = task
-    search = search_of(windows, fleet, is_routed=False)
     demand = as_demand(windows, search.fleet.speed.sum())
     for _, start in search.starts():
-        slots, costs = search.search(start, demand, 30)
-        used = slots >= 0
+        slots, costs = search.search(start, demand, n_tries)
+        assert costs == pytest.approx(search.costs(slots, demand), abs=1e-6)
+        assert costs.mean() <= search.costs(start, demand).mean() + 1e-6
+        phy2log = np.full(fleet.n_gpus * fleet.width, -1)
+        phy2log[search.fleet.slot_index] = slots
+        check(phy2log, windows, fleet)
+        used, gpu = slots >= 0, search.fleet.slot2gpu
         share = demand / np.bincount(slots[used], minlength=demand.shape[1])
-        for t, cost in enumerate(costs):
-            load = np.bincount(
-                search.fleet.slot2gpu[used], share[t][slots[used]], minlength=len(search.fleet.speed)
-            )
-            assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
+        for window, split, cost in zip(windows, share, costs, strict=True):
+            if is_routed:  # the router keeps speeds in steps of 1/4096
+                assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
+            else:
+                load = np.bincount(gpu[used], split[slots[used]], minlength=len(search.fleet.speed))
+                assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
 
 
 @MAY_MISS
 @settings(max_examples=examples(40), deadline=None)
-@given(tasks())
-def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task):
+@given(tasks(), st.sampled_from(["routed", "equal"]))
+def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task, objective):
     windows, fleet = task
     random = np.random.default_rng(0)
     old = random.integers(-1, windows.shape[1], (1, fleet.n_gpus * fleet.width))
-    plan = place(windows[:, None], fleet, old=old, target=1.1, effort=BRIEF)
+    plan = place(windows[:, None], fleet, old=old, target=1.1, effort=BRIEF, objective=objective)
     check(plan.phy2log[0], windows, fleet)
-    generous = place(windows[:, None], fleet, old=old, target=1e9, effort=BRIEF)
+    generous = place(windows[:, None], fleet, old=old, target=1e9, effort=BRIEF, objective=objective)
     check(generous.phy2log[0], windows, fleet)
     lost = set(range(windows.shape[1])) - set(old[0][fleet.open_slots()].tolist())
     assert len(generous.transfers(old).transfers) <= 2 * len(lost)
-    from_old = place(windows[:, None], fleet, old=old, effort=BRIEF)
+    from_old = place(windows[:, None], fleet, old=old, effort=BRIEF, objective=objective)
     check(from_old.phy2log[0], windows, fleet)
 
 
@@ -194,14 +174,6 @@ def test_node_limits(limit):
         assert all(homes.values())  # each group has a node with copies of all its experts
 
 
-def test_a_hot_expert_needs_more_copies_than_a_backbone_gives():
-    windows = np.ones((4, 1, 12))
-    windows[..., 3] = 20.0
-    plan = place(windows, Fleet.even(6, 18), effort=BRIEF)
-    assert plan.placement.logcnt[0, 3] >= 4
-    assert plan.imbalance[0] <= 1.02
-
-
 def test_the_fast_gpu_does_more():
     windows = np.random.default_rng(1).lognormal(4, 0.5, (4, 1, 12))
     fleet = Fleet((4, 4, 10), speeds=(1, 1, 3))
@@ -236,23 +208,6 @@ def test_held_out_batches_of_real_traffic_are_even(name):
         assert ours < np.mean([route(phy2log, batch, 16).imbalance for batch in later])
 
 
-def test_few_fetches_after_a_drift():
-    random = np.random.default_rng(5)
-    log_odds = random.normal(0, 0.7, (4, 128))
-    before = np.stack([random.poisson(np.exp(log_odds) * 60) for _ in range(6)])
-    log_odds = log_odds + random.normal(0, 0.07, log_odds.shape)
-    after = np.stack([random.poisson(np.exp(log_odds) * 60) for _ in range(12)])
-    fleet = Fleet.even(16, 144)
-    old = place(before, fleet)
-    few = place(after[:6], fleet, old=old.phy2log, target=1.01)
-    fresh = rebalance_experts(after[:6].sum(axis=0), 144, 1, 1, 16)
-    held_out = np.mean([route(few.phy2log, batch, 16).imbalance for batch in after[6:]])
-    stale = np.mean([route(old.phy2log, batch, 16).imbalance for batch in after[6:]])
-    assert held_out <= min(1.03, stale)
-    assert few.transfers(old.phy2log).moved_share <= 0.05
-    assert few.transfers(fresh.phy2log).moved_share > 0.8
-
-
 @pytest.mark.parametrize("tied", [2, 8])
 def test_gpus_that_tie_for_the_busiest_are_relieved_one_by_one(tied):
     """Each of the tied GPUs has a heavy expert too many: no single change lowers the maximum."""
@@ -268,30 +223,6 @@ def test_gpus_that_tie_for_the_busiest_are_relieved_one_by_one(tied):
     assert np.count_nonzero(plan.phy2log != old) <= 2 * tied  # an exchange for each of them, at most
 
 
-def test_an_exchange_and_a_new_label_take_off_what_they_promise():
-    """The burden that the kernel expects to go is what goes: its changes end where loads by hand say."""
-    random = np.random.default_rng(5)
-    windows = random.lognormal(3, 0.8, (3, 1, 24))
-    fleet = Fleet.even(6, 30)
-    old = place(windows[:1], fleet, objective="equal").phy2log
-    living = LivingFleet.of(fleet)
-    layer = LayerSearch(windows[:, 0], living, home=np.full(24, -1), is_strict=False, is_routed=False, seed=0)
-    demand = as_demand(windows[:, 0], 6.0)
-    has = np.zeros((6, 24), np.bool_)
-    has[living.slot2gpu, old[0]] = True
-    before = layer.costs(old[0], demand)
-
-    slots = layer.relieve(old[0], demand, has, 1.02)
-
-    after = layer.costs(slots, demand)
-    share = (demand / np.bincount(slots, minlength=24))[:, slots]
-    by_hand = [np.bincount(living.slot2gpu, row, 6).max() for row in share]
-    np.testing.assert_allclose(after, by_hand)
-    assert after.mean() < before.mean()
-    assert all(len(set(slots[living.slot2gpu == gpu])) == 5 for gpu in range(6))
-    assert set(slots) == set(range(24))
-
-
 def test_same_arguments_same_plan_on_any_number_of_threads():
     windows = np.random.default_rng(2).lognormal(3, 0.7, (5, 4, 16))
     a = place(windows, Fleet.even(4, 24), effort=BRIEF)
@@ -301,47 +232,24 @@ def test_same_arguments_same_plan_on_any_number_of_threads():
     assert (a.phy2log != place(windows, Fleet.even(4, 24), effort=BRIEF, seed=9).phy2log).any()
 
 
-def test_one_window_is_enough_and_none_held_out():
-    plan = place(np.random.default_rng(0).lognormal(3, 1, (2, 16)), Fleet.even(4, 20), effort=BRIEF)
-    assert plan.held_out is None
-    assert plan.phy2log.shape == (2, 20)
-
-
 def test_no_load_at_all():
     plan = place(np.zeros((3, 1, 8)), Fleet.even(4, 12), effort=BRIEF)
     assert plan.imbalance[0] == pytest.approx(1.0, abs=0.02)
     assert plan.bound[0] == 1.0
 
 
-def test_scenarios_are_like_the_windows():
-    random = np.random.default_rng(0)
-    windows = random.poisson(random.lognormal(4, 0.5, 32), (8, 32)).astype(float)
-    made_up = stress(windows, 4000, random, 0.1)
-    assert made_up.min() >= 0
-    assert made_up.mean(axis=0) == pytest.approx(windows.mean(axis=0), rel=0.05)
-    assert stress(windows[:1], 5, random, 0.1).shape == (5, 32)
-    assert as_demand(np.array([[0, 0], [1, 3]]), 4.0).tolist() == [[1, 3]]
-    assert as_demand(np.zeros((2, 4)), 4.0).tolist() == [[1, 1, 1, 1]]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
         ({"load_windows": np.ones((1, 1, 9))}, ConfigError, "8 living slots are too few for 9 experts"),
-        ({"load_windows": np.ones(4)}, ConfigError, "shape (4,)"),
-        ({"load_windows": np.ones((0, 1, 4))}, ConfigError, "shape (0, 1, 4)"),
         ({"load_windows": [[[1, -1, 1, 1]]]}, ConfigError, "load -1.0 of expert 1"),
         ({"load_windows": [[[1, np.nan, 1, 1]]]}, ConfigError, "load nan of expert 1"),
         ({"objective": "best"}, UnknownName, "objective 'best'"),
-        ({"effort": "onlin"}, UnknownName, "effort 'onlin'"),
-        ({"node_limit": "some"}, UnknownName, "node limit 'some'"),
         ({"target": 1.1}, ConfigError, "without old="),
-        ({"target": "1.1", "old": [[0] * 8]}, ConfigError, "target is '1.1'"),
         ({"robust": 2}, ConfigError, "robust is 2"),
         ({"robust": 0.5, "target": 1.1, "old": [[0] * 8]}, ConfigError, "for the mean of the windows"),
         ({"old": [[0, 1, 2]]}, ConfigError, "old has shape (1, 3)"),
         ({"old": [[0, 1, 2, 3, 0, 1, 2, 4]]}, ConfigError, "ids from 0 to 4"),
-        ({"old": [[0.0] * 8]}, ConfigError, "dtype float64"),
         ({"node_limit": "base", "n_groups": 3}, ConfigError, "do not divide over 3 groups"),
         (
             {"node_limit": "all", "n_groups": 1, "fleet": Fleet.even(4, 4, n_nodes=2)},
@@ -387,7 +295,7 @@ def test_a_robust_plan_serves_what_is_rare():
     """One window in 64 is of another domain: the mean of them all forgets it."""
     found = {}
     for robust in (0.0, 0.5):
-        for seed in range(4):
+        for seed in range(2):
             random = np.random.default_rng(seed)
             usual, rare = random.lognormal(3, 1.2, (2, 1, 32))
             windows = np.concatenate([random.poisson(usual, (63, 1, 32)), random.poisson(rare, (1, 1, 32))])
