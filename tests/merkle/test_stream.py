@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import MerkleTree, RootStream, Scheme, root_of_file
 from evenload.merkle import stream as module
-from evenload.merkle.plain_engine import PlainEngine
 
 
 @pytest.fixture
@@ -50,14 +49,6 @@ def test_trees_that_are_filled_up(small_chunks, rows_for, scheme, n):
     assert stream.root() == MerkleTree(rows_for(n), scheme=scheme).root
 
 
-@pytest.mark.parametrize("n", [1, 20, 16384, 16385, 40_000])
-def test_real_chunks(rows_for, n):
-    stream = RootStream()
-    for start in range(0, n, 7001):
-        stream.update(rows_for(n)[start : start + 7001])
-    assert stream.root() == MerkleTree(rows_for(n)).root
-
-
 def test_twins_are_found_wherever_they_are(small_chunks, rows_for):
     rows = rows_for(64)
     for copy_of, height in ((0, 0), (6, 1), (8, 3), (16, 4), (0, 5)):
@@ -79,16 +70,6 @@ def test_records_of_different_lengths(small_chunks):
     stream.update_records(records[13:])
     assert stream.root() == tree.root
     assert len(stream) == 37
-
-
-def test_subtrees_by_their_roots(small_chunks, rows_for):
-    rows, plain = rows_for(43), PlainEngine(Scheme())
-    stream = RootStream()
-    stream.push_roots(2, plain.subtree_roots(rows[:12], 2))
-    stream.update(rows[12:])
-    assert stream.root() == MerkleTree(rows).root
-    with pytest.raises(ConfigError, match="do not end where"):
-        stream.push_roots(2, plain.subtree_roots(rows[:4], 2))
 
 
 @pytest.mark.parametrize("width", [1, 32, 50])
@@ -134,12 +115,11 @@ def test_files_that_are_refused(tmp_path):
         np.zeros((3, 32)),
         np.zeros(5, np.uint8),
         np.zeros((3, 0), np.uint8),
-        np.zeros((4, 4), np.uint8).T,
+        np.zeros((4, 3), np.uint8).T,
     ):
         np.save(tmp_path / "bad.npy", array)
-        if not (array.dtype == np.uint8 and array.flags.c_contiguous and array.ndim == 2 and array.shape[1]):
-            with pytest.raises(FormatError, match="npy"):
-                root_of_file(tmp_path / "bad.npy")
+        with pytest.raises(FormatError, match="npy"):
+            root_of_file(tmp_path / "bad.npy")
     (tmp_path / "head.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{oops")
     with pytest.raises(FormatError, match="header"):
         root_of_file(tmp_path / "head.npy")

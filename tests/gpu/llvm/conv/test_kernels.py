@@ -31,9 +31,8 @@ GEOMETRIES = [  # in, out, height, width, kernel, padding; clients, samples, dty
     ((2, 2, 4, 4, 4, 4, 0, 0), 2, 1, np.float32),
 ]
 CHANNEL_GEOMETRIES = [
-    *GEOMETRIES,
+    *GEOMETRIES[1:4:2],
     ((3, 19, 6, 7, 3, 3, 1, 1), 2, 3, np.float32),  # a vector that channels do not fill
-    ((16, 32, 5, 9, 3, 2, 0, 1), 1, 2, np.float32),
     ((17, 9, 4, 5, 2, 3, 1, 0), 2, 2, np.float64),
     ((40, 48, 3, 30, 1, 3, 0, 1), 1, 1, np.float32),  # rows longer than a tile
 ]
@@ -165,13 +164,6 @@ def test_a_sample_that_is_not_a_number_stays_with_its_client(kind):
     assert np.isfinite(dweight[[0, 2]]).all()
     assert np.isfinite(dbias[[0, 2]]).all()
     assert np.isnan(dweight[1]).all()
-
-
-@pytest.mark.parametrize("samples", [1, 4, 8, 10, 16, 31, 33])
-def test_a_vector_holds_a_power_of_two_of_samples(samples):
-    lanes = lanes_for(samples, 4)
-    assert lanes in (4, 8, 16)
-    assert -(-samples // lanes) * lanes - samples < lanes
 
 
 def modules_behind(files):
