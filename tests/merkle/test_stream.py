@@ -61,20 +61,22 @@ def test_twins_are_found_wherever_they_are(small_chunks, rows_for):
         assert stream.is_mutated == is_pair == MerkleTree(forged, scheme="bitcoin").is_mutated
 
 
-def test_records_of_different_lengths(small_chunks):
+def test_records_of_different_lengths_and_subtrees_by_their_roots(small_chunks, rows_for):
     records = [b"r" * k for k in range(37)]
-    tree = MerkleTree()
+    tree, stream = MerkleTree(), RootStream()
     tree.append_records(records)
-    stream = RootStream()
     stream.update_records(iter(records[:13]))
     stream.update_records(records[13:])
-    assert stream.root() == tree.root
-    assert len(stream) == 37
+    assert (stream.root(), len(stream)) == (tree.root, 37)
+    with pytest.raises(ConfigError, match="do not end where"):
+        stream.push_roots(2, rows_for(3))
+    stream.update(rows_for(3))
+    with pytest.raises(ConfigError, match="records of one length"):
+        stream.update(rows_for(3, width=31))
 
 
-@pytest.mark.parametrize("width", [1, 32, 50])
-@pytest.mark.parametrize("n", [0, 1, 5, 33])
-def test_files(small_chunks, tmp_path, rows_for, width, n):
+@pytest.mark.parametrize(("width", "n"), [(1, 0), (1, 33), (32, 1), (32, 5), (50, 33)])
+def test_files(small_chunks, tmp_path, width, n):
     rows = np.random.default_rng(n).integers(0, 256, (n, width), dtype=np.uint8)
     (tmp_path / "raw").write_bytes(rows.tobytes())
     np.save(tmp_path / "rows.npy", rows)
@@ -123,13 +125,6 @@ def test_files_that_are_refused(tmp_path):
     (tmp_path / "head.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{oops")
     with pytest.raises(FormatError, match="header"):
         root_of_file(tmp_path / "head.npy")
-
-
-def test_widths_must_not_change(rows_for):
-    stream = RootStream()
-    stream.update(rows_for(3))
-    with pytest.raises(ConfigError, match="records of one length"):
-        stream.update(rows_for(3, width=31))
 
 
 def test_what_cannot_be_streamed():

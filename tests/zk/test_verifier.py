@@ -93,29 +93,21 @@ def test_aliases_and_foreign_points_are_refused(path, valid, twist_point):
     assert "subgroup" in checker.why_not(public, dataclasses.replace(proof, b=twist_point))
 
 
+def refuse(*_):
+    raise RuntimeError("no")
+
+
 class Hostile:
     """An object that raises whatever is done with it."""
 
-    def __getattribute__(self, name):
-        raise RuntimeError("no")
-
-    def __repr__(self):
-        raise RuntimeError("no")
-
-    def __len__(self):
-        raise RuntimeError("no")
-
-    def __eq__(self, other):
-        raise RuntimeError("no")
-
+    __getattribute__ = __repr__ = __len__ = __eq__ = refuse
     __hash__ = object.__hash__
 
 
 class HostileList(list):
     """A list of one element that raises when it is read."""
 
-    def __iter__(self):
-        raise RuntimeError("no")
+    __iter__ = refuse
 
 
 class Endless(list):

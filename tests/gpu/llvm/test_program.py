@@ -92,10 +92,7 @@ def test_without_a_place_for_objects_kernels_run_all_the_same(cache, monkeypatch
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    if call == "mkdir":
-        monkeypatch.setattr(store.Path, "mkdir", full)
-    else:
-        monkeypatch.setattr(os, call, full)
+    monkeypatch.setattr(store.Path if call == "mkdir" else os, call, full)
     assert load().answer() == 42
     assert not cache.exists() or not list(cache.iterdir())
     assert "No space left" in caplog.text

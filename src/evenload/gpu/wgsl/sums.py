@@ -195,14 +195,8 @@ class WgslGroup:
 
     def _plain(self) -> list[str]:
         lines = ["alias F = Fq;", f"fn F_one() -> F {{ return {self._literal(1)}; }}"]
-        for name, listed in {
-            "zero": "",
-            "is_zero": "a",
-            "mul": "ab",
-            "add": "ab",
-            "sub": "ab",
-            "common": "a",
-        }.items():
+        arguments = {"zero": "", "is_zero": "a", "common": "a", "mul": "ab", "add": "ab", "sub": "ab"}
+        for name, listed in arguments.items():
             result = "bool" if name == "is_zero" else "F"
             given = ", ".join(f"{a}: F" for a in listed)
             lines.append(f"fn F_{name}({given}) -> {result} {{ return Fq_{name}({', '.join(listed)}); }}")

@@ -59,8 +59,13 @@ class Container:
         return content
 
     def rows(self, section: int, row_bytes: int, skip: int = 0) -> np.ndarray:
-        """[n, row_bytes] uint8, read-only: a private copy of the payload from byte ``skip`` on."""
-        return np.frombuffer(self.read(section), np.uint8, offset=skip).reshape(-1, row_bytes)
+        """[n, row_bytes] uint8, a private copy of the payload from byte ``skip`` on."""
+        offset, length = self.sections[section]
+        content = bytearray(length - skip)
+        self.file.seek(offset + skip)
+        if self.file.readinto(content) != len(content):  # pyrefly: ignore
+            raise self.fault(section, skip, "the file became shorter while it was read")
+        return np.frombuffer(content, np.uint8).reshape(-1, row_bytes)
 
     def sha256(self) -> str:
         self.file.seek(0)

@@ -8,14 +8,7 @@ import pytest
 
 from evenload.gpu.hashing.rules import RULES
 from evenload.gpu.llvm import program, programs
-from evenload.gpu.llvm.conv.geometry import (
-    Geometry,
-    channel_run,
-    channel_scratch_bytes,
-    channel_tile,
-    n_registers,
-    scratch_bytes,
-)
+from evenload.gpu.llvm.conv.geometry import Geometry, channel_scratch_bytes, scratch_bytes
 from evenload.gpu.llvm.conv.programs import channel_program, conv_program
 from evenload.gpu.llvm.field.floats import lanes_for
 from evenload.gpu.llvm.hash import hash_kernels, poseidon_kernels
@@ -138,15 +131,6 @@ def test_the_kernels_are_the_loop_over_taps(kind, numbers, clients, samples, dty
         strict=True,
     ):
         np.testing.assert_allclose(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("total", [1, 3, 7, 16, 27, 30, 95, 200])
-@pytest.mark.parametrize("n_vectors", [1, 2, 3, 4, 5, 16])
-def test_a_tile_fits_into_the_registers_and_its_vectors_divide_the_channels(n_vectors, total):
-    for vectors, places in (channel_tile(n_vectors, total), channel_run(n_vectors, total)):
-        assert n_vectors % vectors == 0
-        assert 1 <= places <= total
-        assert vectors * places + vectors + 1 <= n_registers()
 
 
 @pytest.mark.parametrize("kind", [by_samples, by_channels])
