@@ -14,7 +14,7 @@ ENGINES = ("plain", "cpu", "threads", "wgsl")
 
 
 class Twin:
-    """Roots and audit paths by the recursion of RFC 6962, by lists of levels as Bitcoin does it."""
+    """Roots by the recursion of RFC 6962, or by lists of levels as Bitcoin does it."""
 
     def __init__(self, scheme):
         self.scheme = scheme
@@ -40,27 +40,6 @@ class Twin:
             return self.leaf(leaves[0])
         split = 1 << (len(leaves) - 1).bit_length() - 1
         return self.pair(self._rfc(leaves[:split]), self._rfc(leaves[split:]))
-
-    def path(self, index, leaves):
-        """RFC 6962, section 2.1.1."""
-        if len(leaves) == 1:
-            return []
-        split = 1 << (len(leaves) - 1).bit_length() - 1
-        if index < split:
-            return [*self.path(index, leaves[:split]), self._rfc(leaves[split:])]
-        return [*self.path(index - split, leaves[split:]), self._rfc(leaves[:split])]
-
-    def consistency(self, m, leaves):
-        """RFC 6962, section 2.1.2."""
-        return self._subproof(m, leaves, True)
-
-    def _subproof(self, m, leaves, is_whole):
-        if m == len(leaves):
-            return [] if is_whole else [self._rfc(leaves)]
-        split = 1 << (len(leaves) - 1).bit_length() - 1
-        if m <= split:
-            return [*self._subproof(m, leaves[:split], is_whole), self._rfc(leaves[split:])]
-        return [*self._subproof(m - split, leaves[split:], False), self._rfc(leaves[:split])]
 
 
 @pytest.fixture

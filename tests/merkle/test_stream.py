@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import MerkleTree, RootStream, Scheme, root_of_file
 from evenload.merkle import stream as module
-from evenload.merkle.plain_engine import PlainEngine
 
 
 @pytest.fixture
@@ -50,14 +49,6 @@ def test_trees_that_are_filled_up(small_chunks, rows_for, scheme, n):
     assert stream.root() == MerkleTree(rows_for(n), scheme=scheme).root
 
 
-@pytest.mark.parametrize("n", [1, 20, 16384, 16385, 40_000])
-def test_real_chunks(rows_for, n):
-    stream = RootStream()
-    for start in range(0, n, 7001):
-        stream.update(rows_for(n)[start : start + 7001])
-    assert stream.root() == MerkleTree(rows_for(n)).root
-
-
 def test_twins_are_found_wherever_they_are(small_chunks, rows_for):
     rows = rows_for(64)
     for copy_of, height in ((0, 0), (6, 1), (8, 3), (16, 4), (0, 5)):
@@ -70,30 +61,22 @@ def test_twins_are_found_wherever_they_are(small_chunks, rows_for):
         assert stream.is_mutated == is_pair == MerkleTree(forged, scheme="bitcoin").is_mutated
 
 
-def test_records_of_different_lengths(small_chunks):
+def test_records_of_different_lengths_and_subtrees_by_their_roots(small_chunks, rows_for):
     records = [b"r" * k for k in range(37)]
-    tree = MerkleTree()
+    tree, stream = MerkleTree(), RootStream()
     tree.append_records(records)
-    stream = RootStream()
     stream.update_records(iter(records[:13]))
     stream.update_records(records[13:])
-    assert stream.root() == tree.root
-    assert len(stream) == 37
-
-
-def test_subtrees_by_their_roots(small_chunks, rows_for):
-    rows, plain = rows_for(43), PlainEngine(Scheme())
-    stream = RootStream()
-    stream.push_roots(2, plain.subtree_roots(rows[:12], 2))
-    stream.update(rows[12:])
-    assert stream.root() == MerkleTree(rows).root
+    assert (stream.root(), len(stream)) == (tree.root, 37)
     with pytest.raises(ConfigError, match="do not end where"):
-        stream.push_roots(2, plain.subtree_roots(rows[:4], 2))
+        stream.push_roots(2, rows_for(3))
+    stream.update(rows_for(3))
+    with pytest.raises(ConfigError, match="records of one length"):
+        stream.update(rows_for(3, width=31))
 
 
-@pytest.mark.parametrize("width", [1, 32, 50])
-@pytest.mark.parametrize("n", [0, 1, 5, 33])
-def test_files(small_chunks, tmp_path, rows_for, width, n):
+@pytest.mark.parametrize(("width", "n"), [(1, 0), (1, 33), (32, 1), (32, 5), (50, 33)])
+def test_files(small_chunks, tmp_path, width, n):
     rows = np.random.default_rng(n).integers(0, 256, (n, width), dtype=np.uint8)
     (tmp_path / "raw").write_bytes(rows.tobytes())
     np.save(tmp_path / "rows.npy", rows)
@@ -134,22 +117,14 @@ def test_files_that_are_refused(tmp_path):
         np.zeros((3, 32)),
         np.zeros(5, np.uint8),
         np.zeros((3, 0), np.uint8),
-        np.zeros((4, 4), np.uint8).T,
+        np.zeros((4, 3), np.uint8).T,
     ):
         np.save(tmp_path / "bad.npy", array)
-        if not (array.dtype == np.uint8 and array.flags.c_contiguous and array.ndim == 2 and array.shape[1]):
-            with pytest.raises(FormatError, match="npy"):
-                root_of_file(tmp_path / "bad.npy")
+        with pytest.raises(FormatError, match="npy"):
+            root_of_file(tmp_path / "bad.npy")
     (tmp_path / "head.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{oops")
     with pytest.raises(FormatError, match="header"):
         root_of_file(tmp_path / "head.npy")
-
-
-def test_widths_must_not_change(rows_for):
-    stream = RootStream()
-    stream.update(rows_for(3))
-    with pytest.raises(ConfigError, match="records of one length"):
-        stream.update(rows_for(3, width=31))
 
 
 def test_what_cannot_be_streamed():

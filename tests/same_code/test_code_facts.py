@@ -165,15 +165,6 @@ def test_versions_of_packages_are_told(tmp_path: Path) -> None:
     assert facts.change_since(was) == f"numpy 0.1 -> {facts.facts['version numpy']}"
 
 
-def test_computed_names_reach_all_that_is_loaded(tmp_path: Path) -> None:
-    for way in ("computed name", "sys.modules"):
-        main, digests = WAYS[way].replace("MOD", "own"), set()
-        for own in (1, 2):
-            write_module(tmp_path, "own", LEAF, own)
-            digests.add(seen(tmp_path, main))
-        assert len(digests) == 2
-
-
 def test_usual_globals_of_a_program_are_no_change(tmp_path: Path) -> None:
     """Each run makes them anew; found with a script that was run twice."""
     main = (

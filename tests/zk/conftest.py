@@ -96,3 +96,50 @@ def gpu(context):
     from evenload.zk.wgsl_device import WgslDevice
 
     return WgslDevice(context=context)
+
+
+@pytest.fixture(scope="session")
+def draw():
+    """``draw(degree, n, seed, scalars)``: rows of points, scalars, and the sum of their multiples.
+
+    The points are few multiples of the generator, often repeated, with their negatives and infinity.
+    """
+    import random
+
+    import numpy as np
+
+    from evenload.gpu.field import FR
+    from evenload.zk.bn254.plain_curve import G1, G2
+    from evenload.zk.formats.zkey import point_rows
+
+    @cache
+    def multiples(group):
+        factors, found, point = [0], [None], None
+        for k in range(1, 40):
+            point = group.add(point, group.generator)
+            factors += [k, FR.modulus - k]
+            found += [point, group.negate(point)]
+        return point_rows(found, group.degree), factors
+
+    def draw(degree, n, seed, scalars=None):
+        group, dice = {1: G1, 2: G2}[degree], random.Random(seed)
+        table, factors = multiples(group)
+        chosen = [dice.randrange(len(factors)) for _ in range(n)]
+        kinds = [
+            0,
+            1,
+            FR.modulus - 1,
+            2,
+            1 << 64,
+            (1 << 128) - 1,
+            *(dice.randrange(FR.modulus) for _ in range(5)),
+        ]
+        scalars = scalars or [dice.choice(kinds) for _ in range(n)]
+        total = sum(factors[k] * s for k, s in zip(chosen, scalars, strict=True))
+        return (
+            np.ascontiguousarray(table[chosen]),
+            scalars,
+            group.multiply(group.generator, total % FR.modulus),
+        )
+
+    return draw

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from evenload.errors import ConfigError
+from evenload.gpu.llvm.rows import address
 from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
@@ -44,7 +45,7 @@ class CpuEngine(HashEngine):
         self._split(len(rows), lambda start, stop: self._leaves(rows[start:stop], out[start:stop]))
 
     def _hash_pairs(self, nodes: np.ndarray, out: np.ndarray) -> None:
-        source, target, params = _address(nodes), _address(out), _address(self._params)
+        source, target, params = address(nodes), address(out), address(self._params)
 
         def part(start: int, stop: int) -> None:
             self._kernels.pairs(
@@ -82,13 +83,13 @@ class CpuEngine(HashEngine):
                 self._leaves(part, nodes)
             else:
                 nodes[:] = part
-            self._kernels.fold(_address(nodes), len(nodes), height, _address(self._params))
+            self._kernels.fold(address(nodes), len(nodes), height, address(self._params))
             out[first : first + n] = nodes[:n]
 
     def _leaves(self, rows: np.ndarray, out: np.ndarray) -> None:
         n, width = rows.shape
         if width == DIGEST_BYTES:
-            self._kernels.leaves(_address(rows), _address(out), n, _address(self._params))
+            self._kernels.leaves(address(rows), address(out), n, address(self._params))
             return
         from evenload.gpu.hashing.rules import RULES
 
@@ -101,8 +102,8 @@ class CpuEngine(HashEngine):
             digests = new_nodes(n_padded)
             n_blocks = padded.shape[1] // rule.block_bytes
             self._kernels.messages(
-                _address(padded), padded.shape[1], n_blocks, width, _address(digests), n_padded,
-                _address(self._params),
+                address(padded), padded.shape[1], n_blocks, width, address(digests), n_padded,
+                address(self._params),
             )  # fmt: skip
             out[start : start + len(part)] = digests[: len(part)]
 
@@ -118,7 +119,3 @@ class CpuEngine(HashEngine):
         bounds = [n * k // parts for k in range(parts + 1)]
         # Results are asked for so that what a thread raises is raised here.
         list(self._pool.map(work, bounds[:-1], bounds[1:]))
-
-
-def _address(array: np.ndarray) -> int:
-    return array.ctypes.data

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
+from evenload.gpu.llvm.rows import empty
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
 
@@ -55,6 +56,4 @@ def _stacked(records: list[Any]) -> np.ndarray:
 
 def new_nodes(n: int) -> np.ndarray:
     """[n, 32] uint8 that begin on a cache line, not filled; pages are not touched until written."""
-    raw = np.empty(n * DIGEST_BYTES + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + n * DIGEST_BYTES].reshape(n, DIGEST_BYTES)
+    return empty(n, DIGEST_BYTES, np.uint8)

@@ -87,11 +87,7 @@ class MerkleTree:
     def append_hashes(self, nodes: np.ndarray) -> None:
         """Add leaves that are hashed already: uint8 [n, 32]."""
         rows = as_rows(nodes, self.scheme, DIGEST_BYTES)
-
-        def fill(out: np.ndarray) -> None:
-            out[:] = rows
-
-        self._grow(len(rows), fill)
+        self._grow(len(rows), lambda out: np.copyto(out, rows))
 
     def prove(self, index: int, size: int | None = None) -> InclusionProof:
         """Prove that leaf ``index`` is in the tree (as it was with ``size`` leaves). Raises ConfigError."""

@@ -6,27 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # Who uses one of these may use any of them: models are loaded by names in their config files.
-MODEL_PACKAGES = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "diffusers",
-        "transformers",
-        "accelerate",
-        "safetensors",
-        "tokenizers",
-        "bitsandbytes",
-        "jax",
-        "tensorflow",
-    ]
-)
-_PROJECTS = {
-    "PIL": "pillow",
-    "cv2": "opencv-python",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-    "skimage": "scikit-image",
-}
+MODEL_PACKAGES = frozenset((
+    "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers",
+    "bitsandbytes", "jax", "tensorflow",
+))  # fmt: skip
+_PROJECTS = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+_PROJECTS |= {"skimage": "scikit-image"}
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
 from evenload.zk.bn254.plain_curve import G1, G2, point_of
 from evenload.zk.cpu import msm
+from evenload.zk.cpu.ntt import powers
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import MAX_DOMAIN, ZKey, point_rows
 from evenload.zk.key_terms import (
@@ -99,9 +100,7 @@ def _trapdoor(seed: str | None, name: str) -> int:
 def _lagrange_at(tau: int, size: int) -> np.ndarray:
     """[size, 4]: every Lagrange polynomial of the domain at tau, Montgomery."""
     root = FR.root_of_unity(size)
-    nodes, out = rows.empty(size, 32), rows.empty(size, 32)
-    one, base = montgomery_rows(1), montgomery_rows(root)
-    programs.scalar().powers(*map(rows.address, (one, base, nodes)), size)
+    nodes, out = powers(root, size, FR.montgomery(1)), rows.empty(size, 32)
     factor = (pow(tau, size, R) - 1) * pow(size, -1, R) % R
     point, scale = montgomery_rows(tau), montgomery_rows(factor)
     programs.scalar().lagrange(rows.address(nodes), size, *map(rows.address, (point, scale, out)))

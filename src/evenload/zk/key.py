@@ -75,10 +75,6 @@ class ProvingKey:
         """sum of scalars[i] * point i of a section."""
         raise NotImplementedError
 
-    @property
-    def n_bytes(self) -> int:
-        return self.domain.n_bytes + self.coefficients.nbytes + sum(b.n_bytes for b in self.bases.values())
-
 
 class CpuKey(ProvingKey):  # pyrefly: ignore  # its own __slots__ are none
     """A key for the CPU's kernels of one instruction level."""

@@ -1,13 +1,12 @@
-"""A queue of statements to prove in this process: priorities, cancelling, time-outs, seconds waited."""
+"""A queue of statements to prove in this process: priorities, cancelling, time-outs."""
 
 import itertools
 import os
 import threading
 import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import PriorityQueue, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 
@@ -27,7 +26,6 @@ class ProofJob:
     def __init__(self, request: "ProveRequest", number: int):
         self.request, self.number = request, number
         self.submitted_s = time.monotonic()
-        self.wait_s: float | None = None
         self._future: Future = Future()
         self._is_cancelled = threading.Event()
 
@@ -70,17 +68,6 @@ class ProofJob:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Counts of a queue's jobs. ``wait_s``: seconds in the queue, summed over the jobs that were started."""
-
-    queued: int
-    running: int
-    done: int
-    wait_s: float
-    workers: list[dict[str, Any]]
-
-
 def n_processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -99,14 +86,11 @@ class ProverQueue:
         n = num_workers if num_workers is not None else n_processors()
         if n < 1:
             raise ConfigError(f"num_workers is {n}, must be at least 1")
-        self._workers = [prover.spawn_worker() for _ in range(n)]
         self._idle: SimpleQueue[ProofWorker] = SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        for _ in range(n):
+            self._idle.put(prover.spawn_worker())
         self._waiting: PriorityQueue[tuple[int, int, ProofJob]] = PriorityQueue()
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        self._n_running, self._n_done, self._wait_s = 0, 0, 0.0
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="prover")
 
     def submit(self, request: "ProveRequest") -> ProofJob:
@@ -119,11 +103,6 @@ class ProverQueue:
             raise ExecutorClosed("the prover's queue is closed") from error
         self._waiting.put((-request.priority, job.number, job))
         return job
-
-    def stats(self) -> QueueStats:
-        with self._lock:
-            workers = [worker.stats.to_json() for worker in self._workers]
-            return QueueStats(self._waiting.qsize(), self._n_running, self._n_done, self._wait_s, workers)
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
@@ -139,14 +118,6 @@ class ProverQueue:
         self.close()
 
     def _prove_first(self) -> None:
-        job = self._waiting.get()[2]
-        job.wait_s = time.monotonic() - job.submitted_s
-        with self._lock:
-            self._n_running += 1
-            self._wait_s += job.wait_s
-        worker = self._idle.get()
+        job, worker = self._waiting.get()[2], self._idle.get()
         job.prove_on(worker)
         self._idle.put(worker)
-        with self._lock:
-            self._n_running -= 1
-            self._n_done += 1

@@ -96,7 +96,7 @@ class Verifier:
 
     def tables(self) -> list[Any]:
         """What another verifier of this key may be made with; nothing without compiled kernels."""
-        return self._equations.tables() if self._is_fast else []
+        return self._equations.tables if self._is_fast else []
 
     def why_not(self, public: Sequence[int | str], proof: Proof) -> str | None:
         """None if the proof is valid, else the reason it is not. Never raises, whatever it is given."""

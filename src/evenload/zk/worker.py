@@ -82,15 +82,6 @@ class ProverStats:
         self.count(result.stages, sum(result.stages.values()))
         self.n_redone += "reference" in result.stages
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "proved": self.n_proved,
-            "failed": self.n_failed,
-            "redone": self.n_redone,
-            "prove_s": self.prove_s,
-            "stages_s": dict(self.stages_s),
-        }
-
 
 class StageTimer:
     """A timer of a proof's stages; ``check`` is called before each and may raise to stop."""

@@ -13,15 +13,7 @@ from evenload.native import machine
 pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
 GUARD = 7.25
 # clients, rows, columns, depth
-SHAPES = [
-    (3, 32, 64, 32),
-    (2, 10, 32, 32),
-    (1, 1, 1, 1),
-    (2, 7, 5, 3),
-    (1, 13, 49, 4),
-    (2, 29, 33, 1),
-    (1, 3, 130, 9),
-]
+SHAPES = [(3, 32, 64, 32), (1, 1, 1, 1), (2, 7, 5, 3), (2, 29, 33, 1), (1, 3, 130, 9)]
 
 
 def guarded(values):
@@ -78,11 +70,6 @@ PAIRED = [  # each is a kernel that must be compiled; whatever two of the three 
     for turn, lanes in enumerate(WIDTHS)
     for half in (0, 3)
 ]
-
-
-def test_all_pairs_are_tried():
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert {(made[one], made[other]) for made in PAIRED} == {(made[one], made[other]) for made in MADE}
 
 
 @pytest.mark.parametrize("made", [PAIRED, pytest.param(MADE, marks=pytest.mark.slow)], ids=["pairs", "all"])

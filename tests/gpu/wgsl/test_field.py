@@ -69,15 +69,6 @@ def test_every_function(context, variant, prime):
         ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_literals_hold_the_value(variant):
-    field = WgslField(FQ, variant)
-    value = FQ.modulus - 12345
-    limbs = [int(text.rstrip("u")) for text in field.literal(value)[3:-1].split(", ")]
-    assert sum(limb << field.limb_bits * k for k, limb in enumerate(limbs)) == value
-    assert len(limbs) == field.n_limbs
-
-
 def test_unknown_variant():
     with pytest.raises(UnknownName):
         WgslField(FQ, "u128")

@@ -2,9 +2,6 @@
 
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 from examples_count import examples
@@ -19,18 +16,6 @@ from evenload.merkle.log import leaf_file, log
 NAME = "example.com/log"
 KEY = SigningKey(NAME, bytes(range(32)))
 KINDS = st.lists(st.lists(st.binary(max_size=90), min_size=1, max_size=9), min_size=1, max_size=5)
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """Only processes are killed here: what was written is there."""
-    for module, name in (
-        (leaf_file, "sync"),
-        (leaf_file, "sync_folder"),
-        (_private_files, "sync"),
-        (log, "sync_folder"),
-    ):
-        monkeypatch.setattr(module, name, lambda _: None)
 
 
 class _Killed(BaseException):
@@ -137,13 +122,9 @@ def test_after_a_failed_write_nothing_is_appended_before_the_log_is_opened_again
                 opened.append([b"b"])
         with pytest.raises(EvenloadError, match="no room"):
             opened.append([b"c"])
-        assert verify_one(opened)
+        opened.checkpoint(KEY)
+        assert opened.prove_inclusion(0).verify(b"a", opened.root)
     assert all_leaves(tmp_path)[0] == [b"a"]
-
-
-def verify_one(opened):
-    opened.checkpoint(KEY)
-    return opened.prove_inclusion(0).verify(b"a", opened.root)
 
 
 def written(folder, batches):
@@ -230,36 +211,3 @@ def test_many_leaves_go_into_several_frames(tmp_path, monkeypatch):
     leaves = [hashlib.sha256(b"%d" % k).digest() * (k % 40) for k in range(200)]
     written(tmp_path, [leaves])
     assert all_leaves(tmp_path)[0] == leaves
-
-
-APPEND = """if True:
-    import sys
-    from evenload.merkle import Log, SigningKey
-
-    key = SigningKey("example.com/log", bytes(range(32)))
-    with Log(sys.argv[1], origin="example.com/log", threads=1) as log:
-        first = len(log)
-        for k in range(first, 100_000, 3):
-            log.append([b"leaf %d" % j for j in range(k, k + 3)])
-            print(len(log), flush=True)
-            if k % 2:
-                log.checkpoint(key)
-"""
-
-
-def test_a_process_that_is_killed_while_it_appends(tmp_path):
-    n_acknowledged = 0
-    for n_seen in (7, 40):
-        command = [sys.executable, "-c", APPEND, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                n_acknowledged = int(line)
-                n_seen -= 1
-                if not n_seen:
-                    break
-            process.send_signal(signal.SIGKILL)
-        found, root = all_leaves(tmp_path)
-        assert len(found) >= n_acknowledged
-        assert found == [b"leaf %d" % k for k in range(len(found))]
-        assert root == twin_root(found)
-        check_published(tmp_path, KEY.verifier, threads=1)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,20 +29,10 @@ from evenload.merkle import (
     verify_growth,
     verify_inclusion,
 )
-from evenload.merkle.log import log as log_module
 from evenload.merkle.log.leaf_file import LeafFile
 
 NAME = "example.com/log"
 KEY = SigningKey(NAME, bytes(range(32)))
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """Nothing here cuts the power: what was written is there."""
-    for module in ("merkle.log.leaf_file", "_private_files"):
-        monkeypatch.setattr(f"evenload.{module}.sync", lambda fd: None)
-    for module in ("log", "leaf_file"):
-        monkeypatch.setattr(f"evenload.merkle.log.{module}.sync_folder", lambda folder: None)
 
 
 @pytest.fixture
@@ -352,11 +341,6 @@ def test_extra_lines_are_passed_over(texts):
     head, rest = text.split("\n", 1)
     assert verify_inclusion(f"{head}\nextra aGVsbG8=\n{rest}", leaf, KEY.verifier)
     assert not verify_inclusion(f"{head}\nextra aGVsbG8=\nextra aGVsbG8=\n{rest}", leaf, KEY.verifier)
-
-
-def test_the_module_serves_what_it_names():
-    assert log_module.__all__ == ["Log"]
-    assert Path(log_module.__file__).name == "log.py"
 
 
 def answer_of(number, note, seconds=1679315147):

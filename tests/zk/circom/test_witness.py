@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import math
-import shutil
 import subprocess
 import tracemalloc
 from pathlib import Path
@@ -48,27 +47,6 @@ def test_of_larger_circuits_it_has_the_digest_of_what_snarkjs_wrote(compiled, na
     expected = json.loads((DATA / "circom" / "witnesses.json").read_text())[name]
     assert hashlib.sha256(content).hexdigest() == expected
     assert lines == (["ascends: 1"] if name == "matrix" else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGER)
-def test_snarkjs_of_today_writes_the_same(compiled, name, tmp_path):
-    cli = ROOT / "node_modules" / "snarkjs" / "build" / "cli.cjs"
-    if not cli.exists() or not shutil.which("node"):
-        pytest.skip("no snarkjs")
-    inputs = DATA / "circom" / f"{name}.input.json"
-    command = [
-        "node",
-        str(cli),
-        "wtns",
-        "calculate",
-        str(compiled(name)),
-        str(inputs),
-        str(tmp_path / "w.wtns"),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=550)
-    ours = calculate_witness(str(compiled(name)), parse_inputs(inputs.read_bytes()))
-    assert file_of(ours) == (tmp_path / "w.wtns").read_bytes()
 
 
 def test_of_a_circuit_with_buses_it_is_the_file_of_circoms_own_program(compiled, tmp_path):

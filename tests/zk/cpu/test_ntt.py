@@ -3,14 +3,13 @@
 import functools
 import random
 
-import numpy as np
 import pytest
 from reference.plain_prover import to_odd_coset
 
 from evenload.errors import ConfigError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-from evenload.zk.cpu.ntt import Domain, bit_reversal
+from evenload.zk.cpu.ntt import Domain
 
 R = FR.modulus
 
@@ -55,12 +54,6 @@ def test_worst_case_growth_stays_exact(level):
     got = rows.to_integers(Domain(n, level).quotient(most, most, most))
     value = FR.plain(R - 1)
     assert set(got) == {(value * value - value) % R}
-
-
-def test_bit_reversal_is_an_involution():
-    order = bit_reversal(7)
-    assert (order[order] == np.arange(128)).all()
-    assert order[1] == 64
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 100, 1 << 28])

@@ -19,19 +19,16 @@ from reference import plain_prover as oracle
 from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.sums import MAX_RUN
 from evenload.zk import Prover, read_witness, read_zkey, worker
-from evenload.zk.bn254.plain_curve import G1, G2, point_of
+from evenload.zk.bn254.plain_curve import point_of
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.cpu import msm
 from evenload.zk.devsetup import dev_setup
-from evenload.zk.formats.zkey import point_rows
-from evenload.zk.groth16 import public_from_json
 from evenload.zk.prover import InvalidProof
 from evenload.zk.wgsl.key import WgslDomain, WgslKey
 from evenload.zk.wgsl.sums import WgslBases, plan_runs
 from evenload.zk.wgsl_device import WgslDevice
 
 R = FR.modulus
-GROUPS = {1: G1, 2: G2}
 # Compiling both groups without 64-bit integers takes a software driver half a minute.
 VARIANTS = ["u64", pytest.param("limb13", marks=pytest.mark.slow)]
 
@@ -60,12 +57,6 @@ def test_the_quotient_against_the_oracle(context, variant, log_size, piece):
     ]
 
 
-def test_impossible_domains_are_refused(gpu):
-    for size in (0, 1, 3, 1 << 28):
-        with pytest.raises(ConfigError, match="power of two"):
-            WgslDomain(gpu, size)
-
-
 # --- sums -----------------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 300), st.just(20_000)), min_size=1, max_size=40))
@@ -88,60 +79,44 @@ def test_runs_are_short_and_add_up_every_entry_once(counts):
     assert max(held, default=0) < runs.n_slots
 
 
-@pytest.fixture(scope="module")
-def multiples():
-    """degree -> rows of 0 (infinity), 1, -1, 2, -2, ... times the generator, and those factors."""
-    made = {}
-    for degree, group in GROUPS.items():
-        factors, found, point = [0], [None], None
-        for k in range(1, 20):
-            point = group.add(point, group.generator)
-            factors += [k, R - k]
-            found += [point, group.negate(point)]
-        made[degree] = (point_rows(found, degree), factors)
-    return made
+@pytest.fixture
+def bases_of(draw):
+    """``bases_of(degree, n, scalars)``: checked bases, scalars, and what their sum of multiples is."""
 
+    def bases_of(degree, n, scalars=None):
+        given, scalars, expected = draw(degree, n, n, scalars)
+        return msm.Bases.load(given, degree, "word64"), rows.from_integers(scalars), expected
 
-def draw(multiples, degree, n, scalars=None):
-    """Bases, scalars, and what their sum of multiples is."""
-    table, factors = multiples[degree]
-    dice = random.Random(n)
-    chosen = [dice.randrange(len(factors)) for _ in range(n)]
-    kinds = [0, 1, R - 1, 2, 1 << 64, (1 << 128) - 1, *(dice.randrange(R) for _ in range(5))]
-    scalars = scalars or [dice.choice(kinds) for _ in range(n)]
-    total = sum(factors[k] * s for k, s in zip(chosen, scalars, strict=True))
-    bases = msm.Bases.load(np.ascontiguousarray(table[chosen]), degree, "word64")
-    group = GROUPS[degree]
-    return bases, rows.from_integers(scalars), group.multiply(group.generator, total % R)
+    return bases_of
 
 
 @pytest.mark.parametrize("degree", [1, 2])
 @pytest.mark.parametrize("n", [1, 2, 300])
-def test_equal_opposite_and_infinite_points(device, multiples, degree, n):
-    bases, scalars, expected = draw(multiples, degree, n)
+def test_equal_opposite_and_infinite_points(device, bases_of, degree, n):
+    bases, scalars, expected = bases_of(degree, n)
     ours = WgslBases(device, bases)
     for width in (None, 4, 7):
         assert point_of(ours.multiply(scalars, width)) == expected
 
 
-def test_one_hot_bucket_takes_several_levels(gpu, multiples):
+def test_one_hot_bucket_takes_several_levels(gpu, bases_of):
     """All scalars are one, as in a witness of bits: more than MAX_RUN^2 points in one bucket."""
     n = MAX_RUN**2 + 100
-    bases, scalars, expected = draw(multiples, 1, n, [1] * n)
+    bases, scalars, expected = bases_of(1, n, [1] * n)
     assert len(plan_runs(np.array([0, n])).levels) == 3
     assert point_of(WgslBases(gpu, bases).multiply(scalars)) == expected
 
 
-def test_nothing_to_add(gpu, multiples):
+def test_nothing_to_add(gpu, bases_of):
     nothing = WgslBases(gpu, msm.Bases.load(np.zeros((3, 8), np.uint64), 1, "word64"))
     assert not nothing.multiply(rows.from_integers([1, 2, 3])).any()
-    bases, scalars, _ = draw(multiples, 1, 5)
+    bases, scalars, _ = bases_of(1, 5)
     assert not WgslBases(gpu, bases).multiply(np.zeros_like(scalars)).any()
 
 
-def test_points_and_sums_that_do_not_fit_one_binding(gpu, multiples, monkeypatch):
+def test_points_and_sums_that_do_not_fit_one_binding(gpu, bases_of, monkeypatch):
     """Sections are cut, and windows are taken a few at a time."""
-    bases, scalars, expected = draw(multiples, 1, 300)
+    bases, scalars, expected = bases_of(1, 300)
     limits = {**gpu.context.limits, "max-storage-buffer-binding-size": 8192}
     monkeypatch.setattr(gpu.context, "limits", limits)
     ours = WgslBases(gpu, bases)
@@ -165,28 +140,19 @@ def chain():
     return dev_setup(circuit, seed="chain"), witness
 
 
-def test_a_device_that_is_lost_between_stages_is_opened_again(public8, context):
-    """One that was named to the prover, whose first proof has the oracle's word."""
-    witness = public8 / "witness.wtns"
-    with Prover(public8 / "circuit.zkey", devices="wgpu:0") as prover:
-        assert prover.key.level.startswith("wgsl-")
-        first = prover.prove(witness)
-        assert prover.stats.n_redone == 0
-        assert list(first.public) == public_from_json((public8 / "public.json").read_text())
-        assert oracle.verify(prover.verification_key, first.public, first.proof)
-        gpu = prover.key.bases["A"].device
-        stages = []
-
-        def lose():
-            stages.append(1)
-            if len(stages) == 4:  # the key's points lie on the device, and transforms are done
-                gpu.context.device.destroy()
-
-        done = prover.spawn_worker().prove(witness, check=lose)
-        assert gpu.context.n_losses == 1
-        assert prover.prove(witness).public == done.public
-        assert (gpu.context.n_losses, prover.stats.n_redone) == (1, 0)
-    assert oracle.verify(prover.verification_key, done.public, done.proof)
+def test_a_device_that_is_lost_is_opened_again_with_what_was_on_it(context, bases_of):
+    """Points and tables; other tests prove with them."""
+    device, n = WgslDevice(), 1 << 6
+    domain, (bases, scalars, expected) = WgslDomain(device, n), bases_of(1, 20)
+    ours, values = WgslBases(device, bases), rows.from_integers(range(n))
+    before = domain.quotient(values, values)
+    assert point_of(ours.multiply(scalars)) == expected
+    device.context.device.destroy()
+    assert point_of(ours.multiply(scalars)) == expected
+    device.context.device.destroy()
+    assert (domain.quotient(values, values) == before).all()
+    assert device.context.n_losses == 2
+    device.close()
 
 
 def test_a_device_that_computes_wrongly_gives_no_proof_away(chain, gpu, monkeypatch):
@@ -224,13 +190,9 @@ def test_levels_and_backends_are_names(public8):
             Prover(public8 / "circuit.zkey", **options)
     with pytest.raises(ConfigError, match="does not run backend"):
         Prover(public8 / "circuit.zkey", "cpu*1", backend="wgsl")
-    for options in (
-        {"level": "u64"},
-        {"level": "word64", "backend": "wgsl"},
-        {"level": "u64", "devices": "cpu*2"},
-    ):
+    for level, options in (("u64", {}), ("word64", {"backend": "wgsl"}), ("u64", {"devices": "cpu*2"})):
         with pytest.raises(ConfigError, match="do not run"):
-            Prover(public8 / "circuit.zkey", **options)
+            Prover(public8 / "circuit.zkey", level=level, **options)
 
 
 @pytest.mark.slow

@@ -38,10 +38,8 @@ class GroupKernels:
         return (PrimeField if self.degree == 1 else QuadraticField)(code, self.level, FQ)
 
     # --- import ---------------------------------------------------------------------------------
-    def import_points(
-        self, code: Code, source: Any, keep: Any, n: Any, target: Any, bad: Any, bits: Any
-    ) -> Any:
-        """Rows ``keep[i]`` of snarkjs's form (R = 2^256) -> rows of this level; ``bits`` is unused, 0.
+    def import_points(self, code: Code, source: Any, keep: Any, n: Any, target: Any, bad: Any) -> Any:
+        """Rows ``keep[i]`` of snarkjs's form (R = 2^256) -> rows of this level.
 
         Returns 0, or 1 if a coordinate is not below q, 2 if a point is not on the curve; ``bad`` gets the
         position in ``keep`` of the first row of the block that holds it.
@@ -50,22 +48,17 @@ class GroupKernels:
         fault = code.variable(0)
         with code.range(0, n, self.lanes) as i:
             positions = [code.min(code.add(i, lane), code.sub(n, 1)) for lane in range(self.lanes)]
-            rows = [
-                code.add(source, code.mul(code.load_int(keep, k, I32), self.row_bytes)) for k in positions
-            ]
-            x, y = f.load_rows(rows, 2)
+            x, y = f.load_rows(self._rows(code, source, [code.load_int(keep, k, I32) for k in positions]), 2)
             is_canonical = code.ir.and_(f.is_canonical(x), f.is_canonical(y))
-            x, y = (self._to_level_form(f, value) for value in (x, y))
+            # Rows are of R = 2^256, and the product takes the level's R away once.
+            x, y = (self._scaled(f, value, 2 * self.level.radix_bits - 256) for value in (x, y))
             right = f.add(f.multiply(f.square(x), x), self._curve_constant(f))
             is_on_curve = f.equal(f.square(y), right)
             for mask, number in ((is_on_curve, 2), (is_canonical, 1)):
                 with code.when(self._any_missing(code, f, mask), likely=False):
                     fault.set(code.const(number))
                     code.store_int(i, bad, 0)
-            targets = [
-                code.add(target, code.mul(code.add(i, lane), self.row_bytes)) for lane in range(self.lanes)
-            ]
-            f.store_rows([x, y], targets)
+            f.store_rows([x, y], self._rows(code, target, [code.add(i, lane) for lane in range(self.lanes)]))
             with code.when(code.ir.icmp_signed("!=", fault.get(), code.const(0)), likely=False):
                 code.ir.ret(fault.get())
                 code.ir.position_at_end(code.ir.append_basic_block("unreachable"))
@@ -73,12 +66,15 @@ class GroupKernels:
 
     def export_points(self, code: Code, source: Any, n: Any, target: Any) -> None:
         """Rows of this level -> rows with R = 2^256."""
-        f, step = self.field(code), self.row_bytes
+        f = self.field(code)
         with code.range(0, n, self.lanes) as i:
             positions = [code.min(code.add(i, lane), code.sub(n, 1)) for lane in range(self.lanes)]
-            x, y = f.load_rows([code.add(source, code.mul(k, step)) for k in positions], 2)
+            x, y = f.load_rows(self._rows(code, source, positions), 2)
             values = [self._to_common_form(f, value) for value in (x, y)]
-            f.store_rows(values, [code.add(target, code.mul(k, step)) for k in positions])
+            f.store_rows(values, self._rows(code, target, positions))
+
+    def _rows(self, code: Code, base: Any, numbers: list[Any]) -> list[Any]:
+        return [code.add(base, code.mul(k, self.row_bytes)) for k in numbers]
 
     def _any_missing(self, code: Code, f: Any, mask: Any) -> Any:
         full = code.const((1 << self.lanes) - 1)
@@ -86,9 +82,6 @@ class GroupKernels:
 
     def _curve_constant(self, f: Any) -> Any:
         return f.constant(3) if self.degree == 1 else f.constant(TWIST_B)
-
-    def _to_level_form(self, f: Any, value: Any) -> Any:
-        return self._scaled(f, value, 2 * self.level.radix_bits - 256)
 
     def _to_common_form(self, f: Any, value: Any) -> Any:
         """Back to R = 2^256."""
@@ -149,13 +142,14 @@ class GroupKernels:
                 for line in range(self.degree):
                     code.prefetch(code.add(address, 64 * line))
 
-    def _slots(self, block: Any) -> dict[str, int]:
+    @property
+    def _slots(self) -> dict[str, int]:
         names = ("prefix", "x", "y", "dx", "dy", "flags")
         return {name: k * self.element_bytes for k, name in enumerate(names)}
 
     def _forward(self, code: Code, f: Any, p: Any, q: Any, block: Any, product: Any) -> None:
         """Store what the backward pass needs and multiply the running product by x2 - x1."""
-        builder, at = code.ir, self._slots(block)
+        builder, at = code.ir, self._slots
         (x1, y1), (x2, y2) = self.load_points(code, f, p), self.load_points(code, f, q)
         y1, y2 = f.tidy(y1), f.tidy(y2)
         same_x, first_infinite, second_infinite = f.equal(x1, x2), f.is_zero(x1), f.is_zero(x2)
@@ -184,7 +178,7 @@ class GroupKernels:
 
     def _backward(self, code: Code, f: Any, block: Any, product: Any, out: Any) -> None:
         """The slope from the inverse of the running product, then the sum of the two points."""
-        builder, at = code.ir, self._slots(block)
+        builder, at = code.ir, self._slots
         after, dx, dy = f.load(product), f.load(block, at["dx"]), f.load(block, at["dy"])
         inverse = f.multiply_inline(after, f.load(block, at["prefix"]))
         f.store(f.multiply_inline(after, dx), product)
@@ -230,17 +224,8 @@ class GroupKernels:
         from_rows, to_rows, from_counts, to_counts = map(code.variable, (rows0, rows1, counts0, counts1))
         with code.loop(lambda: code.less(0, n.get())):
             code.call(run, p, q, out, n.get(), scratch, batch)
-            n.set(
-                code.call(
-                    again,
-                    from_counts.get(),
-                    n_buckets,
-                    *pairs,
-                    to_rows.get(),
-                    to_counts.get(),
-                    from_rows.get(),
-                )
-            )
+            space = (to_rows.get(), to_counts.get(), from_rows.get())
+            n.set(code.call(again, from_counts.get(), n_buckets, *pairs, *space))
             for a, b in ((from_rows, to_rows), (from_counts, to_counts)):
                 old = a.get()
                 a.set(b.get())
@@ -260,22 +245,10 @@ class GroupKernels:
         *common, rows = arguments
         return self._pair(code, lambda k: code.add(rows, code.mul(k, self.row_bytes)), False, *common)
 
-    def _pair(
-        self,
-        code: Code,
-        source: Callable[[Any], Any],
-        signed: bool,
-        starts: Any,
-        n_buckets: Any,
-        sums: Any,
-        p: Any,
-        q: Any,
-        out: Any,
-        target: Any,
-        new_starts: Any,
-    ) -> Any:
+    def _pair(self, code: Code, source: Callable[[Any], Any], signed: bool, *common: Any) -> Any:
         """List the additions of one round; a bucket that is down to one point, or will be, goes to
         ``sums``."""
+        starts, n_buckets, sums, p, q, out, target, new_starts = common
         n_pairs, n_rows = code.variable(0), code.variable(0)
         with code.range(0, n_buckets) as b:
             begin, end = code.load_int(starts, b), code.load_int(starts, code.add(b, 1))
@@ -294,9 +267,8 @@ class GroupKernels:
                 n_rows.add(code.ir.select(ends_here, code.const(0), code.const(1)))
             with code.when(code.ir.trunc(count, ir.IntType(1))):
                 row = code.add(target, code.mul(n_rows.get(), self.row_bytes))
-                self._copy_point(
-                    code, source(code.sub(end, 1)), code.ir.select(ends_here, final, row), signed
-                )
+                last = code.ir.select(ends_here, final, row)
+                self._copy_point(code, source(code.sub(end, 1)), last, signed)
                 n_rows.add(code.ir.select(ends_here, code.const(0), code.const(1)))
         code.store_int(n_rows.get(), new_starts, n_buckets)
         return n_pairs.get()
@@ -325,11 +297,8 @@ class GroupKernels:
         start = infinity(f)
         running, total = (Registers(f, [start.x, start.y, start.z]) for _ in range(2))
         with code.range(code.sub(length, 1), -1, -1) as j:
-            rows = [
-                code.add(sums, code.mul(code.add(code.mul(length, lane), j), self.row_bytes))
-                for lane in range(self.lanes)
-            ]
-            x, y = f.load_rows(rows, 2)
+            rows = [code.add(code.mul(length, lane), j) for lane in range(self.lanes)]
+            x, y = f.load_rows(self._rows(code, sums, rows), 2)
             old = Point(*running.get())
             new = select_point(f, f.is_zero(x), old, add_affine(f, old, x, y))
             running.set([new.x, new.y, new.z])

@@ -82,10 +82,10 @@ class Code:
 
     # --- memory ---------------------------------------------------------------------------------
     def load(self, address: Any, kind: Any, offset: int = 0, align: int = 1) -> Any:
-        return self.ir.load(self._pointer(address, offset), typ=kind, align=align)
+        return self.ir.load(self.pointer(address, offset), typ=kind, align=align)
 
     def store(self, value: Any, address: Any, offset: int = 0, align: int = 1) -> None:
-        self.ir.store(value, self._pointer(address, offset), align=align)
+        self.ir.store(value, self.pointer(address, offset), align=align)
 
     def load_int(self, address: Any, index: Any, kind: Any = I64, signed: bool = True) -> Any:
         """Element ``index`` of an array of ``kind``, widened to 64 bits."""
@@ -101,7 +101,7 @@ class Code:
         narrow = value if kind is I64 else self.ir.trunc(value, kind)
         self.store(narrow, self.add(address, self.mul(index, n_bytes)), align=n_bytes)
 
-    def _pointer(self, address: Any, offset: int) -> Any:
+    def pointer(self, address: Any, offset: int = 0) -> Any:
         return self.ir.inttoptr(self.add(address, offset) if offset else address, POINTER)
 
     def stack(self, n_bytes: int, align: int = 64) -> Any:
@@ -155,9 +155,7 @@ class Code:
     def prefetch(self, address: Any) -> None:
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
         function = self.intrinsic("llvm.prefetch.p0", kind)
-        self.ir.call(
-            function, [self._pointer(address, 0), self.const(0, I32), self.const(3, I32), self.const(1, I32)]
-        )
+        self.ir.call(function, [self.pointer(address), *(self.const(k, I32) for k in (0, 3, 1))])
 
     # --- control --------------------------------------------------------------------------------
     def intrinsic(self, name: str, kind: ir.FunctionType) -> Any:
@@ -195,12 +193,12 @@ class Code:
     def call(self, function: Any, *arguments: Any) -> Any:
         return self.ir.call(function, [self.value(argument) for argument in arguments])
 
-    def function(self, name: str, n_arguments: int, body: Callable[..., Any], inline: bool = False) -> Any:
+    def function(self, name: str, n_arguments: int, body: Callable[..., Any]) -> Any:
         """An internal function over 64-bit integers, emitted on first use; ``body(code, *arguments)``."""
         module = self.ir.module
         if name in module.globals:
             return module.globals[name]
-        return _emit(module, name, n_arguments, body, True, inline, self.rounds_to_zero)
+        return _emit(module, name, n_arguments, body, True, self.rounds_to_zero)
 
 
 def add_kernels(
@@ -226,13 +224,13 @@ def add_kernel(
 
     def rounding(code: Code, *arguments: Any) -> Any:
         # A function of its own, never inlined: no operation on doubles is moved out of it.
-        inner = _emit(module, f"{name}_rounding_to_zero", n_arguments, body, True, False, True)
+        inner = _emit(module, f"{name}_rounding_to_zero", n_arguments, body, True, True)
         put_back = _round_to_zero(code, rounds_to_zero)
         result = code.call(inner, *arguments)
         put_back()
         return result
 
-    _emit(module, name, n_arguments, rounding if rounds_to_zero else body, False, False, False)
+    _emit(module, name, n_arguments, rounding if rounds_to_zero else body, False, False)
 
 
 def _round_to_zero(code: Code, processor: str) -> Callable[[], Any]:
@@ -241,7 +239,7 @@ def _round_to_zero(code: Code, processor: str) -> Callable[[], Any]:
         # The whole register: LLVM's intrinsics for any processor read the rounding of the x87 unit, which
         # need not be that of the vector unit, and leave flags and traps as they are.
         kind = ir.FunctionType(ir.VoidType(), [POINTER])
-        before, wanted = (code._pointer(code.stack(4, align=4), 0) for _ in range(2))
+        before, wanted = (code.pointer(code.stack(4, align=4)) for _ in range(2))
         code.ir.call(code.intrinsic("llvm.x86.sse.stmxcsr", kind), [before])
         code.ir.store(code.const(TO_ZERO, I32), wanted)
         load = code.intrinsic("llvm.x86.sse.ldmxcsr", kind)
@@ -254,20 +252,13 @@ def _round_to_zero(code: Code, processor: str) -> Callable[[], Any]:
 
 
 def _emit(
-    module: ir.Module,
-    name: str,
-    n_arguments: int,
-    body: Callable,
-    internal: bool,
-    inline: bool,
-    rounds_to_zero: bool,
+    module: ir.Module, name: str, n_arguments: int, body: Callable, internal: bool, rounds_to_zero: bool
 ) -> Any:
     function = ir.Function(module, ir.FunctionType(I64, [I64] * n_arguments), name)
     function.attributes.add("nounwind")
     if internal:
         function.linkage = "internal"
-        if not inline:
-            function.attributes.add("noinline")
+        function.attributes.add("noinline")
     code = Code(ir.IRBuilder(function.append_basic_block("entry")), rounds_to_zero)
     result = body(code, *function.args)
     code.ir.ret(code.const(0) if result is None else result)

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from evenload.gpu.llvm import program
@@ -50,21 +51,14 @@ def product_program(shape: ProductShape, lanes: int, n_bytes: int) -> Program:
     """The kernel for one shape: ``lanes`` columns to a vector, of ``n_bytes`` each. Raises MissingExtra."""
     steps = (shape.rows, shape.columns, shape.depth, *shape.left, *shape.right, *shape.into)
     numbers = (*steps, int(shape.is_turned), int(shape.adds), lanes, n_bytes)
-    return program.made_for(
-        "product", numbers, {"multiply": 5}, lambda: _ProductKernel(shape, lanes, n_bytes), SOURCES
-    )
 
-
-class _ProductKernel:
-    """The kernel's body, as ``program.made_for`` takes it."""
-
-    def __init__(self, *shape: Any):
-        self.shape, self.lanes, self.n_bytes = shape
-
-    def multiply(self, code: Any, *arguments: Any) -> None:
+    def multiply(code: Any, *arguments: Any) -> None:
         from evenload.gpu.llvm.field.floats import Floats
 
-        _ProductBody(Floats(code, self.lanes, self.n_bytes), self.shape).emit(*arguments)
+        _ProductBody(Floats(code, lanes, n_bytes), shape).emit(*arguments)
+
+    bodies = SimpleNamespace(multiply=multiply)
+    return program.made_for("product", numbers, {"multiply": 5}, lambda: bodies, SOURCES)
 
 
 def panel_bytes(shape: ProductShape, lanes: int, n_bytes: int) -> int:

@@ -22,8 +22,8 @@ ROWS = {
 TOWER = {
     "f12_multiply": 3, "f12_power_x": 2, "f12_invert": 2, "f12_map": 4, "g2_lines": 5, "miller_loop": 4,
 }  # fmt: skip
-GROUP = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
-TRANSFORM = {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
+GROUP = {"import_points": 5, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
+TRANSFORM = {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "quotient": 5}
 
 _SHARED_SOURCES = (
     "curve", "field", "llvm.field.arith", "llvm.field.extension", "llvm.field.word64", "llvm.ir_builder",

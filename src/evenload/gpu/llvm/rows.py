@@ -7,16 +7,17 @@ import numpy as np
 
 def empty(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
     """[n, row_bytes / itemsize] on a 64-byte boundary, not filled; pages are not touched until written."""
-    raw = np.empty(n * row_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + n * row_bytes].view(dtype).reshape(n, -1)
+    return _rows(np.empty(n * row_bytes + 64, np.uint8), n, row_bytes, dtype)
 
 
-def zeros(n: int, row_bytes: int, dtype: type = np.uint64) -> np.ndarray:
+def zeros(n: int, row_bytes: int) -> np.ndarray:
     """Rows as of ``empty``, filled with zeros."""
-    raw = np.zeros(n * row_bytes + 64, np.uint8)
+    return _rows(np.zeros(n * row_bytes + 64, np.uint8), n, row_bytes, np.uint64)
+
+
+def _rows(raw: np.ndarray, n: int, row_bytes: int, dtype: type) -> np.ndarray:
     start = -raw.ctypes.data % 64
-    return raw[start : start + n * row_bytes].view(dtype).reshape(n, -1)
+    return raw[start : start + n * row_bytes].view(dtype).reshape(n, row_bytes // np.dtype(dtype).itemsize)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -95,11 +95,8 @@ class TransformKernels:
             quarter = code.lshr(width.get(), 2)
             with code.range(0, code.ir.sdiv(size, width.get())) as s:
                 group = code.add(group0.get(), s)
-                outer, left, right = (
-                    load(group),
-                    load(code.mul(group, 2)),
-                    load(code.add(code.mul(group, 2), 1)),
-                )
+                outer, inner = load(group), code.mul(group, 2)
+                left, right = load(inner), load(code.add(inner, 1))
                 start = self._block(code, base, code.mul(s, width.get()))
                 with code.range(0, quarter) as j:
                     at, (a, b, c, d) = self._four(code, f, self._block(code, start, j), quarter)
@@ -216,12 +213,6 @@ class TransformKernels:
         with code.range(0, size) as k:
             (value,) = f.load_rows(self._row_addresses(code, rows, k), 1)
             f.store_raw(value, self._block(code, blocks, k))
-
-    def unpack(self, code: Code, blocks: Any, rows: Any, size: Any) -> None:
-        """Blocks fresh from a transform -> canonical rows, as they stand."""
-        f = self.field(code)
-        with code.range(0, size) as k:
-            f.store_rows([self._load(f, self._block(code, blocks, k))], self._row_addresses(code, rows, k))
 
     def _row_addresses(self, code: Code, rows: Any, k: Any) -> list[Any]:
         first = code.add(rows, code.mul(k, 32 * self.lanes))

@@ -110,15 +110,14 @@ class Context:
 
     def __init__(self, uuid: str | None = None):
         self._wgpu = require("wgpu", extra="zk", why="running kernels on a GPU")
-        with _quiet():
-            self._adapter = _open(uuid) if uuid else _best()
+        self._uuid = uuid
+        self._find_adapter()
         info = self._adapter.info
         self.name, self.backend = str(info["device"]), str(info["backend_type"])
         self.is_software = any(word in self.name.lower() for word in SOFTWARE)
         self.has_int64 = "shader-int64" in self._adapter.features
         self.limits: Mapping[str, int] = {}
         self.n_losses = 0
-        self._uuid = uuid
         self._device: Any = None
         self._kernels: dict[KernelSource, tuple[Any, Any]] = {}
         self._open_device()
@@ -229,8 +228,7 @@ class Context:
                 raise
             log.warning("%s was lost (%s); opening it again", self.name, str(error).splitlines()[0])
         self.n_losses += 1
-        with _quiet():
-            self._adapter = _open(self._uuid) if self._uuid else _best()
+        self._find_adapter()
         self._open_device()
         return work()
 
@@ -250,6 +248,10 @@ class Context:
         except Exception:
             return True
         return False
+
+    def _find_adapter(self) -> None:
+        with _quiet():
+            self._adapter = _open(self._uuid) if self._uuid else _best()
 
     def _open_device(self) -> None:
         features = ["shader-int64"] if self.has_int64 else []
@@ -340,10 +342,6 @@ class Resident:
         self._context, self._array, self._prepare = context, array, prepare
         self._buffer: Buffer | None = None
         self._epoch = -1
-
-    @property
-    def n_bytes(self) -> int:
-        return self._array.nbytes
 
     def buffer(self) -> Buffer:
         """The copy on the device as it is now."""

@@ -62,6 +62,16 @@ class WgslField:
         """``value`` in this variant's Montgomery form."""
         return self.prime.montgomery(value, self.radix_bits)
 
+    def load(self, buffer: str, at: str) -> str:
+        """WGSL for the element whose words begin at ``at`` in a buffer of u32."""
+        words = ", ".join(f"{buffer}[{at} + {j}u]" for j in range(WORDS))
+        return f"{self.prime.name}_load_words(array<u32, {WORDS}>({words}))"
+
+    def store(self, buffer: str, at: str, value: str, name: str) -> str:
+        """WGSL statements that write an element there; ``name`` is of nothing else."""
+        lines = [f"let {name} = {self.prime.name}_store_words({value});"]
+        return "\n".join([*lines, *(f"{buffer}[{at} + {j}u] = {name}[{j}];" for j in range(WORDS))]) + "\n"
+
     def literal(self, value: int) -> str:
         """WGSL for an element that holds ``value`` as it stands."""
         return f"{self.prime.name}({_listed(self._limbs(value % self.prime.modulus))})"
@@ -73,10 +83,9 @@ class WgslField:
             f"alias {name} = array<u32, {self.n_limbs}>;",
             f"fn {name}_zero() -> {name} {{ return {self.literal(0)}; }}",
         ]
-        is_wide = self.variant == "u64"
-        lines += self._mul_u64() if is_wide else self._mul_limb13()
+        lines += self._mul_u64() if self.variant == "u64" else self._mul_limb13()
         lines += self._sums()
-        lines += self._moves_u64() if is_wide else self._moves_limb13()
+        lines += self._moves()
         lines.append(f"fn {name}_square(a: {name}) -> {name} {{ return {name}_mul(a, a); }}")
         lines += self._comparisons()
         return "\n".join(lines) + "\n"
@@ -149,6 +158,28 @@ class WgslField:
             "{ if (take_b) { return b; } return a; }",
         ]
 
+    def _moves(self) -> list[str]:
+        name, bits, kind = self.prime.name, self.limb_bits, f"array<u32, {WORDS}>"
+        limbs = []
+        for j in range(self.n_limbs):
+            word, shift = divmod(bits * j, 32)
+            text = f"(w[{word}] >> {shift}u)"
+            if shift > 32 - bits and word + 1 < WORDS:
+                text = f"({text} | (w[{word + 1}] << {32 - shift}u))"
+            limbs.append(f"{text} & {(1 << bits) - 1}u")
+        words = []
+        for k in range(WORDS):
+            parts = []
+            for j in range(self.n_limbs):
+                shift = bits * j - 32 * k
+                if -bits < shift < 32:
+                    parts.append(f"(a[{j}] << {shift}u)" if shift >= 0 else f"(a[{j}] >> {-shift}u)")
+            words.append(" | ".join(parts))
+        return [
+            f"fn {name}_load_words(w: {kind}) -> {name} {{ return {name}({', '.join(limbs)}); }}",
+            f"fn {name}_store_words(a: {name}) -> {kind} {{ return {kind}({', '.join(words)}); }}",
+        ]
+
     # --- 8 limbs of 32 bits through u64 ---------------------------------------------------------
     def _mul_u64(self) -> list[str]:
         p, last, mask = self._p(), self.n_limbs - 1, "0xfffffffflu"
@@ -165,13 +196,6 @@ class WgslField:
             # The two top bits of p are free, so this sum has no carry.
             lines.append(f"t{last} = c + e;")
         return [*lines, *self._reduced()]
-
-    def _moves_u64(self) -> list[str]:
-        name, kind = self.prime.name, f"array<u32, {WORDS}>"
-        return [
-            f"fn {name}_load_words(w: {kind}) -> {name} {{ return w; }}",
-            f"fn {name}_store_words(a: {name}) -> {kind} {{ return a; }}",
-        ]
 
     # --- 20 limbs of 13 bits --------------------------------------------------------------------
     def _mul_limb13(self) -> list[str]:
@@ -196,28 +220,6 @@ class WgslField:
         lines += [f"c = c + t{j}; t{j} = c & {mask}; c = c >> {bits}u;" for j in range(n - 1)]
         lines.append(f"t{n - 1} = t{n - 1} + c;")
         return [*lines, *self._reduced()]
-
-    def _moves_limb13(self) -> list[str]:
-        name, bits, kind = self.prime.name, self.limb_bits, f"array<u32, {WORDS}>"
-        limbs = []
-        for j in range(self.n_limbs):
-            word, shift = divmod(bits * j, 32)
-            text = f"(w[{word}] >> {shift}u)"
-            if shift > 32 - bits and word + 1 < WORDS:
-                text = f"({text} | (w[{word + 1}] << {32 - shift}u))"
-            limbs.append(f"{text} & {(1 << bits) - 1}u")
-        words = []
-        for k in range(WORDS):
-            parts = []
-            for j in range(self.n_limbs):
-                shift = bits * j - 32 * k
-                if -bits < shift < 32:
-                    parts.append(f"(a[{j}] << {shift}u)" if shift >= 0 else f"(a[{j}] >> {-shift}u)")
-            words.append(" | ".join(parts))
-        return [
-            f"fn {name}_load_words(w: {kind}) -> {name} {{ return {name}({', '.join(limbs)}); }}",
-            f"fn {name}_store_words(a: {name}) -> {kind} {{ return {kind}({', '.join(words)}); }}",
-        ]
 
 
 def _listed(values: Iterable[int]) -> str:

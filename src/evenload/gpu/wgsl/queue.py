@@ -67,7 +67,6 @@ class Queue:
     """A queue of dispatches that are submitted in portions; ``finish`` waits for all.
 
     Dispatches run one after the other: each sees what those before it wrote.
-    longest_s   seconds of the longest submission so far
     """
 
     def __init__(self, context: Context, pace: KernelPace | None = None):
@@ -75,7 +74,6 @@ class Queue:
         self._submission = context.submission()
         self._items: dict[KernelSource, int] = {}
         self._expected_s = 0.0
-        self.longest_s = 0.0
 
     def dispatch(
         self, kernel: KernelSource, buffers: Sequence[Buffer], n: int, first: int = 0, **params: int
@@ -104,7 +102,6 @@ class Queue:
             return
         items, self._items, self._expected_s = self._items, {}, 0.0
         took_s = self._submission.submit()
-        self.longest_s = max(self.longest_s, took_s)
         self._pace.longest_s = max(self._pace.longest_s, took_s)
         self._pace.learn(items, took_s)
 

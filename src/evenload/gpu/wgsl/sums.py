@@ -107,10 +107,8 @@ let to = item * {6 * words}u;
 def convert_kernel(variant: Variant) -> KernelSource:
     """rows[item] of Fq, Montgomery with R = 2^256, to this variant's R, in place."""
     field = WgslField(FQ, variant)
-    words = ", ".join(f"rows[8u * item + {j}u]" for j in range(8))
     factor = field.literal(pow(2, 2 * field.radix_bits - 256, FQ.modulus))
-    body = f"let w = Fq_store_words(Fq_mul(Fq_load_words(array<u32, 8>({words})), {factor}));\n"
-    body += "\n".join(f"rows[8u * item + {j}u] = w[{j}];" for j in range(8))
+    body = field.store("rows", "8u * item", f"Fq_mul({field.load('rows', '8u * item')}, {factor})", "w")
     storages = (Storage("rows", "read_write"),)
     return KernelSource(
         f"convert-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
@@ -175,21 +173,17 @@ class WgslGroup:
 
     def load(self, buffer: str) -> str:
         """``buffer_F(at)``: the coordinate whose words begin at ``at``."""
-        rows = [
-            f"Fq_load_words(array<u32, 8>({', '.join(f'{buffer}[at + {8 * c + j}u]' for j in range(8))}))"
-            for c in range(self.degree)
-        ]
+        rows = [self.field.load(buffer, f"at + {ROW_WORDS * c}u") for c in range(self.degree)]
         value = rows[0] if self.degree == 1 else f"F({', '.join(rows)})"
         return f"fn {buffer}_F(at: u32) -> F {{ return {value}; }}\n"
 
     def store(self, buffer: str) -> str:
         """``buffer_put(at, a)``: write a coordinate."""
-        lines = [f"fn {buffer}_put(at: u32, a: F) {{"]
-        for c in range(self.degree):
-            part = "a" if self.degree == 1 else f"a.c{c}"
-            lines.append(f"let w{c} = Fq_store_words({part});")
-            lines += [f"{buffer}[at + {8 * c + j}u] = w{c}[{j}];" for j in range(8)]
-        return "\n".join([*lines, "}"]) + "\n"
+        parts = ["a"] if self.degree == 1 else ["a.c0", "a.c1"]
+        body = [
+            self.field.store(buffer, f"at + {ROW_WORDS * c}u", part, f"w{c}") for c, part in enumerate(parts)
+        ]
+        return f"fn {buffer}_put(at: u32, a: F) {{\n{''.join(body)}}}\n"
 
     # --- pieces ---------------------------------------------------------------------------------
     def _common(self) -> str:
@@ -200,11 +194,12 @@ class WgslGroup:
         return f"fn Fq_common(a: Fq) -> Fq {{ return Fq_mul(a, {one}); }}"
 
     def _plain(self) -> list[str]:
-        names = {"mul": "ab", "add": "ab", "sub": "ab", "common": "a"}
-        lines = ["alias F = Fq;", "fn F_zero() -> F { return Fq_zero(); }"]
-        lines += [_forward(name, arguments, f"Fq_{name}") for name, arguments in names.items()]
-        lines.append(f"fn F_one() -> F {{ return {self._literal(1)}; }}")
-        lines.append("fn F_is_zero(a: F) -> bool { return Fq_is_zero(a); }")
+        lines = ["alias F = Fq;", f"fn F_one() -> F {{ return {self._literal(1)}; }}"]
+        arguments = {"zero": "", "is_zero": "a", "common": "a", "mul": "ab", "add": "ab", "sub": "ab"}
+        for name, listed in arguments.items():
+            result = "bool" if name == "is_zero" else "F"
+            given = ", ".join(f"{a}: F" for a in listed)
+            lines.append(f"fn F_{name}({given}) -> {result} {{ return Fq_{name}({', '.join(listed)}); }}")
         lines.append(
             "fn F_3b(a: F) -> F { let b = F_add(a, a); let c = F_add(b, b); return F_add(F_add(c, c), a); }"
         )
@@ -242,11 +237,6 @@ class WgslGroup:
         total = add(text, Point("a.x", "a.y", "a.z"), Point("b.x", "b.y", "b.z"))
         body = "\n".join(text.lines)
         return f"fn P_add(a: P, b: P) -> P {{\n{body}\nreturn P({total.x}, {total.y}, {total.z}); }}"
-
-
-def _forward(name: str, arguments: str, target: str) -> str:
-    listed = ", ".join(f"{a}: F" for a in arguments)
-    return f"fn F_{name}({listed}) -> F {{ return {target}({', '.join(arguments)}); }}"
 
 
 class _Text:

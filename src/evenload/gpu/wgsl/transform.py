@@ -12,17 +12,6 @@ from evenload.gpu.wgsl.field import Variant, WgslField
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
 
-def _load(buffer: str, at: str) -> str:
-    words = ", ".join(f"{buffer}[8u * ({at}) + {j}u]" for j in range(8))
-    return f"Fr_load_words(array<u32, 8>({words}))"
-
-
-def _store(buffer: str, at: str, value: str, name: str) -> str:
-    lines = [f"let {name} = Fr_store_words({value});"]
-    lines += [f"{buffer}[8u * ({at}) + {j}u] = {name}[{j}];" for j in range(8)]
-    return "\n".join(lines) + "\n"
-
-
 @functools.cache
 def butterfly_kernel(is_gather: bool, is_across: bool, variant: Variant) -> KernelSource:
     """A butterfly of group ``item >> log_half`` with the root ``roots[first_root + group]``.
@@ -37,13 +26,13 @@ def butterfly_kernel(is_gather: bool, is_across: bool, variant: Variant) -> Kern
     if is_across:
         body = "let group = 0u; let at = item;\n"
         high, high_at = "high", "at"
-    body += f"let a = {_load('low', 'at')};\nlet b = {_load(high, high_at)};\n"
-    body += f"let root = {_load('roots', 'params.first_root + group')};\n"
+    body += f"let a = {field.load('low', '8u * at')};\nlet b = {field.load(high, f'8u * ({high_at})')};\n"
+    body += f"let root = {field.load('roots', '8u * (params.first_root + group)')};\n"
     if is_gather:
         body += "let x = Fr_add(a, b); let y = Fr_mul(Fr_sub(a, b), root);\n"
     else:
         body += "let c = Fr_mul(b, root); let x = Fr_add(a, c); let y = Fr_sub(a, c);\n"
-    body += _store("low", "at", "x", "wx") + _store(high, high_at, "y", "wy")
+    body += field.store("low", "8u * at", "x", "wx") + field.store(high, f"8u * ({high_at})", "y", "wy")
     storages = [Storage("low", "read_write")]
     if is_across:
         storages.append(Storage("high", "read_write"))
@@ -84,10 +73,10 @@ def quotient_kernel(variant: Variant) -> KernelSource:
 def _each(name: str, variant: Variant, value: str, reads: tuple[str, ...], writes: str) -> KernelSource:
     """A kernel: an expression of elements of buffers, which are bound in the order of their names."""
     field, buffers = WgslField(FR, variant), sorted({*reads, writes})
-    value = value.format(**{buffer: _load(buffer, "item") for buffer in buffers})
+    value = value.format(**{buffer: field.load(buffer, "8u * item") for buffer in buffers})
     return KernelSource(
         f"{name}-{variant}",
-        _store(writes, "item", value, "w"),
+        field.store(writes, "8u * item", value, "w"),
         tuple(Storage(buffer, "read_write" if buffer == writes else "read") for buffer in buffers),
         field.declarations(),
         needs_int64=field.needs_int64,

@@ -62,12 +62,12 @@ def _nodes(folder: Path, tile: Tile) -> tuple[np.ndarray, str]:
 
 def _whole_or_partial(folder: Path, tile: Tile, most: int, *, is_of_entries: bool) -> tuple[bytes, int, str]:
     """(content, its width, name) of a tile. A log that has grown may have the whole one alone."""
-    whole = tile._replace(width=WIDTH)
-    for one in (tile, whole):
-        name = one.entries_path if is_of_entries else one.path
-        if one is whole or (folder / name).exists():
-            return _read(folder, name, most), one.width, name
-    raise AssertionError("the whole one is returned or raises")
+
+    def name_of(one: Tile) -> str:
+        return one.entries_path if is_of_entries else one.path
+
+    found = tile if (folder / name_of(tile)).exists() else tile._replace(width=WIDTH)
+    return _read(folder, name_of(found), most), found.width, name_of(found)
 
 
 def _read(folder: Path, name: str, most: int) -> bytes:

@@ -27,24 +27,20 @@ def rows_of(points: Sequence[Any], degree: int) -> np.ndarray:
     return out
 
 
-class Lines:
-    """The lines of the Miller loop for one finite point of G2, worth keeping for the points of a key."""
+def lines_of(points: Sequence[Any]) -> list[np.ndarray]:
+    """For each of ``points``, finite and of order r, the lines of its Miller loop, worth keeping for a key's.
 
-    def __init__(self, table: np.ndarray):
-        self.table = table
-
-    @classmethod
-    def of_each(cls, points: Sequence[Any]) -> list["Lines"]:
-        """For each of ``points``, which have order r; together they cost less than one by one."""
-        images = [(oracle.frobenius_point(p, 1), G2.negate(oracle.frobenius_point(p, 2))) for p in points]
-        images_rows = rows_of([image for both in images for image in both], 2)
-        given = rows_of(points, 2)
-        scratch = rows.empty(len(points), SCRATCH_BYTES)
-        table = rows.empty(len(points) * N_LINES, _LINE_BYTES)
-        programs.scalar().g2_lines(
-            *map(rows.address, (given, images_rows)), len(points), *map(rows.address, (scratch, table))
-        )
-        return [cls(table[k : k + N_LINES]) for k in range(0, len(table), N_LINES)]
+    Together they cost less than one by one.
+    """
+    images = [(oracle.frobenius_point(p, 1), G2.negate(oracle.frobenius_point(p, 2))) for p in points]
+    images_rows = rows_of([image for both in images for image in both], 2)
+    given = rows_of(points, 2)
+    scratch = rows.empty(len(points), SCRATCH_BYTES)
+    table = rows.empty(len(points) * N_LINES, _LINE_BYTES)
+    programs.scalar().g2_lines(
+        *map(rows.address, (given, images_rows)), len(points), *map(rows.address, (scratch, table))
+    )
+    return [table[k : k + N_LINES] for k in range(0, len(table), N_LINES)]
 
 
 def has_order_r(point: Any) -> bool:
@@ -57,11 +53,10 @@ def has_order_r(point: Any) -> bool:
     return point_of(multiple) == oracle.frobenius_point(point, 1)
 
 
-def miller_loop(given: np.ndarray, lines: Sequence[Lines]) -> np.ndarray:
+def miller_loop(given: np.ndarray, lines: Sequence[np.ndarray]) -> np.ndarray:
     """The product of the Miller functions at ``given``, rows of finite points of G1, each with its lines."""
-    tables = np.array([rows.address(one.table) for one in lines], np.int64)
-    aligned = rows.empty(max(1, len(given)), 64)
-    aligned[: len(given)] = given
+    tables = np.array([rows.address(one) for one in lines], np.int64)
+    aligned = rows.aligned(given)
     out = rows.empty(1, _F12_BYTES)
     programs.scalar().miller_loop(rows.address(tables), rows.address(aligned), len(lines), rows.address(out))
     return out
@@ -131,7 +126,7 @@ def to_integers(f: np.ndarray) -> Any:
     return tuple(zip(values[0::2], values[1::2], strict=True))
 
 
-def is_one_product(given: np.ndarray, lines: Sequence[Lines]) -> bool:
+def is_one_product(given: np.ndarray, lines: Sequence[np.ndarray]) -> bool:
     """Whether the product of e(p, q) is one.
 
     given  [n, 8] uint64 rows of points of G1; zeros are infinity, whose pairing is one
@@ -144,18 +139,17 @@ def is_one_product(given: np.ndarray, lines: Sequence[Lines]) -> bool:
 
 # --- the equations of statements under one key, several checked at once ---------------------------------
 class Equations:
-    """The equation e(a, b) = e(alpha, beta) * e(ic, gamma) * e(c, delta) of a key, for statements."""
+    """The equation e(a, b) = e(alpha, beta) * e(ic, gamma) * e(c, delta) of a key, for statements.
+
+    tables  the lines of beta, gamma and delta
+    """
 
     def __init__(self, alpha1: Any, beta2: Any, gamma2: Any, delta2: Any, ic: Sequence[Any],
                  tables: Sequence[np.ndarray] | None = None):  # fmt: skip
-        """Takes the points of a checked key; ``tables`` of lines if they are known."""
+        """Takes the points of a checked key; ``tables`` if they are known."""
         self._alpha1, self._ic = rows_of([alpha1], 1), rows_of(ic, 1)
         fixed = [beta2, gamma2, delta2]
-        self._lines = Lines.of_each(fixed) if tables is None else [Lines(table) for table in tables]
-
-    def tables(self) -> list[np.ndarray]:
-        """The lines of beta, gamma and delta."""
-        return [lines.table for lines in self._lines]
+        self.tables = lines_of(fixed) if tables is None else list(tables)
 
     def unequal(self, statements: Sequence[tuple[Sequence[int], Any]]) -> list[int]:
         """The indices of the (public inputs below r, proof of finite points) whose equation does not hold.
@@ -167,11 +161,11 @@ class Equations:
         """
         if not statements:
             return []
-        lines = Lines.of_each([proof.b for _, proof in statements])
+        lines = lines_of([proof.b for _, proof in statements])
         return list(self._unequal(statements, lines, range(len(statements))))
 
     def _unequal(
-        self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[Lines], which: range
+        self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[np.ndarray], which: range
     ) -> Iterator[int]:
         if self._hold([statements[k] for k in which], [lines[k] for k in which]):
             return
@@ -182,7 +176,7 @@ class Equations:
         for half in (which[:middle], which[middle:]):
             yield from self._unequal(statements, lines, half)
 
-    def _hold(self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[Lines]) -> bool:
+    def _hold(self, statements: Sequence[tuple[Sequence[int], Any]], lines: list[np.ndarray]) -> bool:
         n, n_bits = len(statements), _EXPONENT_BITS
         powers = [secrets.randbits(n_bits) | 1 for _ in statements] if n > 1 else [1]
         n_bits = n_bits if n > 1 else 1
@@ -193,7 +187,7 @@ class Equations:
         columns = zip(*(public for public, _ in statements), strict=True)
         public = [sum(p * x for p, x in zip(powers, column, strict=True)) % FR.modulus for column in columns]
         alpha, ic = _sum(self._alpha1, [total]), _sum(self._ic, [total, *public])
-        return is_one_product(np.stack([*a, alpha, ic, c]), [*lines, *self._lines])
+        return is_one_product(np.stack([*a, alpha, ic, c]), [*lines, *self.tables])
 
 
 def _sum(given: np.ndarray, scalars: Sequence[int], n_bits: int = 254) -> np.ndarray:

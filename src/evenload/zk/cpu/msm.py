@@ -59,15 +59,11 @@ class Bases:
         if count:
             bad = np.zeros(1, np.int64)
             load = getattr(programs.bulk(level), f"g{degree}_import_points")
-            fault = load(*map(rows.address, (given, keep)), count, *map(rows.address, (points, bad)), 0)
+            fault = load(*map(rows.address, (given, keep)), count, *map(rows.address, (points, bad)))
             if fault:
                 position, why = _locate(given, keep[int(bad[0]) :][:8])
                 raise FormatError(where(position, why) if where else f"point {position} {why}")
         return cls(degree, level, n_given, keep, points)
-
-    @property
-    def n_bytes(self) -> int:
-        return self.points.nbytes + self.keep.nbytes
 
 
 def _locate(given: np.ndarray, candidates: np.ndarray) -> tuple[int, str]:

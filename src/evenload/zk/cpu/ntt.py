@@ -125,10 +125,6 @@ class Domain:
         found = (self._groups, self._tiles, self._twiddles, self._roots, self._coset)
         return dict(zip(TABLES, found, strict=True))
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(table.nbytes for table in self.tables().values())
-
     # --- work -----------------------------------------------------------------------------------
     def to_odd_coset(self, values: np.ndarray) -> np.ndarray:
         """Values of a polynomial on the domain -> its values on the odd coset.

@@ -29,8 +29,6 @@ class Container:
 
     name: str
     file: BinaryIO
-    size: int
-    version: int
     sections: Mapping[int, tuple[int, int]]
     titles: Mapping[int, str]
 
@@ -63,22 +61,15 @@ class Container:
     def rows(self, section: int, row_bytes: int, skip: int = 0) -> np.ndarray:
         """[n, row_bytes] uint8, a private copy of the payload from byte ``skip`` on."""
         offset, length = self.sections[section]
-        out = np.empty(length - skip, np.uint8)
+        content = bytearray(length - skip)
         self.file.seek(offset + skip)
-        view, done = memoryview(out.data), 0
-        while done < len(out):
-            count = self.file.readinto(view[done:])  # pyrefly: ignore
-            if not count:
-                raise self.fault(section, skip + done, "the file became shorter while it was read")
-            done += count
-        return out.reshape(-1, row_bytes)
+        if self.file.readinto(content) != len(content):  # pyrefly: ignore
+            raise self.fault(section, skip, "the file became shorter while it was read")
+        return np.frombuffer(content, np.uint8).reshape(-1, row_bytes)
 
     def sha256(self) -> str:
         self.file.seek(0)
-        digest = hashlib.sha256()
-        while block := self.file.read(1 << 20):
-            digest.update(block)
-        return digest.hexdigest()
+        return hashlib.file_digest(self.file, "sha256").hexdigest()  # pyrefly: ignore
 
     def close(self) -> None:
         self.file.close()
@@ -154,7 +145,7 @@ def _read_table(
         at += 12 + length
     if at != size:
         raise FormatError(f"{name}: {size - at} bytes after the last section, at byte {at}")
-    return Container(name, file, size, version, sections, titles)
+    return Container(name, file, sections, titles)
 
 
 def write_container(

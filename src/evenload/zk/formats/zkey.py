@@ -19,18 +19,8 @@ from evenload.zk.bn254.plain_pairing import has_order_r
 from evenload.zk.formats.container import Container, Source, open_container, write_container
 from evenload.zk.groth16 import VerificationKey
 
-TITLES = {
-    1: "protocol",
-    2: "header",
-    3: "IC points",
-    4: "coefficients",
-    5: "A points",
-    6: "B1 points",
-    7: "B2 points",
-    8: "C points",
-    9: "H points",
-    10: "contributions",
-}
+TITLES = {1: "protocol", 2: "header", 3: "IC points", 4: "coefficients", 10: "contributions"}
+TITLES |= {5: "A points", 6: "B1 points", 7: "B2 points", 8: "C points", 9: "H points"}
 MAX_DOMAIN = 1 << 27
 COEFFICIENT = np.dtype([("matrix", "<u4"), ("row", "<u4"), ("wire", "<u4"), ("value", "<u8", 4)])
 _PROTOCOLS = {1: "groth16", 2: "plonk", 10: "fflonk"}

@@ -73,10 +73,6 @@ class WgslDomain:
         self._gather_roots = resident(root, 1, half)
         self._coset = resident(shift, pow(size, -1, FR.modulus), whole)
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(r.n_bytes for t in (self._scatter_roots, self._gather_roots, self._coset) for r in t)
-
     def quotient(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """[size, 4] plain canonical rows of a*b - c on the odd coset, where c is a*b on the domain.
 

@@ -34,10 +34,6 @@ class WgslBases:
         parts = device.context.spans(n, 64 * given.degree) if n else ()
         self.parts = [BoundPoints(device, given, part) for part in parts]
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(part.points.n_bytes for part in self.parts)
-
     def multiply(self, scalars: np.ndarray, width: int | None = None) -> np.ndarray:
         """sum of scalars[i] * point i: an affine row [8 * degree] uint64, R = 2^256, zeros for infinity.
 

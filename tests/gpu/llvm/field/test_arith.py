@@ -15,7 +15,15 @@ from evenload.gpu.llvm.layout import LEVELS
 from evenload.native import machine
 
 pytest.importorskip("llvmlite", reason="the extra kernels is not installed")
-KERNELS = {"multiply": 4, "square": 4, "invert": 4, "sums": 4, "extension": 4, "extension_invert": 4}
+KERNELS = {
+    "multiply": 4,
+    "square": 4,
+    "invert": 4,
+    "sums": 4,
+    "long": 4,
+    "extension": 4,
+    "extension_invert": 4,
+}
 
 
 @pytest.fixture(params=list(LEVELS))
@@ -49,6 +57,12 @@ def arithmetic_ir(level_name, prime):
         left = f.subtract(f.double(f.subtract(x, y)), f.triple(y))
         return f.subtract(f.multiply_inline(left, f.add(x, y)), x)
 
+    def long(f, x, y):  # without a word about reductions: they are put in where they are needed
+        total = x
+        for _ in range(39):
+            total = f.add(total, x)
+        return total
+
     def add(name, body):
         add_kernel(module, name, 4, body, level_type.rounds_to_zero)
 
@@ -56,6 +70,7 @@ def arithmetic_ir(level_name, prime):
     add("square", each(PrimeField, lambda f, x, y: f.square(x)))
     add("invert", each(PrimeField, lambda f, x, y: f.invert(x)))
     add("sums", each(PrimeField, sums))
+    add("long", each(PrimeField, long))
     add("extension", each(QuadraticField, lambda f, x, y: f.multiply_inline(x, y)))
     add("extension_invert", each(QuadraticField, lambda f, x, y: f.invert(x)))
     return str(module)
@@ -123,6 +138,7 @@ def test_prime_field(level, prime):
     pairs = list(zip(left, right, strict=True))
     expected = [((2 * (x - y) - 3 * y) * (x + y) * r_inverse - x) % p for x, y in pairs]
     assert apply("sums", level, prime, left, right) == expected
+    assert apply("long", level, prime, left, right) == [40 * x % p for x in left]
 
 
 def test_inversion_and_that_zero_gives_zero(level):
@@ -147,34 +163,6 @@ def test_quadratic_extension(level):
             norm = (a * a + b * b) % p
             unit = pow(norm, -1, p) * radix * radix % p if norm else 0
             assert (inverse[i], inverse[j]) == (a * unit % p, -b * unit % p)
-
-
-def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
-    """Adding 40 times without a word about reductions: the emitter puts them in where they are needed."""
-    from llvmlite import ir
-
-    from evenload.gpu.llvm.field.arith import PrimeField
-    from evenload.gpu.llvm.ir_builder import add_kernel
-
-    module, level_type = ir.Module("long-sum"), programs.level_type(level.name)
-
-    def body(code, out, a):
-        f = PrimeField(code, level_type, FQ)
-        total = x = f.load(a)
-        for _ in range(39):
-            total = f.add(total, x)
-        f.store(total, out, bound=1)
-
-    add_kernel(module, "long_sum", 2, body, level_type.rounds_to_zero)
-    kernel = program.load(
-        program.Recipe(
-            f"test-sum-{level.name}", {"long_sum": 2}, lambda: str(module), (__file__, *_sources())
-        )
-    )
-    values = [2 * FQ.modulus - 1 - k for k in range(level.lanes)]
-    blocks, out = to_blocks(values, level), rows.empty(1, level.block_bytes)
-    kernel.long_sum(rows.address(out), rows.address(blocks))
-    assert from_blocks(out, level) == [40 * value % FQ.modulus for value in values]
 
 
 def test_products_compile_for_arm64_as_vectors():

@@ -6,6 +6,7 @@
 import functools
 import importlib
 from dataclasses import astuple
+from types import SimpleNamespace
 from typing import Any
 
 from evenload.gpu.llvm import program
@@ -34,8 +35,21 @@ def channel_program(g: Geometry, lanes: int, n_bytes: int) -> Program:
 
 def _convolution(kind: str, module: str, g: Geometry, lanes: int, n_bytes: int) -> Program:
     def bodies() -> Any:
-        emitter = importlib.import_module(f"evenload.gpu.llvm.conv.{module}")
-        return _ConvolutionKernels(emitter, g, lanes, n_bytes)
+        from evenload.gpu.llvm.field.floats import Floats
+
+        emitter: Any = importlib.import_module(f"evenload.gpu.llvm.conv.{module}")
+
+        def input_gradient(code: Any, grad: Any, weight: Any, *rest: Any) -> None:
+            """Emit the turned convolution, which has no bias."""
+            emitter.convolve(Floats(code, lanes, n_bytes), g.turned(), grad, weight, None, *rest)
+
+        return SimpleNamespace(
+            forward=lambda code, *given: emitter.convolve(Floats(code, lanes, n_bytes), g, *given),
+            input_gradient=input_gradient,
+            weight_gradient=lambda code, *given: emitter.weight_gradient(
+                Floats(code, lanes, n_bytes), g, *given
+            ),
+        )
 
     shape = (*astuple(g), lanes, n_bytes)
     return program.made_for(kind, shape, CONVOLUTION, bodies, (f"llvm.conv.{module}", *SOURCES))
@@ -52,27 +66,3 @@ def pool_program(height: int, width: int, size: int, lanes: int, n_bytes: int) -
         return Pooling(*shape)
 
     return program.made_for("pool", shape, POOLING, bodies, ("llvm.conv.pooling", *SOURCES))
-
-
-class _ConvolutionKernels:
-    """The bodies of the kernels for one geometry, as ``emitter`` (by_samples or by_channels) has them.
-
-    Gradients of inputs are the turned convolution, which has no bias.
-    """
-
-    def __init__(self, emitter: Any, g: Geometry, lanes: int, n_bytes: int):
-        self.emitter, self.g, self.lanes, self.n_bytes = emitter, g, lanes, n_bytes
-
-    def _floats(self, code: Any) -> Any:
-        from evenload.gpu.llvm.field.floats import Floats
-
-        return Floats(code, self.lanes, self.n_bytes)
-
-    def forward(self, code: Any, *arguments: Any) -> None:
-        self.emitter.convolve(self._floats(code), self.g, *arguments)
-
-    def input_gradient(self, code: Any, grad: Any, weight: Any, *rest: Any) -> None:
-        self.emitter.convolve(self._floats(code), self.g.turned(), grad, weight, None, *rest)
-
-    def weight_gradient(self, code: Any, *arguments: Any) -> None:
-        self.emitter.weight_gradient(self._floats(code), self.g, *arguments)

@@ -190,7 +190,7 @@ class PrimeField(Field):
 
     # --- masks ----------------------------------------------------------------------------------
     def is_zero(self, a: Element) -> Any:
-        """VectorWords that hold zero; ``a`` must be canonical (bound 1)."""
+        """The lanes that hold zero; ``a`` must be canonical (bound 1)."""
         return self.level.equal(a.limbs, self.level.constant(0))
 
     def equal(self, a: Element, b: Element) -> Any:
@@ -201,7 +201,7 @@ class PrimeField(Field):
         return Element(self.level.select(mask, a.limbs, b.limbs), max(a.bound, b.bound))
 
     def is_canonical(self, a: Element) -> Any:
-        """VectorWords of a freshly loaded row that are below p."""
+        """The lanes of a freshly loaded row that are below p."""
         return self.level.is_below(a.limbs, self.p)
 
     # --- inversion ------------------------------------------------------------------------------

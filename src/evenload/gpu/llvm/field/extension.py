@@ -117,8 +117,7 @@ class QuadraticField(Field):
             Element(level.reduce_wide(imaginary), imaginary_bound, is_tidy=False),
         )
 
-    def multiply_inline(self, a: Pair, b: Pair) -> Pair:
-        return self.multiply(a, b)
+    multiply_inline = multiply
 
     def square(self, a: Pair) -> Pair:
         f = self.base

@@ -46,7 +46,7 @@ class Floats:
         kind = ir.FunctionType(self.kind, [POINTER, I32, self.mask_kind, self.kind])
         function = self.code.intrinsic(f"llvm.masked.load.{self._name}.p0", kind)
         align = self.code.const(self.n_bytes, I32)
-        return self.code.ir.call(function, [self._pointer(address, offset), align, mask, self.zero()])
+        return self.code.ir.call(function, [self.code.pointer(address, offset), align, mask, self.zero()])
 
     def store(self, value: Any, address: Any, offset: int = 0, mask: Any = None) -> None:
         """Write a vector, or only the lanes of ``mask``; or a single number."""
@@ -55,7 +55,7 @@ class Floats:
         kind = ir.FunctionType(ir.VoidType(), [self.kind, POINTER, I32, self.mask_kind])
         function = self.code.intrinsic(f"llvm.masked.store.{self._name}.p0", kind)
         align = self.code.const(self.n_bytes, I32)
-        return self.code.ir.call(function, [value, self._pointer(address, offset), align, mask])
+        return self.code.ir.call(function, [value, self.code.pointer(address, offset), align, mask])
 
     def scalar(self, address: Any, offset: int = 0) -> Any:
         return self.code.load(address, self.number, offset, align=self.n_bytes)
@@ -84,9 +84,6 @@ class Floats:
         count = self.code.ir.trunc(self.code.min(n, self.lanes), I32)
         lanes = ir.Constant(kind, list(range(self.lanes)))
         return self.code.ir.icmp_signed("<", lanes, self.code.spread(count, kind))
-
-    def _pointer(self, address: Any, offset: int) -> Any:
-        return self.code.ir.inttoptr(self.code.add(address, offset) if offset else address, POINTER)
 
 
 class Sums:

@@ -94,13 +94,10 @@ class Limbs52:
         for half in (0, 4):
             for k in (0, 1):
                 a, b = pairs[half + k], pairs[half + 2 + k]
-                quads[half + k], quads[half + 2 + k] = (
-                    self.code.shuffle(a, b, low),
-                    self.code.shuffle(a, b, high),
-                )
+                quads[half + k] = self.code.shuffle(a, b, low)
+                quads[half + 2 + k] = self.code.shuffle(a, b, high)
         low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
-        halves = [self.code.shuffle(quads[k], quads[4 + k], lanes) for lanes in (low, high) for k in range(4)]
-        return halves
+        return [self.code.shuffle(quads[k], quads[4 + k], lanes) for lanes in (low, high) for k in range(4)]
 
     def _transpose_quads(self, rows: Sequence[Any]) -> list[Any]:
         """Eight rows of four words -> four vectors of eight lanes."""
@@ -123,14 +120,9 @@ class Limbs52:
 
     def _to_words(self, limbs: Limbs) -> list[Any]:
         builder = self.code.ir
-
-        def shift(k):
-            return (
-                builder.lshr(limbs[k], splat(12 * k)),
-                builder.shl(limbs[k + 1], splat(52 - 12 * k)),
-            )
-
-        return [builder.or_(*shift(k)) for k in range(4)]
+        right = lambda k: builder.lshr(limbs[k], splat(12 * k))  # noqa: E731
+        left = lambda k: builder.shl(limbs[k + 1], splat(52 - 12 * k))  # noqa: E731
+        return [builder.or_(right(k), left(k)) for k in range(4)]
 
     # --- arithmetic without reduction -----------------------------------------------------------
     def add(self, a: Limbs, b: Limbs) -> list[Any]:
@@ -172,7 +164,7 @@ class Limbs52:
 
     # --- masks ----------------------------------------------------------------------------------
     def equal(self, a: Limbs, b: Limbs) -> Any:
-        """VectorWords whose limbs agree; both sides must be canonical."""
+        """The lanes whose limbs agree; both sides must be canonical."""
         builder = self.code.ir
         difference = builder.xor(a[0], b[0])
         for x, y in zip(a[1:], b[1:], strict=True):

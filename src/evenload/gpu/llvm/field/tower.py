@@ -38,14 +38,8 @@ def _store(f: QuadraticField, even: Six, odd: Six, address: Any) -> None:
 def _times_xi(f: QuadraticField, a: Pair) -> Pair:
     """(9 + u) * a."""
     a = f.below(a, 2)
-    nine = lambda c: f.base.add(f.base.below(_eight(f, c), 2), c)  # noqa: E731
+    nine = f.base.times_3b
     return f.below(Pair(f.base.subtract(nine(a.c0), a.c1), f.base.add(nine(a.c1), a.c0)), 2)
-
-
-def _eight(f: QuadraticField, c: Any) -> Any:
-    for _ in range(3):
-        c = f.base.below(f.base.double(c), 2)
-    return c
 
 
 def _times_v(f: QuadraticField, a: Six) -> Six:

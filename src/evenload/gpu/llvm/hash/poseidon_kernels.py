@@ -53,7 +53,7 @@ class _PoseidonKernels:
         body = code.function("poseidon_group", 3, self._group)
         lanes = self.level_type.lanes
         with code.range(0, n, lanes) as i:
-            # VectorWords beyond the last row repeat it: they read and write what is there.
+            # Lanes beyond the last row repeat it: they read and write what is there.
             left = code.min(code.sub(n, i), lanes)
             at_in, at_out = code.add(source, code.mul(i, 64)), code.add(target, code.mul(i, 32))
             code.call(body, at_in, at_out, code.sub(left, 1))
@@ -111,15 +111,14 @@ class _PoseidonKernels:
         from evenload.gpu.llvm.ir_builder import I64
 
         code, level = f.code, f.level
-        values = [[FR.montgomery(c, level.radix_bits) for c in row] for row in self.chosen.constants]
+        bits = level.radix_bits // level.n_limbs if level.n_limbs > 1 else 64
+        n = level.n_limbs if level.n_limbs > 1 else 4
+        values = [FR.montgomery(c, level.radix_bits) for row in self.chosen.constants for c in row]
+        table = code.table(
+            "poseidon_constants", [v >> bits * j & (1 << bits) - 1 for v in values for j in range(n)]
+        )
+        at = code.add(table, code.mul(number, 8 * n * WIDTH))
         if level.n_limbs == 1:
-            words = [v >> 64 * j & (1 << 64) - 1 for row in values for v in row for j in range(4)]
-            table = code.table("poseidon_constants", words)
-            at = code.add(table, code.mul(number, 32 * WIDTH))
-            return f.load(at, 32 * k, bound=1)
-        bits = level.radix_bits // level.n_limbs
-        words = [v >> bits * j & (1 << bits) - 1 for row in values for v in row for j in range(level.n_limbs)]
-        table = code.table("poseidon_constants", words)
-        at = code.add(table, code.mul(number, 8 * level.n_limbs * WIDTH))
-        kind, n = ir.VectorType(I64, level.lanes), level.n_limbs
+            return f.load(at, 8 * n * k, bound=1)
+        kind = ir.VectorType(I64, level.lanes)
         return Element([code.spread(code.load(at, I64, 8 * (n * k + j)), kind) for j in range(n)], 1)
