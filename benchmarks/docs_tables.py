@@ -152,12 +152,6 @@ MERKLE = {
         " | by CPU = {WGSL faster:.1f}×",
         sources=("merkle",), rows=partial(table_rows.trees, leaves=1 << 17),
     ),
-    "merkle_sha256": Table(
-        "instructions = by | one thread = 1 wall_ms :ms | two threads = 2 wall_ms :ms"
-        " | faster = {faster:.2f}×",
-        rows=lambda pages: [{**row, "faster": row["1 wall_ms"] / row["2 wall_ms"]}
-                            for row in table_rows.grouped(rows_of(pages), ("by",), "threads", "wall_ms")],
-    ),
     "merkle_devices": Table(
         "scheme = `{scheme}` | strategy | workers | busiest worker, CPU = {busiest_cpu_s:.2f} s"
         " | parent, CPU = {parent_cpu_s:.3f} s | wall = {wall_s:.2f} s | ratio to bound = ratio_to_bound :.2f"

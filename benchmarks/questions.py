@@ -225,8 +225,6 @@ QUESTIONS: dict[str, Question] = {
         ByRow(("kernel", "size"), "ms", "ms", is_log=True)),
     "merkle": Question(PROOFS, "How much faster are trees than with Python's hashlib?",
         ByRow(("by", "leaves"), "times_faster", "times as fast", False, where={"scheme": "rfc6962"})),
-    "merkle_sha256": Question(PROOFS, "How long does a tree of 100,000 leaves take by each kind of SHA-256?",
-        ByRow(("by", "threads"), "wall_ms", "ms")),
     "merkle_devices": Question(PROOFS, "Do two workers hash twice as fast?",
         ByRow(("scheme", "strategy", "workers"), "wall_s", "s for ten million leaves")),
 }  # fmt: skip

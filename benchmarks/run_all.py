@@ -106,7 +106,6 @@ BENCHMARKS = (
     Benchmark("executor_transport.py --rounds 2", 2, ("executor_transport",)),
     Benchmark("integrations.py", 1.2, ("integrations",)),
     Benchmark("merkle.py trees", 0.3, ("merkle",)),
-    Benchmark("merkle.py sha256", 0.2, ("merkle_sha256",)),
     Benchmark("merkle.py devices", 0.3, ("merkle_devices",)),
     Benchmark("moe_clones.py", 0.2, ("moe_clones",)),
     Benchmark("moe_clones.py --fetches", 0.5, ("moe_clone_fetches",)),

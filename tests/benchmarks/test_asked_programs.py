@@ -100,26 +100,3 @@ def test_a_level_reaches_the_libraries_that_choose_kernels_themselves(levels):
     assert said["torch"] == "AVX2"
     assert said["numpy"] is False
     assert {one for one in said["blas"] if one} <= {"Haswell"}
-
-
-def test_levels_are_tested_in_turn_with_pytests_options(levels, monkeypatch, capsys):
-    started = []
-
-    class Ended:
-        returncode = 0
-
-    def run(command, env, **_):
-        started.append((env["EVENLOAD_PROCESSOR"], command[-2:]))
-        return Ended()
-
-    monkeypatch.setattr(levels.subprocess, "run", run)
-    monkeypatch.setattr(levels.shutil, "which", lambda _: None)
-    assert levels.main(["x86-64-v3+sha", "--", "-x", "tests/zk"]) == 0
-    assert started == [("x86-64-v3+sha", ["-x", "tests/zk"])]
-    assert levels.main(["--", "-x", "tests/zk"]) == 0
-    assert [level for level, _ in started[1:]] == ["x86-64-v4", "x86-64-v4+sha", "x86-64-v3", "x86-64-v3+sha"]
-    assert "x86-64-v2: skipped: there is no qemu-x86_64" in capsys.readouterr().out
-    monkeypatch.setattr(levels.machine, "baselines_here", list)
-    with pytest.raises(SystemExit):
-        levels.main([])
-    assert "no kernels are made for this system's processors" in capsys.readouterr().err

@@ -63,35 +63,17 @@ def test_every_result_answers_a_question_by_a_plot(benchmark_page, load_script):
     assert len({one.asks for one in asked.values()}) == len(asked)
 
 
-def test_earlier_versions_of_a_result_are_read_from_git_and_only_from_there(benchmark_page, tmp_path):
-    assert benchmark_page.history.versions(tmp_path) == {}
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    results = tmp_path / "benchmarks" / "results"
-    results.mkdir(parents=True)
-    subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
-    for text in ('{"rows": [1]}', "{half", '{"rows": [2]}'):
-        (results / "speed.json").write_text(text)
-        subprocess.run([*git, "add", "."], cwd=tmp_path, check=True)
-        subprocess.run([*git, "commit", "-q", "-m", text], cwd=tmp_path, check=True)
-    assert benchmark_page.history.versions(tmp_path) == {"speed": [{"rows": [1]}, {"rows": [2]}]}
-
-
 def test_a_plot_says_all_of_it_in_words_and_in_lengths(benchmark_page):
     rows = [{"way": "evenload <b>", "s": 1.0}, {"way": "other", "s": 4.0}, {"way": "none", "s": None}]
     question = benchmark_page.questions.Question(
         "Jobs", "?", benchmark_page.questions.ByRow(("way",), "s", "s")
     )
-    versions = [
-        {"rows": [{"way": "evenload <b>", "s": s}], "machine": {"cpu": "c"}, "date": d}
-        for s, d in ((3.0, "a"), (1.0, "b"))
-    ]
-    text = "\n".join(benchmark_page._plot(question, rows, benchmark_page._history(question, versions)))
+    text = "\n".join(benchmark_page._plot(question, rows))
     assert re.findall(r'class="(\w+)" style="width: ([\d.]+)%', text) == [
         ("ours", "25.0"),
         ("theirs", "100.0"),
     ]
     assert "less is better" in text
-    assert "as committed: 3 (a), 1 (b)" in text
     assert "<b>" not in text
 
 
