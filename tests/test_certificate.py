@@ -1,5 +1,6 @@
 """The checker of certificates: what it accepts is true, and what is no certificate is refused in words."""
 
+import ast
 import json
 import random
 import shutil
@@ -205,6 +206,19 @@ def test_a_share_can_be_required(tmp_path, all_pages, capsys):
         assert "argument --require" in said
         assert "write one as 0.95 or 19/20" in said
         assert len(said) < 400
+
+
+def test_it_is_short_and_imports_nothing_but_the_standard_library():
+    text = Path(certificate.__file__).read_text()
+    tree, docs = ast.parse(text), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
+    lines = [line for at, line in enumerate(text.splitlines(), 1) if line.strip() and at not in docs]
+    assert len(lines) < 320, "lines of code"
 
 
 def test_a_run_of_version_1_is_checked_as_before():

@@ -208,6 +208,16 @@ def test_the_checker_stands_alone():
     assert names <= set(sys.stdlib_module_names)
 
 
+@pytest.mark.parametrize("rival", RIVALS)
+def test_a_rival_is_one_small_file(rival):
+    """Whoever knows a tool better can mend it: 40 lines at most, the protocol, a page to read."""
+    text = (FOLDER / "rivals" / f"{rival}.py").read_text()
+    assert len(text.splitlines()) <= 40
+    for part in ("NAME, PACKAGE, KEEPS_WORKERS = ", "def workers(n: int, limit_s: float | None)"):
+        assert part in text
+    assert "https://" in text or rival == "evenload_map"
+
+
 def test_a_recorded_work_is_what_its_first_line_says():
     """Oracle: numpy's own count, of the router's choices that the tests have."""
     lines = [json.loads(line) for line in (FOLDER / "works" / "experts.jsonl").read_text().splitlines()]

@@ -202,3 +202,12 @@ def test_more_slots_than_any_machine_has_cores_are_refused(spec):
 def test_numbers_that_python_does_not_read_are_refused_like_others(spec):
     with pytest.raises(ConfigError):
         LAPTOP.select(spec)
+
+
+def test_all_and_cpu_slots_mean_the_same_on_every_machine():
+    assert WORKSTATION.select("all,cpu*2").ids == ("cuda:0", "cuda:1", "cpu:0", "cpu:1")
+    assert LAPTOP.select("all,cpu*2").ids == LAPTOP.select("cpu*2,all").ids == ("cpu:0", "cpu:1")
+
+
+def test_the_most_slots_that_are_allowed():
+    assert len(set(LAPTOP.select("cpu*1024").ids)) == 1024

@@ -88,3 +88,12 @@ def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
     answer.set()
     thread.join(100)
     assert not thread.is_alive()
+
+
+def test_it_can_be_started_again():
+    seen = []
+    telemetry = Telemetry(DevicePool([CPU]), EventLog(seen.append), interval_s=60)
+    for _ in range(2):
+        telemetry.start()
+        telemetry.stop()
+    assert len(seen) in (1, 2), "a stop may come before the first look"

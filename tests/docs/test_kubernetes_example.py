@@ -38,6 +38,20 @@ def test_its_fields_are_those_of_a_ray_job(ray_job: dict[str, Any]) -> None:
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
+def test_every_pod_mounts_volumes_that_it_has_and_asks_for_what_it_gets(ray_job: dict[str, Any]) -> None:
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    images = set()
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            images.add(container["image"])
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+            assert all(QUANTITY.fullmatch(value) for value in container["resources"]["limits"].values())
+    assert len(images) == 1, "workers import what the head does"
+
+
 def test_its_command_is_one_that_evenload_takes(ray_job: dict[str, Any]) -> None:
     words = shlex.split(ray_job["spec"]["entrypoint"])
     assert words[:4] == ["python", "-m", "evenload", "run"]

@@ -164,3 +164,19 @@ def test_the_demo_prints_what_was_measured(tmp_path: Path) -> None:
     summary = json.loads((EXAMPLE / "runs" / "restore" / "summary.json").read_text())
     assert f"{summary['headline']['psnr_db_at_0.1']:.2f} dB" in done.stdout
     assert "report.html" in done.stdout
+
+
+def test_noise_is_as_strong_as_said() -> None:
+    from PIL import Image
+
+    grey = Image.new("RGB", (200, 200), (128, 128, 128))
+    noised = np.asarray(pictures.noised(grey, 0.1, seed=0), dtype=float) / 255
+    assert noised.std() == pytest.approx(0.1, rel=0.02)
+    assert np.array_equal(np.asarray(pictures.noised(grey, 0.1, seed=0)) / 255, noised)
+
+
+def test_the_judge_is_blind_to_brightness_of_flat_pictures() -> None:
+    judge = networks.load(networks.NoiseJudge(), networks.WEIGHTS / "judge.safetensors")
+    with torch.inference_mode():
+        levels = torch.stack([judge(torch.full((1, 3, 64, 64), value))[0] for value in (0.0, 0.5, 1.0)])
+    assert levels.max() < 0.01
