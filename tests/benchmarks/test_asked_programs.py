@@ -1,6 +1,5 @@
 """Scripts, benchmarks and examples that are asked for help, or with words that none of them knows."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loaded_programs import load
 
 from evenload.native import machine
 
@@ -42,11 +42,7 @@ def test_every_program_says_how_it_is_used_and_refuses_unknown_options():
 @pytest.fixture
 def levels(monkeypatch) -> ModuleType:
     """The script that tests all levels, on a processor that has the extensions of SHA alone."""
-    spec = importlib.util.spec_from_file_location("levels", ROOT / "scripts" / "test_levels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("scripts/test_levels.py")
     monkeypatch.setattr(module.machine, "baselines_here", lambda: ["x86-64-v4", "x86-64-v3"])
     monkeypatch.setattr(module.machine, "host_features", lambda: {"sha", "avx2"})
     return module
