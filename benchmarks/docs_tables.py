@@ -61,15 +61,10 @@ CLIENTS = {
         "strategy | cpu per round, ms :,.1f | x serial :,.1f | accuracy :,.3f | apart from serial"
         " | first, s :,.2f"
     ),
-    "clients_cold_warm": Table(
-        "model | strategy | cold, ms :,.0f | warm, ms :,.1f | x serial, cold :,.2f | x serial, warm :,.2f"
-        " | apart :apart", 2,
-    ),
     "clients_first_rounds": Table(
         "model | clients | rounds | auto | plain, s :,.2f | auto, s :,.2f | auto / plain :,.2f"
         " | loaded :,.2f", 4
     ),
-    "clients_profile": Table("part | µs = us :,.0f | share :percent"),
 }  # fmt: skip
 EXECUTOR = {
     "executor_overhead": Table(
@@ -86,9 +81,6 @@ EXECUTOR = {
         " = start | first result, ms = bare_first_ms :,.0f | replaced, ms = bare_replace_ms :,.0f"
         " | first result with torch, ms = torch_first_ms :,.0f"
         " | replaced with torch, ms = torch_replace_ms :,.0f"
-    ),
-    "executor_tiny_items": Table(
-        " = part | evenload, µs = evenload :,.3f | multiprocessing.Pool.map, µs = {Pool.map:,.3f}"
     ),
     "integrations": Table(
         " = line | empty task, µs = task, us :,.1f | 8 MB arrays, MB/s = 8 MB, MB/s :,.0f"
@@ -159,12 +151,6 @@ MERKLE = {
         " | hashlib, CPU = hashlib cpu_ms :ms | hashlib, wall = hashlib wall_ms :ms"
         " | by CPU = {WGSL faster:.1f}×",
         sources=("merkle",), rows=partial(table_rows.trees, leaves=1 << 17),
-    ),
-    "merkle_sha256": Table(
-        "instructions = by | one thread = 1 wall_ms :ms | two threads = 2 wall_ms :ms"
-        " | faster = {faster:.2f}×",
-        rows=lambda pages: [{**row, "faster": row["1 wall_ms"] / row["2 wall_ms"]}
-                            for row in table_rows.grouped(rows_of(pages), ("by",), "threads", "wall_ms")],
     ),
     "merkle_devices": Table(
         "scheme = `{scheme}` | strategy | workers | busiest worker, CPU = {busiest_cpu_s:.2f} s"

@@ -101,7 +101,6 @@ def with_setting(setting: dict[str, str], n_steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--name", default="exact_levels", help="of the result file")
     parser.add_argument("--trained", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.trained:
@@ -121,7 +120,7 @@ def main() -> None:
         n_other = sum(one == "other" for one in same.values())
         rows.append({"setting": name, **same, "n_other": n_other, "told": "yes" if is_told else "no"})
         print(rows[-1], flush=True)
-    record(given.name, rows, is_of_speed=False, steps=given.steps, kernels=usual["kernels"])
+    record("exact_levels", rows, is_of_speed=False, steps=given.steps, kernels=usual["kernels"])
 
 
 if __name__ == "__main__":

@@ -154,7 +154,6 @@ def main() -> None:
     parser.add_argument("--grains", default="4,8,16,32")
     parser.add_argument("--steps", type=int, default=12, help="of a turn that are timed")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--name", default="exact_price", help="of the result file")
     given = parser.parse_args()
     from record import record
 
@@ -164,7 +163,7 @@ def main() -> None:
         devices=f"cpu*{N_RANKS}",
         echo=False,
     )[0]
-    record(given.name, rows, batch=BATCH, ranks=N_RANKS, steps=given.steps, rounds=given.rounds)
+    record("exact_price", rows, batch=BATCH, ranks=N_RANKS, steps=given.steps, rounds=given.rounds)
 
 
 if __name__ == "__main__":

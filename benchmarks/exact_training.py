@@ -199,7 +199,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=600, help="no history is begun after so many")
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--name", default="exact_training", help="of the result file")
     given = parser.parse_args()
     until_s = time.monotonic() + 60 * given.minutes
     names = ["histories", "histories that differ", "fleets", *(f"of {n}" for n in SIZES), "joins", "leaves"]
@@ -218,7 +217,7 @@ def main() -> None:
                     print(seed, kind, rows[kind]["fleets"], flush=True)
     finally:
         record(
-            given.name,
+            "exact_training",
             list(rows.values()),
             is_of_speed=False,
             steps_of_a_history=given.steps,

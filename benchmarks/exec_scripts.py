@@ -1,6 +1,6 @@
 """Public scripts with ``evenload exec`` and without: whether they say the same, and what it took.
 
-    python benchmarks/exec_scripts.py CLONES [--only primes] [--kill] [--times]
+    python benchmarks/exec_scripts.py CLONES [--only primes] [--kill]
 
 exec_scripts.toml lists them, none of their lines is changed. Each is run in its folder, without evenload
 and with it. The outputs are equal if each line that all plain runs have is there as often, and the others
@@ -142,7 +142,6 @@ def main() -> None:
     parser.add_argument("clones", type=Path)
     parser.add_argument("--only", default="", help="scripts whose names this pattern is in")
     parser.add_argument("--kill", action="store_true", help="kill a worker of each, too")
-    parser.add_argument("--times", action="store_true", help="record what it took, on a quiet machine")
     given = parser.parse_args()
     sys.argv[sys.argv.index(str(given.clones))] = "CLONES"  # whose place is nobody's business
     from record import print_table, record
@@ -155,8 +154,6 @@ def main() -> None:
     if given.only:
         print(json.dumps(found))
         return
-    if given.times:
-        record("exec_scripts_times", found)
     shown = ("script", "kind", "changed", "equal", "calls", "killed")
     record(
         "exec_scripts", [{key: one[key] for key in shown if key in one} for one in found], is_of_speed=False

@@ -56,7 +56,7 @@ PARTS = (  # in order of importance
         ("torch", "triton", "psutil", "click"),
     ),
     Measured(
-        "clients", 6, "small trainings: serial, fused, compiled, streams, processes, CUDA graphs",
+        "clients", 6, "small trainings: serial, fused, compiled, streams, processes",
         ("torch", "psutil", "click"),
     ),
     Measured(
@@ -64,7 +64,7 @@ PARTS = (  # in order of importance
         ("torch", "transformers", "safetensors", "PIL", "pydantic", "yaml", "cloudpickle", "psutil", "click"),
     ),
     Measured(
-        "adapters", 3, "LoRAs of a base of a billion weights: fused beside in turn",
+        "adapters", 3, "LoRAs of one frozen base: fused beside in turn",
         ("torch", "transformers", "psutil", "click"),
     ),
     Measured("training", 3, "two throttled ranks on one GPU, step over bound"),

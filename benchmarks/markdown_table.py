@@ -81,13 +81,11 @@ def _cell(template: str, row: Row) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "percent": lambda share: f"{100 * share:.0f} %",
     "ms": lambda ms: f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms",
     "seconds": lambda s: f"{s:.0f}" if s >= 20 else f"{s:.1f}" if s >= 10 else f"{s:.2f}",
     "times": lambda times: f"{times:.0f}×" if times >= 10 else f"{times:.1f}×",
     "power": lambda size: f"2^{size.bit_length() - 1}",
     "proofs": lambda size: "1 proof" if size == 1 else f"2^{size.bit_length() - 1}",
-    "apart": lambda apart: f"{apart:.0e}" if apart else "0",
     "or word": lambda found: found if isinstance(found, str) else f"{found:.3f}",
     "yes": lambda is_so: "yes" if is_so else "no",
 }

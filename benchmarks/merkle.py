@@ -1,11 +1,9 @@
 """Merkle trees: vector kernels, WGSL and hashlib in one run, and a large tree over worker processes.
 
-    python benchmarks/merkle.py [trees|sha256|devices] [--leaves N]
+    python benchmarks/merkle.py [trees|devices] [--leaves N]
 
 trees    100,000 leaves, and 131,072 with WGSL; writes results/merkle.json. CPU milliseconds of the thread, or
          of the process where a driver has threads; the least of several rounds in which all take turns.
-sha256   100,000 leaves of rfc6962 at each level, on one thread and on two; writes results/merkle_sha256.json.
-         The least of 40 rounds.
 devices  10 million leaves over one and over two workers; writes results/merkle_devices.json. Beside wall time
          stands what the workers' CPU time allows: on a busy machine, wall time says little about us.
 """
@@ -107,31 +105,6 @@ def trees(n: int) -> None:
     record("merkle", table)
 
 
-def sha256(n: int) -> None:
-    """Each level on one thread and on two, which share the code; wall time beside CPU time of all threads."""
-    leaves, contestants, engines = rows_of(n), {}, []
-    for name, level in LEVELS.items():
-        if not is_possible("rfc6962", level):
-            continue
-        one = engine_for("rfc6962", level)
-        two = CpuEngine(one.scheme, threads=2)
-        two._kernels = one._kernels
-        for engine in (one, two):
-            label = f"{name}, {engine.threads}"
-            contestants[label] = lambda e=engine: tree_root("rfc6962", leaves, e)
-            engines.append(engine)
-    assert len({work() for work in contestants.values()} | {plain_root(leaves.tobytes())}) == 1
-    best = measure(contestants, 40, time.process_time)
-    rows = []
-    for label, (cpu_ms, wall_ms) in best.items():
-        name, threads = label.split(", ")
-        row = {"by": name, "threads": int(threads), "leaves": n}
-        rows.append(row | {"cpu_ms": round(cpu_ms, 2), "wall_ms": round(wall_ms, 2)})
-    record("merkle_sha256", rows)
-    for engine in engines:
-        engine.close()
-
-
 def poseidon(n: int) -> list[dict[str, Any]]:
     """Vector kernel beside plain Python, which gets fewer leaves and is scaled up."""
     rows, engine = rows_of(n), make_engine(Scheme("poseidon"), threads=1)
@@ -226,13 +199,11 @@ def compared(base: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=["trees", "sha256", "devices"])
+    parser.add_argument("part", nargs="?", choices=["trees", "devices"])
     parser.add_argument("--leaves", type=int)
     given = parser.parse_args()
     if given.part in (None, "trees"):
         trees(given.leaves or 100_000)
-    if given.part in (None, "sha256"):
-        sha256(given.leaves or 100_000)
     if given.part in (None, "devices"):
         devices(given.leaves or 10_000_000)
 

@@ -1,6 +1,6 @@
 """How long is a step of data-parallel training on unequal ranks, over what no division of it can beat?
 
-    python benchmarks/unequal_training.py [--fleets 1:1,1:2,1:4,1:1:2:4] [--steps 20] [--name FILE]
+    python benchmarks/unequal_training.py [--fleets 1:1,1:2,1:4,1:1:2:4] [--steps 20]
 
 Ranks are processes on CPUs that talk through gloo; throttle.py makes them unequal. Methods: DDP with equal
 shares; DDP with the right shares set by hand, as is often advised, whose gradient is another one; and
@@ -311,7 +311,6 @@ def main() -> None:
     parser.add_argument("--fleets", default="1:1,1:2,1:4,1:1:2:4")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--only", choices=("fleets", "slows", "stalls", "duty"), help="print one part")
-    parser.add_argument("--name", default="unequal_training", help="of the result file")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -332,7 +331,7 @@ def main() -> None:
         return
     rows, curves = parts["fleets"]()
     record(
-        given.name,
+        "unequal_training",
         rows + parts["duty"](),
         slows_down=[parts["slows"]()],
         stalls=[parts["stalls"]()],

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,7 @@ After this page you know what was measured, and how much of it concerns you. Cho
 
 Made from the files in `benchmarks/results`, which the named commands write. Each was measured on the machine
 and the day that it names; `evenload bench` measures yours ([how](how-to/bench.md)).
-Blue is evenload beside others. A small line is what earlier commits had, on a processor of the same name;
-much of it was measured while other programs ran.
+Blue is evenload beside others.
 """
 
 
@@ -44,7 +42,6 @@ def _module(path: Path) -> Any:
 
 
 questions = _module(ROOT / "benchmarks" / "questions.py")
-history = _module(ROOT / "scripts" / "result_history.py")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -58,19 +55,18 @@ def on_files(files: Any, config: Any) -> Any:
 def page(folder: Path = RESULTS) -> str:
     """The whole page. Results that no question names stand at its end, under their own names."""
     paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
-    earlier = history.versions() if folder == RESULTS else {}
     parts, doors = [], []
     for door in (*questions.DOORS, "Others"):
         asked = [name for name, one in questions.QUESTIONS.items() if one.door == door and name in paths]
         names = asked if door != "Others" else [name for name in paths if name not in questions.QUESTIONS]
         if names:
             doors.append(f"[{door}](#{door.lower().replace(' ', '-')})")
-            parts += [f"## {door}\n", *(section(paths[name], earlier.get(name, [])) for name in names)]
+            parts += [f"## {door}\n", *(section(paths[name]) for name in names)]
     foot = "Next: [measure your machine](how-to/bench.md)."
     return "\n".join([HEAD.format(doors=", ".join(doors)), *parts, foot, ""])
 
 
-def section(path: Path, earlier: Sequence[dict[str, Any]] = ()) -> str:
+def section(path: Path) -> str:
     """One result: its question, plot and table, where and when. What is no result is named as such."""
     question = questions.QUESTIONS.get(path.stem)
     head = f"### {question.asks if question else path.stem} {{#{path.stem}}}\n"
@@ -83,7 +79,7 @@ def section(path: Path, earlier: Sequence[dict[str, Any]] = ()) -> str:
     machine = f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores"
     versions = found.get("versions", {})
     used = ", ".join(f"{name} {version}" for name, version in versions.items() if name in ("python", "torch"))
-    lines = [head, *(_plot(question, rows, _history(question, earlier)) if question else ())]
+    lines = [head, *(_plot(question, rows) if question else ())]
     folded = "One row, and how it was" if len(rows) == 1 else f"{len(rows)} rows, and how they were"
     lines += [f'<details markdown="1"><summary>{folded} measured</summary>', ""]
     lines += [_purpose(found.get("command", "")), ""]
@@ -107,7 +103,7 @@ def _table(heads: list[str], rows: list[dict[str, Any]]) -> list[str]:
     return lines + ["| " + " | ".join(row) + " |" for row in cells]
 
 
-def _plot(question: Any, rows: list[dict[str, Any]], trend: str) -> list[str]:
+def _plot(question: Any, rows: list[dict[str, Any]]) -> list[str]:
     """A bar for each line of the answer, in HTML: it can be read on a phone, copied, and read aloud."""
     bars = question.bars(rows)
     sizes = [abs(value) for _, value in bars]
@@ -132,7 +128,6 @@ def _plot(question: Any, rows: list[dict[str, Any]], trend: str) -> list[str]:
         '<div class="plot">',
         f'<p class="unit">{said}</p>',
         *lines,
-        *([trend] if trend else []),
         "</div>",
         "",
     ]
@@ -140,38 +135,6 @@ def _plot(question: Any, rows: list[dict[str, Any]], trend: str) -> list[str]:
 
 def _kind(name: str) -> str:
     return "ours" if OURS.search(name) else "theirs"
-
-
-def _points(question: Any, earlier: Sequence[dict[str, Any]]) -> tuple[str, list[tuple[str, float]]]:
-    """The first bar that is ours and what it was, by date, on the processor that the newest version names."""
-    points: list[tuple[str, float]] = []
-    name = cpu = ""
-    for one in reversed(earlier):
-        try:
-            bars, machine, date = question.bars(one["rows"]), one["machine"]["cpu"], str(one["date"])
-        except (KeyError, TypeError, AttributeError):
-            continue
-        name = name or next((bar for bar, _ in bars if OURS.search(bar)), bars[0][0] if bars else "")
-        cpu = cpu or machine
-        value = dict(bars).get(name)
-        if value is not None and machine == cpu:
-            points.insert(0, (date, value))
-    return name, points
-
-
-def _history(question: Any, earlier: Sequence[dict[str, Any]]) -> str:
-    """A small plot over dates, where git has a result more than once; "" where it has not."""
-    name, points = _points(question, earlier)
-    if len({value for _, value in points}) < 2:
-        return ""
-    most = max(abs(value) for _, value in points) or 1.0
-    step = 120 / (len(points) - 1)
-    spots = [(4 + step * i, 24 - 20 * abs(value) / most) for i, (_, value) in enumerate(points)]
-    line = " ".join(f"{x:.0f},{y:.1f}" for x, y in spots)
-    dots = "".join(f'<circle cx="{x:.0f}" cy="{y:.1f}" r="2.2"/>' for x, y in spots)
-    told = ", ".join(f"{_figure(value)} ({date})" for date, value in points[-4:])
-    picture = f'<svg viewBox="0 0 128 28" aria-hidden="true"><polyline points="{line}"/>{dots}</svg>'
-    return f'<p class="trend">{picture}<span>{escape(name)}, as committed: {told}</span></p>'
 
 
 def _purpose(command: str) -> str:

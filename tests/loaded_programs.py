@@ -11,6 +11,13 @@ from types import ModuleType, SimpleNamespace
 ROOT = Path(__file__).parents[1]
 
 
+def load(path: str) -> ModuleType:
+    """One program of the repository, such as "scripts/size.py", which nobody can import by its name."""
+    folder, _, name = path.removesuffix(".py").rpartition("/")
+    with loaded(folder, name) as (module,):
+        return module
+
+
 @contextmanager
 def loaded(folder: str, *names: str) -> Iterator[list[ModuleType]]:
     """Modules of a folder of the repository, which find one another inside the block.

@@ -71,11 +71,6 @@ def test_a_group_of_failed_slices_is_taken_apart_by_kind():
     assert (group.index, group.device) == (3, "cpu:0")
 
 
-def test_a_hint_is_part_of_what_is_printed():
-    assert str(errors.EvenloadError("it broke", hint="mend it")) == "it broke\n  hint: mend it"
-    assert str(errors.EvenloadError("it broke")) == "it broke"
-
-
 def test_an_unknown_name_proposes_the_nearest_and_lists_the_rest():
     error = CASES["UnknownName"]()
     assert error.message == "unknown policy 'mesured'"

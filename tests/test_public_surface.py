@@ -1,5 +1,4 @@
 import importlib
-import json
 import pkgutil
 import subprocess
 import sys
@@ -21,14 +20,6 @@ HEAVY = (
     "ray",
     "multiprocessing",
 )
-
-
-def loaded_after(code):
-    """Which heavy packages are in ``sys.modules`` after ``code``, in a fresh interpreter."""
-    tell = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, timeout=550)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", evenload.__all__)
@@ -70,22 +61,27 @@ def test_each_modules_all_is_what_it_has(module):
     assert all(hasattr(home, name) for name in home.__all__)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import evenload",
-        "import evenload; evenload.__version__; dir(evenload); evenload.EvenloadError",
-        "import evenload.settings, evenload.events, evenload.errors, evenload._optional",
-        "from evenload.balance import metrics, partition, pack, migrate",
-        "import evenload.cli",
-        "import evenload.devices; evenload.devices.current()",
-        "from evenload import DevicePool as P; p = P.discover(); p.select('all'); p.facts(); p.load('cpu:0')",
-        "import evenload.cli.devices, evenload.cli.doctor, evenload.cli.completion",
-        "from evenload.cli import main\ntry: main(['devices', '--json'])\nexcept SystemExit: pass",
-    ],
+LIGHT = (
+    "import evenload",
+    "evenload.__version__; dir(evenload); evenload.EvenloadError",
+    "import evenload.settings, evenload.events, evenload.errors, evenload._optional",
+    "from evenload.balance import metrics, partition, pack, migrate",
+    "import evenload.cli",
+    "import evenload.devices; evenload.devices.current()",
+    "from evenload import DevicePool as P; p = P.discover(); p.select('all'); p.facts(); p.load('cpu:0')",
+    "import evenload.cli.devices, evenload.cli.doctor, evenload.cli.completion",
+    "from evenload.cli import main\ntry: main(['devices', '--json'])\nexcept SystemExit: pass",
 )
-def test_nothing_heavy_is_loaded_before_it_is_needed(code):
-    assert loaded_after(code) == []
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    """One program does all of it; after each step it says what it has loaded by then."""
+    tell = f"print('===', *(name for name in {HEAVY!r} if name in sys.modules))"
+    code = "import sys\n" + "".join(f"{step}\n{tell}\n" for step in LIGHT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("===")]
+    assert told == ["==="] * len(LIGHT)
 
 
 def test_importing_evenload_loads_nothing_but_itself_and_the_standard_library():

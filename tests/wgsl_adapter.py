@@ -2,16 +2,12 @@
 
 import atexit
 import functools
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from loaded_programs import load
 
 from evenload.errors import MissingExtra, NoUsableDevice
-
-SETUP = Path(__file__).parents[1] / "scripts" / "setup.py"
 
 
 @functools.cache
@@ -28,11 +24,7 @@ def opened() -> Any:
 
 
 def _words() -> str:
-    spec: Any = importlib.util.spec_from_file_location("evenload_setup", SETUP)
-    setup = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = setup  # dataclasses look their module up
-    spec.loader.exec_module(setup)
-    return setup.VULKAN.without
+    return load("scripts/setup.py").VULKAN.without
 
 
 @pytest.fixture(scope="session")

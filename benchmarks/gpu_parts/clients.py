@@ -1,4 +1,4 @@
-"""Part ``clients``: many small trainings on one GPU: one by one, fused, in streams, processes and graphs.
+"""Part ``clients``: many small trainings on one GPU: one by one, fused, in streams and in processes.
 
 A row's time is that of a round by the clock, with reading rows from the host, divided by clients and steps;
 its distance is the largest difference of a weight of the first clients from serial training on the GPU,
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from client_cases import KEPT, Case, cases, comparable, distance, plain, states_of
-from client_graphs import GraphedSteps, steps_by
 from cuda_timing import median_s
 from part import NotHere, Part, main, sharing
 
@@ -57,13 +56,12 @@ class Cohort:
             plain_torch_ms=self._plain_torch_ms(n),
         )  # fmt: skip
 
-    def by(self, label: str, text: str, maker: Any = None, devices: Any = None) -> None:
-        """The same clients by the strategy ``text``; ``maker`` makes compiled steps in another way."""
+    def by(self, label: str, text: str, devices: Any = None) -> None:
+        """The same clients by the strategy ``text``."""
         import torch
 
         began = time.perf_counter()
-        with steps_by(maker):
-            ms, run = self._trained(plain(text, pretend=self.part.pretend), self.data, devices)
+        ms, run = self._trained(plain(text, pretend=self.part.pretend), self.data, devices)
         whole_s = time.perf_counter() - began
         others = {"reasons": str(dict(run.plan.reasons))[:300]} if run.plan.reasons else {}
         self.part.row(
@@ -106,31 +104,17 @@ class Cohort:
 
 
 def fused(cohort: Cohort) -> None:
-    """Fused, and fused in a CUDA graph: one replay for a step of all clients."""
     n, part = cohort.n, cohort.part
     part.tried(f"{cohort.name}, fused", lambda: cohort.by("fused", f"streams*1/fused:{n}"))
-    graphs = GraphedSteps(part, None)
-    what = "fused in a CUDA graph"
-    part.tried(f"{cohort.name}, {what}", lambda: cohort.by(what, f"streams*1/fused-compiled:{n}", graphs))
 
 
 def compiled(cohort: Cohort) -> None:
-    """Compiled by torch, and that in a CUDA graph."""
-    from evenload.clients.fused.compiled import compile_step
-
-    n, part = cohort.n, cohort.part
-    if part.pretend:
-        part.note("compiled: not tried where this only pretends")
+    """Fused and compiled by torch."""
+    n, part, what = cohort.n, cohort.part, "fused-compiled"
+    if part.pretend or part.left_s < COMPILE_S:
+        part.note(f"{cohort.name}, {what}: not tried where this only pretends, or too little time is left")
         return
-    text = f"streams*1/fused-compiled:{n}"
-    for what, maker in (
-        ("fused-compiled", None),
-        ("fused-compiled in a CUDA graph", GraphedSteps(part, compile_step)),
-    ):
-        if part.left_s > COMPILE_S:
-            part.tried(f"{cohort.name}, {what}", functools.partial(cohort.by, what, text, maker))
-        else:
-            part.note(f"{cohort.name}, {what}: too little time is left")
+    part.tried(f"{cohort.name}, {what}", lambda: cohort.by(what, f"streams*1/{what}:{n}"))
 
 
 def in_streams(cohort: Cohort) -> None:

@@ -1,6 +1,5 @@
 """Scripts, benchmarks and examples that are asked for help, or with words that none of them knows."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loaded_programs import load
 
 from evenload.native import machine
 
@@ -42,11 +42,7 @@ def test_every_program_says_how_it_is_used_and_refuses_unknown_options():
 @pytest.fixture
 def levels(monkeypatch) -> ModuleType:
     """The script that tests all levels, on a processor that has the extensions of SHA alone."""
-    spec = importlib.util.spec_from_file_location("levels", ROOT / "scripts" / "test_levels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("scripts/test_levels.py")
     monkeypatch.setattr(module.machine, "baselines_here", lambda: ["x86-64-v4", "x86-64-v3"])
     monkeypatch.setattr(module.machine, "host_features", lambda: {"sha", "avx2"})
     return module
@@ -100,26 +96,3 @@ def test_a_level_reaches_the_libraries_that_choose_kernels_themselves(levels):
     assert said["torch"] == "AVX2"
     assert said["numpy"] is False
     assert {one for one in said["blas"] if one} <= {"Haswell"}
-
-
-def test_levels_are_tested_in_turn_with_pytests_options(levels, monkeypatch, capsys):
-    started = []
-
-    class Ended:
-        returncode = 0
-
-    def run(command, env, **_):
-        started.append((env["EVENLOAD_PROCESSOR"], command[-2:]))
-        return Ended()
-
-    monkeypatch.setattr(levels.subprocess, "run", run)
-    monkeypatch.setattr(levels.shutil, "which", lambda _: None)
-    assert levels.main(["x86-64-v3+sha", "--", "-x", "tests/zk"]) == 0
-    assert started == [("x86-64-v3+sha", ["-x", "tests/zk"])]
-    assert levels.main(["--", "-x", "tests/zk"]) == 0
-    assert [level for level, _ in started[1:]] == ["x86-64-v4", "x86-64-v4+sha", "x86-64-v3", "x86-64-v3+sha"]
-    assert "x86-64-v2: skipped: there is no qemu-x86_64" in capsys.readouterr().out
-    monkeypatch.setattr(levels.machine, "baselines_here", list)
-    with pytest.raises(SystemExit):
-        levels.main([])
-    assert "no kernels are made for this system's processors" in capsys.readouterr().err

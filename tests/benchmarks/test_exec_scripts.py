@@ -1,16 +1,10 @@
 """When two outputs count as equal, against outputs of which that is known."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from loaded_programs import load
 
 pytest.importorskip("psutil", reason="the program kills workers with psutil")
-_SPEC = importlib.util.spec_from_file_location(
-    "exec_scripts", Path(__file__).parents[2] / "benchmarks" / "exec_scripts.py"
-)
-exec_scripts = importlib.util.module_from_spec(_SPEC)  # its folder has modules with the names of test rooms
-_SPEC.loader.exec_module(exec_scripts)
+exec_scripts = load("benchmarks/exec_scripts.py")
 
 PLAIN = ["sum 6\ntook 0.12 s\nForkPoolWorker-1 did 3\n", "sum 6\ntook 0.13 s\nForkPoolWorker-2 did 3\n"]
 

@@ -1,6 +1,5 @@
 """Every part of ``benchmarks/gpu.py`` as it runs where no GPU is: tiny, so that no part breaks unseen."""
 
-import importlib.util
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from forked_workers import python_command
+from loaded_programs import load
 
 from evenload.devices.device import Device
 from evenload.devices.environment import worker_environment
@@ -34,9 +34,11 @@ def test_parts_are_listed_in_order_and_each_has_its_file():
 
 
 LOADED = {  # names of parts, by the modules that all of them load: those are loaded once
-    "torch": ("machine", "moe", "training", "wgsl"),  # not Triton, which "moe" wants in another way
-    "torch._dynamo,transformers.modeling_utils": ("executor", "clients", "pipelines", "adapters"),
-}
+    "torch": ("moe",),  # Triton comes with the others, and "moe" wants it in another way
+    "torch._dynamo,transformers.modeling_utils": (
+        "machine", "executor", "clients", "pipelines", "adapters", "training", "wgsl",
+    ),
+}  # fmt: skip
 
 
 def test_each_part_is_named_once():
@@ -66,9 +68,7 @@ def test_parts_pretend(modules, tmp_path):
 def test_a_gpu_that_is_shared_is_one_gpu_in_each_worker(monkeypatch):
     """What parts give to an executor, which needs a GPU to go on."""
     monkeypatch.setattr(sys, "path", [*sys.path])  # else workers of later tests would import benchmarks by it
-    spec = importlib.util.spec_from_file_location("tested_part", BENCHMARKS / "gpu_parts" / "part.py")
-    part = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(part)
+    part = load("benchmarks/gpu_parts/part.py")
     gpu = Device("cuda:0", "discrete", "cuda", "a GPU", memory_bytes=8 << 30, uuid="GPU-1234")
     monkeypatch.setattr(DevicePool, "find", classmethod(lambda cls, _spec: cls([gpu])))
     devices = part.sharing(SimpleNamespace(pretend=False), 4)

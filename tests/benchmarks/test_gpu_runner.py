@@ -169,12 +169,6 @@ def test_wheels_serve_parts_unless_they_are_damaged_or_installed(tmp_path):
     assert note.startswith("planted_two-1-py3-none-any.whl: ERROR"), said
 
 
-def test_a_part_without_time_is_not_begun(tmp_path):
-    code, _, page = run(tmp_path, {"one": "write('ran')"}, "--minutes", "1e-9")
-    assert page["parts"]["one"]["state"] in ("not begun", "cut short")
-    assert code == 1
-
-
 def test_a_run_that_is_ended_ends_its_part_and_keeps_results(tmp_path, popen, until):
     waits = "(page.parent.parent / 'born').write_text(str(os.getpid()))\nwrite('began')" + WAITS
     program = popen(
@@ -218,18 +212,6 @@ def test_what_cannot_be_written_later_ends_no_part(tmp_path):
     assert code == 0, said
     assert "could not be written" in said
     assert [part["state"] for part in page["parts"].values()] == ["ran", "ran"]
-
-
-def test_a_place_that_cannot_hold_results_is_refused(tmp_path):
-    (tmp_path / "out").write_text("a file")
-    path = tmp_path / "out" / "results.json"
-    done = subprocess.run(
-        command(tmp_path, {"one": "write('ran')"}), capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 1
-    assert "cannot hold results" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not path.exists()
 
 
 def test_names_and_times_that_mean_nothing_are_refused(tmp_path):

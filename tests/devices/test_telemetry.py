@@ -1,7 +1,5 @@
 import threading
 
-import pytest
-
 from evenload.devices import Device, DevicePool, Readings, Telemetry
 from evenload.events import DeviceSample, EventLog, Note
 
@@ -44,15 +42,6 @@ def test_slots_of_one_cpu_are_read_once_and_alike():
     )
 
 
-def test_it_can_be_started_again():
-    seen = []
-    telemetry = Telemetry(DevicePool([CPU]), EventLog(seen.append), interval_s=60)
-    for _ in range(2):
-        telemetry.start()
-        telemetry.stop()
-    assert len(seen) in (1, 2), "a stop may come before the first look"
-
-
 def test_a_driver_that_fails_is_told_once_and_its_devices_read_as_unknown():
     seen = []
     readings = Readings({"cuda": "evenload.no_such_driver"})
@@ -71,14 +60,6 @@ def test_families_without_telemetry_read_as_unknown():
         assert readings.read(device).utilization is None
     assert not readings.errors
     readings.close()
-
-
-def test_it_is_found_in_the_package_lazily():
-    import evenload.devices
-
-    assert evenload.devices.Telemetry is Telemetry
-    with pytest.raises(AttributeError, match="no_such_name"):
-        evenload.devices.no_such_name  # noqa: B018
 
 
 def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
@@ -107,3 +88,12 @@ def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
     answer.set()
     thread.join(100)
     assert not thread.is_alive()
+
+
+def test_it_can_be_started_again():
+    seen = []
+    telemetry = Telemetry(DevicePool([CPU]), EventLog(seen.append), interval_s=60)
+    for _ in range(2):
+        telemetry.start()
+        telemetry.stop()
+    assert len(seen) in (1, 2), "a stop may come before the first look"

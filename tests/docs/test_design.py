@@ -177,10 +177,6 @@ def test_files_that_pages_name_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)\b", text))
-        named |= set(
-            re.findall(
-                r"(?<![\w/.])((?:benchmarks|examples|scripts|tests)/[\w/-]+\.(?:py|yaml|json))\b", text
-            )
-        )
+        named |= set(re.findall(NAMED, text))
         found = {one for one in named for root in FOLDERS if (ROOT / root / one).exists()}
         assert {one for one in named - found if "NAME" not in one} == set(), page

@@ -154,11 +154,13 @@ SLOW_IMPORTS = {
         "evenload.clients.federation",
         "evenload.moe.routing.planner",
     ),
-    r"examples/edit-and-score/build|ImageEdit|from transformers": (
+    r"from transformers": ("torch", "transformers.modeling_utils"),
+    r"examples/edit-and-score/build|ImageEdit": (
         "torch",
-        "transformers.modeling_utils",
-        "diffusers.pipelines.pipeline_utils",
+        "diffusers.pipelines.qwenimage.pipeline_qwenimage_edit",
+        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
     ),
+    r"from diffusers": ("diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",),
     r"from accelerate": ("accelerate", "torch.distributed.fsdp"),
     r"import datasets": ("datasets",),
     r"import pandas": ("pandas",),

@@ -1,7 +1,6 @@
 """Programs of pages, forked from a process with modules loaded, are as new interpreters are."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -57,30 +56,6 @@ def test_a_program_sees_what_a_new_interpreter_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ENDS)
-def test_it_ends_as_a_new_interpreter_does(tmp_path: Path, program: str) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    with Programs(os.environ) as programs:
-        exit_code, _, errors = told(path, programs)
-        assert exit_code == ENDS[program]
-        assert (b"ZeroDivisionError" in errors) == (program == "1 / 0")
-
-
-def test_one_that_is_killed_ends_and_the_next_one_runs(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("input()")
-    waits, ours = os.pipe()
-    with Programs(os.environ) as programs, (tmp_path / "out").open("wb") as out:
-        program = programs.start(path, waits, out.fileno(), out.fileno())
-        program.kill()
-        assert program.wait(timeout=500) == -signal.SIGKILL
-        path.write_text("")
-        assert told(path, programs)[0] == 0
-    os.close(waits)
-    os.close(ours)
-
-
-@pytest.mark.parametrize("program", ENDS)
 def test_a_command_ends_as_a_new_interpreter_does(tmp_path: Path, program: str) -> None:
     (tmp_path / "program.py").write_text(f"import sys; print(input(), sys.argv, flush=True); {program}")
     line = "cat said | python program.py 'a b' '' | cat; echo ${PIPESTATUS[1]}"
@@ -111,21 +86,6 @@ def test_evenload_is_a_command_and_other_lines_of_python_are_new_interpreters(tm
             ["bash", "-ec", lines], cwd=tmp_path, env=programs.environment, text=True, timeout=500
         )
     assert said == f"evenload, version {__version__}\nTrue\nFalse\nFalse\n"
-
-
-def test_programs_run_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    waits, ours = os.pipe()
-    with Programs(os.environ) as programs, (tmp_path / "out").open("wb") as out:
-        path.write_text("input()")
-        first = programs.start(path, waits, out.fileno(), out.fileno())
-        other = tmp_path / "other.py"
-        other.write_text("raise SystemExit(3)")
-        assert told(other, programs)[0] == 3
-        os.write(ours, b"\n")
-        assert first.wait(timeout=500) == 0
-    os.close(waits)
-    os.close(ours)
 
 
 def test_one_whose_command_is_killed_ends(tmp_path: Path, popen: Any) -> None:

@@ -149,13 +149,6 @@ def test_short_runs_fill_the_page_together(made, tmp_path, page):
     assert "the part ended as: cut short; failed: a piece" in tables["clients"]
 
 
-def test_rows_beyond_what_a_page_may_have_are_counted(made, tmp_path, page):
-    rows = [{"what": f"row {number}", "x": number} for number in range(2000)]
-    _, text = fill(made[0], tmp_path, page, **result(clients=rows))
-    assert f"{2000 - made[0].MOST_LINES} more rows are in `benchmarks/results/gpu/clients.json`" in text
-    assert len(json.loads((tmp_path / "kept" / "clients.json").read_text())["rows"]) == 2000
-
-
 GOOD = result(moe=[{"what": "a", "x": 1}])
 MOE = GOOD["parts"]["moe"]
 REFUSED = {
@@ -183,18 +176,6 @@ def test_what_is_no_result_is_refused_whole(made, tmp_path, page, capsys, name):
     given, why = REFUSED[name]
     assert fill(made[0], tmp_path, page, **given) == (2, before)
     assert why in capsys.readouterr().err
-    assert not (tmp_path / "kept").exists()
-
-
-def test_what_could_not_be_read_again_is_not_kept(made, tmp_path, page, capsys, monkeypatch):
-    monkeypatch.setattr(made[0], "MOST_BYTES", 9000)
-    before = page.read_text(encoding="utf-8")
-    given = result(wgsl=[{"what": "a"}], moe=[{"what": "a", "x": [[1] * 50] * 50}])
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(given, separators=(",", ":")))  # longer as it is kept
-    assert made[0].main([str(path)], page, tmp_path / "kept") == 2
-    assert "too large to be kept" in capsys.readouterr().err
-    assert page.read_text(encoding="utf-8") == before
     assert not (tmp_path / "kept").exists()
 
 

@@ -1,6 +1,5 @@
 """Tutorials: each notebook is its page's, shows what a reader may see, and its first cell runs anywhere."""
 
-import importlib.util
 import json
 import os
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from loaded_programs import load
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "tutorials"
@@ -19,12 +19,7 @@ PAGES = sorted(page for page in FOLDER.glob("*.md") if page.stem != "index")
 
 @pytest.fixture(scope="module")
 def notebooks():
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "scripts" / "notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["notebooks"] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["notebooks"]
+    return load("scripts/notebooks.py")
 
 
 def cells_of(page: Path, kind: str) -> list[dict]:

@@ -1,22 +1,13 @@
 """A product over several devices is the product."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-SOURCE = Path(__file__).resolve().parents[2] / "examples" / "matmul" / "product.py"
+from loaded_programs import load
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("matmul_example", SOURCE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("examples/matmul/product.py")
 
 
 @pytest.mark.parametrize(("shape", "devices"), [((7, 11, 5), "cpu*3"), ((64, 64, 64), "cpu*2")])

@@ -3,24 +3,17 @@
 The oracle of the count is a fresh repository with files of known length, and what git says changed in it.
 """
 
-import importlib.util
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from loaded_programs import load
 
 
 @pytest.fixture(scope="module")
 def size() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("size", ROOT / "scripts" / "size.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/size.py")
 
 
 def test_no_room_is_above_its_budget(size: ModuleType) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from cpu_table import TICKS, cpu_s, room_of
+from cpu_table import TICKS, cpu_s
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process_time(), flush=True)\ninput()"
 
@@ -24,8 +24,3 @@ def test_a_child_counts_once_while_it_lives_and_when_it_has_ended(popen):
     ended_s = cpu_s() - before_s
     assert said_s <= ended_s
     assert ended_s < 2 * said_s + time.process_time() - own_s  # not once living and once more as ended
-
-
-def test_a_room_is_a_folder_of_tests():
-    assert room_of("tests/clients/tune/x/test_y.py::test_z[a/b]") == "tests/clients/tune"
-    assert room_of("tests/test_y.py::test_z") == "tests"

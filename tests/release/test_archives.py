@@ -1,24 +1,19 @@
 """Every extra brings what hints promise, and what is asked for is said why."""
 
-import importlib.util
 import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from loaded_programs import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def check_wheels():
-    spec = importlib.util.spec_from_file_location("check_wheels", ROOT / "scripts" / "check_wheels.py")
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "scripts")
-        spec.loader.exec_module(module)
-    return module
+    return load("scripts/check_wheels.py")
 
 
 def normal(name: str) -> str:

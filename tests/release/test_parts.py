@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from loaded_programs import load
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,15 +33,7 @@ exec(compile(program, "program", "exec"), {"__name__": "__main__"})
 """
 
 
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-parts = load("parts")
+parts = load("scripts/parts.py")
 KNOWN = parts.parts()
 ALONE = [name for name in KNOWN if name != "evenload"]
 
@@ -90,7 +83,7 @@ def run_with(names: list[str], unpacked: dict[str, Path], program: str, cwd: Pat
 
 
 def test_every_file_is_in_one_wheel(wheels, tmp_path):
-    check = load("check_wheels")
+    check = load("scripts/check_wheels.py")
     assert check.wrong_files(list(wheels.values())) == []
     names = zipfile.ZipFile(wheels["evenload"]).namelist()
     assert "evenload/report/assets/page.html" in names
@@ -125,7 +118,7 @@ def test_the_core_alone_is_imported_from_its_wheels(unpacked, tmp_path):
 
 
 def test_no_part_is_above_its_budget():
-    size = load("size")
+    size = load("scripts/size.py")
     assert size.faults(size.lines_of_parts(), size.budget(table="parts")) == []
 
 

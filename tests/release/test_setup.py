@@ -1,24 +1,17 @@
 """What a newcomer's first command does: ``scripts/setup.py``."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 import venv
-from pathlib import Path
 
 import pytest
-
-FILE = Path(__file__).resolve().parents[2] / "scripts" / "setup.py"
+from loaded_programs import load
 
 
 @pytest.fixture
-def setup(monkeypatch):
-    spec = importlib.util.spec_from_file_location("setup_of_evenload", FILE)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def setup():
+    return load("scripts/setup.py")
 
 
 def test_where_an_earlier_try_has_left_a_python_without_pip_there_is_pip(tmp_path, monkeypatch, setup):
