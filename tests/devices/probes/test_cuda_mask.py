@@ -15,6 +15,7 @@ GPUS = [["GPU-aaa1"], ["GPU-aab2"], ["MIG-c1", "MIG-c2"]]
         ("0", ["GPU-aaa1"]),
         ("1,0", ["GPU-aab2", "GPU-aaa1"]),
         ("0,7,1", ["GPU-aaa1"]),  # what follows an invalid entry is hidden
+        ("0,3,1", ["GPU-aaa1"]),  # there are three
         ("0,2,-1,1", ["GPU-aaa1", "MIG-c1", "MIG-c2"]),  # the guide's own example
         ("-1", []),
         ("NoDevFiles", []),
