@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch.fx import GraphModule
 
 
@@ -97,7 +96,8 @@ def unlocked_kernels() -> Iterator[bool]:
 
     Yields False, and changes nothing, if this torch's compiler calls kernels in a way that is not known here.
     """
-    binding: Any = CppPythonBindingsCodeCache
+    from torch._inductor.codecache import CppPythonBindingsCodeCache as binding  # seconds: with the compiler
+
     with _ONE_AT_A_TIME:
         is_known = getattr(binding, "call_entry_function", None) == KEEPS
         if is_known:
