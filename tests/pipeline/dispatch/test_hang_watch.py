@@ -14,7 +14,7 @@ from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.strand import ItemFailure
 from evenload.pipeline.dispatch.waiting import BatchRule
-from evenload.pipeline.plan import Phase, Unit
+from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
 
@@ -148,6 +148,19 @@ def test_a_stopped_program_takes_nobodys_time() -> None:
     assert watch.look(5000.0, [group], 0) == []
     assert watch.look(5004.0, [group], 0) == []
     assert isinstance(watch.look(5008.0, [group], 0)[0], EndWorker)
+
+
+def test_a_batch_has_twice_the_time_of_all_its_items_and_items_side_by_side_have_their_own() -> None:
+    """A batch may be done one by one, too."""
+    flow = ItemFlow([StageRule("edit", timeout_s=10.0)], [(Item(at, str(at)), {}) for at in (0, 1)])
+    running = dict.fromkeys(flow.begin(), 0.0)
+    for fit, ended_s in ((Fit(), 44), (Fit("layer_split", in_flight=3), 12)):
+        group = DeviceGroup("d0", ("d0",), state="up", running=dict(running), resident={0: fit})
+        watch = HangWatch(flow.limit_of)
+        looks = ((now, watch.look(float(now), [group], 0)) for now in range(0, 100, 4))
+        assert (
+            next(now for now, found in looks if any(isinstance(one, EndWorker) for one in found)) == ended_s
+        )
 
 
 def test_saved_files_that_nobody_is_told_of_wait_as_well() -> None:
