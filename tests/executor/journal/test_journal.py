@@ -57,6 +57,16 @@ def _is_text(key: str) -> bool:
 # --- damage ---------------------------------------------------------------------------------------
 
 
+def lose_index(path: Path) -> None:
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+
+
+def damage_index(path: Path) -> None:
+    for file in path.glob("index.sqlite*"):
+        file.write_bytes(b"\x00nonsense" * 5000)
+
+
 def index_of_another_day(path: Path) -> None:
     """As after a power cut: SQLite had not written its last commits."""
     with sqlite3.connect(path / "index.sqlite") as db:
@@ -71,7 +81,7 @@ def half_a_record(path: Path) -> None:
         file.write(segments.HEADER.pack(segments.MAGIC, 4, 10**6, b"?" * 16) + b"half a payload")
 
 
-@pytest.mark.parametrize("harm", [index_of_another_day, half_a_record])
+@pytest.mark.parametrize("harm", [lose_index, damage_index, index_of_another_day, half_a_record])
 def test_nothing_is_lost_with_the_index_or_a_half_written_end(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -93,8 +103,7 @@ def test_a_journal_inside_a_payload_is_not_taken_for_part_of_it(tmp_path: Path) 
         journal.record("b", b"b")
     file = tmp_path / "j" / "segment-000001"
     file.write_bytes(b"\0" + file.read_bytes()[1:])  # so that the payload is looked through
-    for index in (tmp_path / "j").glob("index.sqlite*"):
-        index.unlink()
+    lose_index(tmp_path / "j")
     with Journal.open(tmp_path / "j", "f") as journal:
         assert journal.keys() == ["b"]
 

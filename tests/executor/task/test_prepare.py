@@ -85,6 +85,17 @@ def test_what_cannot_be_run_is_refused(fn: Any, words: str) -> None:
         Tasks().prepare(fn)
 
 
+def test_coroutine_functions_and_odd_batches_are_refused() -> None:
+    async def later(x: int) -> int:
+        return x
+
+    with pytest.raises(ConfigError, match="coroutine"):
+        Tasks().prepare(later)
+    for batch in (0, -1, 2.5):
+        with pytest.raises(ConfigError, match="batch"):
+            Tasks().prepare(len, batch=batch)  # type: ignore[arg-type]
+
+
 def test_how_the_constructor_takes_the_device() -> None:
     prepare = Tasks().prepare
     assert prepare(Model).device_as == "device"
