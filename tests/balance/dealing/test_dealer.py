@@ -316,6 +316,16 @@ def test_the_balancer_moves_queued_items_unless_it_is_switched_off():
     assert dealer.tick(1.5) == ()
 
 
+def test_the_decision_log_says_why_and_is_bounded():
+    dealer = Dealer("pull", ["a"], log_size=3)
+    dealer.add_range(0, 5)
+    dealer.close()
+    for _ in range(5):
+        dealer.done(dealer.next("a", 0.0).chunk, 1.0)
+    assert [decision.kind for decision in dealer.decisions] == ["deal"] * 3
+    assert all(decision.why for decision in dealer.decisions)
+
+
 def test_costs_are_per_average_item():
     dealer = Dealer("pull", ["a"])
     for index in range(6):

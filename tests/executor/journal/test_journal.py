@@ -95,6 +95,32 @@ def test_nothing_is_lost_with_the_index_or_a_half_written_end(
             assert journal.done("new") == b"new"
 
 
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flipped_or_missing_piece_costs_only_what_it_belongs_to(
+    tmp_path: Path, seed: int, with_index: bool
+) -> None:
+    fill(tmp_path / "j")
+    file, dice = tmp_path / "j" / "segment-000001", random.Random(seed)
+    raw = bytearray(file.read_bytes())
+    at = dice.randrange(len(raw))
+    if seed % 3:
+        raw[at : at + 3] = bytes(byte ^ 0xFF for byte in raw[at : at + 3])
+    else:
+        del raw[at:]
+    file.write_bytes(raw)
+    if not with_index:
+        lose_index(tmp_path / "j")
+    with Journal.open(tmp_path / "j", "f") as journal:
+        got = [journal.done(f"item {at}") for at in range(20)]
+        lost = [at for at in range(20) if got[at] is None]
+        assert all(got[at] == bytes([at]) * at * 100 for at in range(20) if at not in lost)
+        assert lost == list(range(20))[lost[0] :] if not seed % 3 else 1 <= len(lost) <= 2
+        for item in lost:
+            journal.record(f"item {item}", b"again")
+        assert all(journal.done(f"item {item}") == b"again" for item in lost)
+
+
 def test_a_journal_inside_a_payload_is_not_taken_for_part_of_it(tmp_path: Path) -> None:
     fill(tmp_path / "inner")
     inner = (tmp_path / "inner" / "segment-000001").read_bytes()
