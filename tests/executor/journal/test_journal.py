@@ -1,6 +1,7 @@
 """The journal: what it has acknowledged is there, whatever happened to the program or to its files."""
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
