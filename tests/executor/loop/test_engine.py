@@ -24,8 +24,7 @@ LeftBehind = Callable[[], list[psutil.Process]]
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
-    monkeypatch: pytest.MonkeyPatch,
-    left_behind: LeftBehind,
+    monkeypatch: pytest.MonkeyPatch, left_behind: LeftBehind
 ) -> None:
     def mistaken(self: RunEngine, *_: object) -> None:
         raise ZeroDivisionError("a mistake")

@@ -93,9 +93,7 @@ def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], 
 
 
 @pytest.mark.parametrize(
-    ("executor", "repeatable"),
-    [("process", True), ("process", False), ("ray", True)],
-    indirect=["executor"],
+    ("executor", "repeatable"), [("process", True), ("process", False), ("ray", True)], indirect=["executor"]
 )
 def test_a_device_removed_at_once_loses_nothing(
     executor: tuple[Executor, list], tmp_path: Path, repeatable: bool, until: Callable[..., None]

@@ -119,9 +119,7 @@ def test_the_same_function_is_the_same_task() -> None:
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_threads_that_prepare_tasks_at_once_get_what_one_thread_gets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_that_prepare_tasks_at_once_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function has one number, and this module, which no worker can import, is never sent by name."""
     root = Path(__file__).parents[3]
     monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).resolve() != root])
