@@ -252,6 +252,15 @@ TestDealer = DealerMachine.TestCase
 # --- examples --------------------------------------------------------------------------------------
 
 
+def test_consecutive_items_are_a_range():
+    dealer = Dealer(Pull(4), ["a"])
+    dealer.add_range(0, 6)
+    deal = dealer.next("a", 0.0)
+    assert deal == Deal(0, "a", range(4), "next in line")
+    dealer.failed(0, 1.0, redo=[1, 2, 3])
+    assert dealer.next("a", 1.0).indices == range(1, 5)
+
+
 def test_an_item_that_avoids_a_device_waits_for_another():
     dealer = Dealer(Pull(), ["a", "b"])
     dealer.add_range(0, 1)
