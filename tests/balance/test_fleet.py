@@ -7,14 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from evenload.balance.fleet import (
-    MOST_ITEMS,
-    ModelDevice,
-    draw_costs,
-    draw_hints,
-    fluid_bound,
-    parse_fleet,
-)
+from evenload.balance.fleet import MOST_ITEMS, ModelDevice, draw_costs, draw_hints, fluid_bound, parse_fleet
 from evenload.errors import ConfigError
 
 SPEEDS = st.sampled_from([0.0, 0.5, 1.0, 3.0])

@@ -97,3 +97,4 @@ def test_no_assignment_beats_the_lower_bound(costs, device_speeds):
 def test_amdahls_law_at_its_known_values():
     # the multi-GPU report's table: 95 % parallel over 2, 4, 8 devices
     assert [round(metrics.amdahl(0.95, n), 2) for n in (2, 4, 8)] == [1.90, 3.48, 5.93]
+    assert (metrics.amdahl(0, 8), metrics.amdahl(1, 8)) == (1, 8)

@@ -130,6 +130,16 @@ def test_gpus_are_those_that_ray_gives(
         until(lambda: ray.available_resources().get("GPU") == 1, "the other was given back")
 
 
+def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:
+    with Executor("cpu*2", backend="ray", echo=False) as executor:
+        pids = executor.map(lambda x: (time.sleep(0.02), os.getpid())[1], range(20), policy="pull")
+        workers = [psutil.Process(pid) for pid in set(pids)]
+        guards = [worker.parent() for worker in workers]
+    assert all(guards)
+    _, left = psutil.wait_procs([*workers, *guards], timeout=100)
+    assert not left
+
+
 def test_addresses_that_cannot_be_used_are_refused(ray_cluster: str) -> None:
     with pytest.raises(ConfigError, match="Ray Client"):
         Ray(address="ray://head:10001")
@@ -192,6 +202,27 @@ def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(program.pid, signal.SIGKILL)
         return program.communicate(timeout=500)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path, popen: Callable) -> None:
+    program = start(
+        popen,
+        tmp_path,
+        """
+        import evenload, psutil, ray
+        from evenload.executor import Executor, Ray
+        with Executor("cpu*1", backend="ray") as one:
+            with Executor("cpu*1", backend=Ray(reserve=False)) as other:
+                print(list(other.map(abs, [-1])), list(one.map(abs, [-2])))
+            print(list(one.map(abs, [-3])), ray.is_initialized())
+        print(ray.is_initialized())
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=100)
+        print(left)
+        """,
+    )
+    output, errors = finish(program, 250)
+    assert output.split("\n") == ["[1] [2]", "[3] True", "False", "[]", ""], errors
 
 
 TWO_NODES = """

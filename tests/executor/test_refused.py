@@ -13,11 +13,7 @@ import pytest
 
 import evenload
 from evenload.balance.migrate import LoadBalancer
-from evenload.errors import (
-    ConfigError,
-    ResultNotSendable,
-    UnknownName,
-)
+from evenload.errors import ConfigError, ResultNotSendable, UnknownName
 from evenload.executor import Executor
 
 # --- what is refused ------------------------------------------------------------------------------

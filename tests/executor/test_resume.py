@@ -104,6 +104,16 @@ def test_a_stopped_run_gives_and_keeps_what_was_finished(
     assert len(calls(log)) == len(set(range(len(ran))) - set(ran))
 
 
+def test_failed_items_are_tried_again(tmp_path: Path, executor: Executor) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
+    options: dict = {"journal": tmp_path / "j", "on_error": "return", "policy": "pull"}
+    for again in (range(5), [2]):
+        got = list(executor.map(fn, range(5), **options))
+        assert [got[x] for x in (0, 1, 3, 4)] == [0, -1, -3, -4]
+        assert isinstance(got[2], TaskError)
+        assert calls(log) == list(again)
+
+
 @BACKENDS
 def test_what_may_run_once_runs_once_in_all_runs_together(tmp_path: Path, backend: str) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))

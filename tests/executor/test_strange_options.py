@@ -82,11 +82,7 @@ def other_case(_: Executor, rng: random.Random) -> Case:
     gang: Any = {"backend": "inline", "echo": False, "devices": "cpu*2"} | {option: value}
     cases: tuple[Case, ...] = (
         (f"array {kind}", lambda: split(value, "equal", own), lambda r: True),
-        (
-            f"strategy {kind}",
-            lambda: evenload.run_partitioned(same, [1], value),
-            lambda r: True,
-        ),
+        (f"strategy {kind}", lambda: evenload.run_partitioned(same, [1], value), lambda r: True),
         (f"drain {kind}", lambda: own.drain(value), lambda r: True),
         (f"add {kind}", lambda: own.add(value), lambda r: True),
         (f"policy {kind}", lambda: own.set_policy(value), lambda r: True),

@@ -48,6 +48,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     "executor/journal/test_journal.py": {"slow": "a slow disk"},
     "executor/loop/test_results.py": {"wait_for": "a task that waits for a file"},
     "executor/loop/test_own_thread.py": {"behind": "a task that waits for a file"},
+    "executor/loop/test_engine.py": {"until_exists": "a task that waits for a file"},
     "executor/run/test_calls.py": {"wait": "a task that waits for a file"},
     "executor/task/test_tasks_in_runs.py": {
         "Picky.__init__": "a task that waits for a file",

@@ -252,6 +252,15 @@ TestDealer = DealerMachine.TestCase
 # --- examples --------------------------------------------------------------------------------------
 
 
+def test_consecutive_items_are_a_range():
+    dealer = Dealer(Pull(4), ["a"])
+    dealer.add_range(0, 6)
+    deal = dealer.next("a", 0.0)
+    assert deal == Deal(0, "a", range(4), "next in line")
+    dealer.failed(0, 1.0, redo=[1, 2, 3])
+    assert dealer.next("a", 1.0).indices == range(1, 5)
+
+
 def test_an_item_that_avoids_a_device_waits_for_another():
     dealer = Dealer(Pull(), ["a", "b"])
     dealer.add_range(0, 1)
@@ -314,6 +323,16 @@ def test_the_balancer_moves_queued_items_unless_it_is_switched_off():
     assert dealer.counters.n_moved == 10
     assert isinstance(dealer.next("a", 1.0), Deal)
     assert dealer.tick(1.5) == ()
+
+
+def test_the_decision_log_says_why_and_is_bounded():
+    dealer = Dealer("pull", ["a"], log_size=3)
+    dealer.add_range(0, 5)
+    dealer.close()
+    for _ in range(5):
+        dealer.done(dealer.next("a", 0.0).chunk, 1.0)
+    assert [decision.kind for decision in dealer.decisions] == ["deal"] * 3
+    assert all(decision.why for decision in dealer.decisions)
 
 
 def test_costs_are_per_average_item():

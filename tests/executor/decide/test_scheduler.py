@@ -6,6 +6,8 @@ That every item meets exactly one fate, whatever happens to the workers, is what
 import itertools
 from typing import Any
 
+import pytest
+
 from evenload.balance.dealing.dealer import Dealer
 from evenload.executor.decide.scheduler import Rest, Scheduler, Send
 
@@ -62,3 +64,21 @@ def test_an_item_that_is_tried_again_elsewhere_is_not_copied_to_where_it_failed(
         assert all(isinstance(scheduler.free(device, seconds), Rest) for device in ("a", "c"))
     scheduler.answered(second.chunk, 1.0, 1e-3)
     assert scheduler.is_finished
+
+
+@pytest.mark.parametrize(
+    ("is_overtime", "most", "why"),
+    [(True, 1, "overtime"), (True, 2, "overtime"), (False, 1, "died"), (False, 2, "")],
+)
+def test_a_stuck_item_that_ends_its_worker_is_given_up_as_any_other(
+    is_overtime: bool, most: int, why: str
+) -> None:
+    scheduler = Scheduler(Dealer("pull:4", DEVICES), batch=1, max_worker_deaths=most)
+    scheduler.read(4)
+    scheduler.end_input()
+    held = scheduler.free("a", 0.0)
+    assert isinstance(held, Send)
+    scheduler.stuck(held.chunk, "a", 1.0, 1)
+    failed = scheduler.died(held.chunk, "a", 2.0, 1, is_overtime)
+    assert [(tuple(one.items), one.why) for one in failed] == ([((1,), why)] if why else [])
+    assert scheduler.states.open(range(4)) == [at for at in range(4) if at != 1 or not why]

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.executor.decide.source import (
-    IteratorSource,
-    ListSource,
-    make_source,
-    rough_bytes,
-)
+from evenload.executor.decide.source import IteratorSource, ListSource, make_source, rough_bytes
 from evenload.executor.loop.cost_history import size_bucket
 
 

@@ -21,6 +21,7 @@ from evenload.executor.backends import process
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.gangs import gang as gang_module
 from evenload.executor.gangs.fault import RankFault, root_cause
+from evenload.executor.gangs.ranks import open_store
 from evenload.executor.worker.fork_server import ForkServer, can_fork
 from evenload.executor.worker.threads import ONE_THREAD
 
@@ -220,6 +221,12 @@ def test_what_makes_no_gang_is_refused_at_once() -> None:
 
 
 # --- whose fault ----------------------------------------------------------------------------------
+
+
+def test_the_store_listens_to_this_machine_only() -> None:
+    with open_store("127.0.0.1") as (_, port):
+        listening = [one for one in psutil.Process().net_connections("tcp") if one.laddr.port == port]
+        assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("n", "size"), [(10, 3), (2, 4), (0, 2), (7, 1)])

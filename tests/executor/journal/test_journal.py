@@ -1,6 +1,7 @@
 """The journal: what it has acknowledged is there, whatever happened to the program or to its files."""
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -57,6 +58,16 @@ def _is_text(key: str) -> bool:
 # --- damage ---------------------------------------------------------------------------------------
 
 
+def lose_index(path: Path) -> None:
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+
+
+def damage_index(path: Path) -> None:
+    for file in path.glob("index.sqlite*"):
+        file.write_bytes(b"\x00nonsense" * 5000)
+
+
 def index_of_another_day(path: Path) -> None:
     """As after a power cut: SQLite had not written its last commits."""
     with sqlite3.connect(path / "index.sqlite") as db:
@@ -71,7 +82,7 @@ def half_a_record(path: Path) -> None:
         file.write(segments.HEADER.pack(segments.MAGIC, 4, 10**6, b"?" * 16) + b"half a payload")
 
 
-@pytest.mark.parametrize("harm", [index_of_another_day, half_a_record])
+@pytest.mark.parametrize("harm", [lose_index, damage_index, index_of_another_day, half_a_record])
 def test_nothing_is_lost_with_the_index_or_a_half_written_end(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -85,6 +96,32 @@ def test_nothing_is_lost_with_the_index_or_a_half_written_end(
             assert journal.done("new") == b"new"
 
 
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flipped_or_missing_piece_costs_only_what_it_belongs_to(
+    tmp_path: Path, seed: int, with_index: bool
+) -> None:
+    fill(tmp_path / "j")
+    file, dice = tmp_path / "j" / "segment-000001", random.Random(seed)
+    raw = bytearray(file.read_bytes())
+    at = dice.randrange(len(raw))
+    if seed % 3:
+        raw[at : at + 3] = bytes(byte ^ 0xFF for byte in raw[at : at + 3])
+    else:
+        del raw[at:]
+    file.write_bytes(raw)
+    if not with_index:
+        lose_index(tmp_path / "j")
+    with Journal.open(tmp_path / "j", "f") as journal:
+        got = [journal.done(f"item {at}") for at in range(20)]
+        lost = [at for at in range(20) if got[at] is None]
+        assert all(got[at] == bytes([at]) * at * 100 for at in range(20) if at not in lost)
+        assert lost == list(range(20))[lost[0] :] if not seed % 3 else 1 <= len(lost) <= 2
+        for item in lost:
+            journal.record(f"item {item}", b"again")
+        assert all(journal.done(f"item {item}") == b"again" for item in lost)
+
+
 def test_a_journal_inside_a_payload_is_not_taken_for_part_of_it(tmp_path: Path) -> None:
     fill(tmp_path / "inner")
     inner = (tmp_path / "inner" / "segment-000001").read_bytes()
@@ -93,8 +130,7 @@ def test_a_journal_inside_a_payload_is_not_taken_for_part_of_it(tmp_path: Path) 
         journal.record("b", b"b")
     file = tmp_path / "j" / "segment-000001"
     file.write_bytes(b"\0" + file.read_bytes()[1:])  # so that the payload is looked through
-    for index in (tmp_path / "j").glob("index.sqlite*"):
-        index.unlink()
+    lose_index(tmp_path / "j")
     with Journal.open(tmp_path / "j", "f") as journal:
         assert journal.keys() == ["b"]
 

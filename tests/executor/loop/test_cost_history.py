@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,22 @@ def test_a_damaged_file_is_an_empty_one(tmp_path: Path, content: str) -> None:
     one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2)))
     one.save()
     assert CostCache(path).known("f", "s", [GPU]) == {"cuda:0": Learned(Cost(0.1, 0.2))}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [3, {}, {"ceiling": 0}, {"ceiling": "x"}, {"ceiling": None, "per_item_s": -1, "launch_s": 0},
+     {"ceiling": None, "per_item_s": "fast", "launch_s": 0},
+     {"ceiling": None, "per_item_s": 1e300, "launch_s": 0}],
+)  # fmt: skip
+def test_entries_that_make_no_sense_are_passed_over(tmp_path: Path, entry: Any) -> None:
+    one = CostCache(tmp_path / "learned.json")
+    one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2)))
+    one.save()
+    content = json.loads(one.path.read_text())
+    content["entries"] = dict.fromkeys(content["entries"], entry)
+    one.path.write_text(json.dumps(content))
+    assert CostCache(one.path).known("f", "s", [GPU]) == {}
 
 
 def test_the_file_stays_small_and_a_folder_that_cannot_be_written_is_no_error(

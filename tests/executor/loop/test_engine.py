@@ -2,9 +2,12 @@
 
 import gc
 import itertools
+import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,8 +24,7 @@ LeftBehind = Callable[[], list[psutil.Process]]
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
-    monkeypatch: pytest.MonkeyPatch,
-    left_behind: LeftBehind,
+    monkeypatch: pytest.MonkeyPatch, left_behind: LeftBehind
 ) -> None:
     def mistaken(self: RunEngine, *_: object) -> None:
         raise ZeroDivisionError("a mistake")
@@ -75,6 +77,26 @@ def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[
         done = wait(futures, 100)
         assert not done.not_done
         assert {future.result(timeout=500) for future in futures} == {1}
+
+
+def until_exists(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.005)
+
+
+def test_closing_within_a_callback_finishes_what_was_submitted(
+    left_behind: LeftBehind, tmp_path: Path
+) -> None:
+    executor = Executor("cpu*1")
+    first = executor.submit(until_exists, str(tmp_path / "go"))
+    first.add_done_callback(lambda _: executor.close())
+    futures = [executor.submit(abs, -n) for n in range(20)]
+    (tmp_path / "go").touch()
+    assert [future.result(100) for future in futures] == list(range(20))
+    executor.close()
+    assert not left_behind()
+    with pytest.raises(ExecutorClosed):
+        executor.submit(abs, 1)
 
 
 def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() -> None:

@@ -82,11 +82,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 24), st.sampled_from(POLICIES), OPTIONS
 @example([(1, "pull", MapOptions(retries=1, fresh=True))], 1, frozenset({0}), 0, 0)
 @settings(max_examples=examples(80), deadline=None)
 def test_every_run_comes_to_its_end(
-    runs: list[tuple[int, str, MapOptions]],
-    n_devices: int,
-    bad: frozenset[int],
-    n_faults: int,
-    seed: int,
+    runs: list[tuple[int, str, MapOptions]], n_devices: int, bad: frozenset[int], n_faults: int, seed: int
 ) -> None:
     pool = DevicePool(DEVICES[:n_devices])
     backend = VirtualBackend(pool, Clock(), seed, n_faults, bad)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from evenload.errors import ConfigError, TaskError, WorkerLost
 from evenload.events import EventLog, Span, WorkerExited
 from evenload.executor import Executor
 from evenload.executor.loop.control import Control, ask
+from evenload.executor.supervisor import supervisor
 
 
 @pytest.fixture
@@ -91,9 +93,7 @@ def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], 
 
 
 @pytest.mark.parametrize(
-    ("executor", "repeatable"),
-    [("process", True), ("process", False), ("ray", True)],
-    indirect=["executor"],
+    ("executor", "repeatable"), [("process", True), ("process", False), ("ray", True)], indirect=["executor"]
 )
 def test_a_device_removed_at_once_loses_nothing(
     executor: tuple[Executor, list], tmp_path: Path, repeatable: bool, until: Callable[..., None]
@@ -130,6 +130,26 @@ def test_a_device_removed_at_once_loses_nothing(
     assert results.summary is not None
     until(lambda: any(isinstance(e, WorkerExited) for e in events), "the worker has left")
     assert own.submit(abs, -3).result(100) == 3
+
+
+class NeverCloses:
+    def __call__(self, x: int) -> str:
+        return slow(x)
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
+def test_a_drained_worker_that_does_not_leave_is_ended(
+    executor: tuple[Executor, list], monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    own, events = executor
+    monkeypatch.setattr(supervisor, "LEAVE_S", 0.2)
+    results = own.map(NeverCloses, itertools.count(), policy="pull", look_ahead=10)
+    take_until(results, {"cpu:0", "cpu:1"})
+    own.drain("cpu:1")
+    until(lambda: any(e.device == "cpu:1" for e in events if isinstance(e, WorkerExited)), "it has left")
+    results.close()
 
 
 # --- through the run folder -------------------------------------------------------------------------
@@ -181,6 +201,15 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(
     assert (tmp_path / "control" / "owner").exists()
     with Executor("cpu*2") as own, Control(tmp_path, own):
         assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
+
+
+@inline
+def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, list]) -> None:
+    with Control(tmp_path, executor[0]) as listener:
+        listener._is_over.set()
+        listener._thread.join(timeout=500)
+        with pytest.raises(ConfigError, match="does not answer"):
+            ask(tmp_path, "list", wait_s=0.2)
 
 
 @inline

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, TaskError
 from evenload.executor import Executor
 
 
@@ -41,6 +41,19 @@ def test_a_coroutine_gets_what_a_loop_gets(executor: Executor) -> None:
         assert await gathered(executor.map(abs, [])) == []
 
     asyncio.run(main())
+
+
+def test_a_failed_item_is_raised_in_its_turn(executor: Executor) -> None:
+    got = []
+
+    async def main() -> None:
+        async for value in executor.map(invert, [1, 2, 0, 4]):
+            got.append(value)  # noqa: PERF401 - what came before the error is looked at
+
+    with pytest.raises(TaskError):
+        asyncio.run(main())
+    assert got == [1, 0.5]
+    assert list(executor.map(abs, [-5])) == [5]
 
 
 def test_others_have_their_turn_while_results_are_waited_for(

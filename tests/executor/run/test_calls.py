@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from evenload.errors import (
-    ExecutorClosed,
-    TaskError,
-    TaskTimeout,
-)
+from evenload.errors import ExecutorClosed, TaskError, TaskTimeout
 from evenload.executor import Executor
 
 

@@ -7,9 +7,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evenload.errors import ArgumentFailed, TaskError
+from evenload.errors import ArgumentFailed, ConfigError, TaskError
 from evenload.executor import Executor
+from evenload.executor.run.dependencies import futures_in, with_results
 
 
 def total(number: int, fails: bool, *arguments: Any, **named: Any) -> int:
@@ -141,6 +144,37 @@ def test_a_future_of_somebody_else_is_waited_for(threaded: str, two_workers: Any
         assert isinstance(error, ArgumentFailed)
         assert isinstance(error.__cause__, OSError)
         assert concurrent.futures.wait([dropped], 100).done
+
+
+@given(st.integers(0, 2**32))
+def test_results_take_the_places_of_futures_and_nothing_else_changes(seed: int) -> None:
+    dice = random.Random(seed)
+    futures = [Future() for _ in range(3)]
+    for at, future in enumerate(futures):
+        future.set_result(at)
+    plain = [1, (2, {"x": []})]
+    loop: list[Any] = [futures[0]]
+    loop.append(loop)
+    shared = [futures[1]]
+    arguments = (plain, loop, shared, {"s": shared}, wrapped(dice, futures[2]), {futures[0]: 1})
+    assert set(futures_in(arguments)) == set(futures)
+    filled = with_results(arguments)
+    assert filled[0] is plain
+    assert filled[1][0] == 0
+    assert filled[1][1] is filled[1]
+    assert filled[2] == [1]
+    assert filled[3]["s"] is filled[2]
+    assert leaves(filled[4]) == leaves(wrapped(random.Random(seed), 2))
+    assert filled[5] is arguments[5]
+
+
+def test_arguments_nested_too_deep_fail_their_call_only() -> None:
+    with Executor("cpu", backend="inline") as executor:
+        deep: Any = executor.submit(abs, 1)
+        for _ in range(100_000):
+            deep = [deep]
+        assert isinstance(executor.submit(len, deep).exception(100), ConfigError)
+        assert executor.submit(abs, -2).result(100) == 2
 
 
 @pytest.fixture(scope="module")

@@ -66,3 +66,23 @@ def test_files_are_looked_at_by_a_thread_that_holds_up_nobody(
         lambda: not any(thread.name == "evenload-features" for thread in threading.enumerate()),
         "it has ended",
     )
+
+
+def test_without_threads_files_are_looked_at_on_the_spot(tmp_path: Path) -> None:
+    dealer, describer, _ = make(files(tmp_path), may_thread=False)
+    describer.refresh()
+    assert dealer.sizes is not None
+    assert not dealer.sizes.wanted()
+
+
+def test_results_that_fill_the_memory_put_items_back_into_their_order() -> None:
+    dealer, describer, sink = make(["x" * n for n in range(1, 6)], may_thread=False)
+    sizes = dealer.sizes
+    assert sizes is not None
+    describer.refresh()
+    assert not sizes.wanted(), "all are sized"
+    for n_bytes, is_ordered in ((199, False), (200, True), (150, True), (99, False)):
+        sink.n_bytes = n_bytes
+        describer.refresh()
+        first = dealer._pool.backlog.first_unsized(9)
+        assert first == ((0, 1, 2, 3, 4) if is_ordered else ())

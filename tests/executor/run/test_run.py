@@ -10,9 +10,7 @@ import pytest
 import evenload
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Static
-from evenload.errors import (
-    ConfigError,
-)
+from evenload.errors import ConfigError
 from evenload.events import (
     EventLog,
     ItemFailed,

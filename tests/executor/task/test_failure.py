@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import TaskError
-from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.executor.task.failure import MOST_TEXT, Failure, is_memory_error
 
 
 def caught(error: BaseException) -> BaseException:
@@ -28,6 +28,11 @@ class Awkward(Exception):
 
     def __init__(self, a: str, b: str):
         super().__init__(a)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 def travelled(error: BaseException, kind: str = "raised") -> Failure:
@@ -54,6 +59,11 @@ def test_what_cannot_be_rebuilt_arrives_as_text(monkeypatch: pytest.MonkeyPatch)
     error = failure.to_error(0, "cpu:0")
     assert error.__cause__ is None
     assert "Awkward: a" in error.message
+
+
+def test_an_exception_without_text_or_with_too_much() -> None:
+    assert "Unprintable" in travelled(Unprintable()).to_error(0, None).message
+    assert len(travelled(ValueError("x" * 100_000)).traceback) <= MOST_TEXT + 10
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,17 @@ def test_what_cannot_be_run_is_refused(fn: Any, words: str) -> None:
         Tasks().prepare(fn)
 
 
+def test_coroutine_functions_and_odd_batches_are_refused() -> None:
+    async def later(x: int) -> int:
+        return x
+
+    with pytest.raises(ConfigError, match="coroutine"):
+        Tasks().prepare(later)
+    for batch in (0, -1, 2.5):
+        with pytest.raises(ConfigError, match="batch"):
+            Tasks().prepare(len, batch=batch)  # type: ignore[arg-type]
+
+
 def test_how_the_constructor_takes_the_device() -> None:
     prepare = Tasks().prepare
     assert prepare(Model).device_as == "device"
@@ -108,9 +119,7 @@ def test_the_same_function_is_the_same_task() -> None:
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_threads_that_prepare_tasks_at_once_get_what_one_thread_gets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_that_prepare_tasks_at_once_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function has one number, and this module, which no worker can import, is never sent by name."""
     root = Path(__file__).parents[3]
     monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).resolve() != root])

@@ -76,6 +76,25 @@ def test_singly_calls_with_lists_of_one_and_passes_failures_through() -> None:
     assert answer.failures == {1: lost}
 
 
+def test_what_is_dropped_is_not_begun() -> None:
+    place = at_chunk(5)
+
+    def fn(x: int) -> int:
+        if x == 1:
+            place.drop(5)
+        return x
+
+    answer = runner(fn).run([0, 1, 2, 3], place)
+    assert (answer.values, answer.skipped) == ([0, 1], 2)
+    answer = runner(lambda items: items, batch=2).run([0, 1, 2], place)
+    assert (answer.values, answer.skipped) == ([], 0)
+
+
+def test_a_batch_must_give_as_many_results() -> None:
+    answer = runner(lambda items: items[1:], batch=2, may_split=False).run([1, 2], at_chunk(1))
+    assert "1 results for a batch of 2" in answer.failures[0].message
+
+
 class Model:
     closed: ClassVar[list[str]] = []
 

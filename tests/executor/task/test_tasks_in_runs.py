@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from evenload.errors import (
-    ConfigError,
-    NoUsableDevice,
-    TaskError,
-)
-from evenload.events import (
-    EventLog,
-    Note,
-)
+from evenload.errors import ConfigError, NoUsableDevice, TaskError
+from evenload.events import EventLog, Note
 from evenload.executor import Executor
 
 

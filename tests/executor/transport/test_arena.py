@@ -65,6 +65,32 @@ def test_a_piece_is_read_in_place_and_comes_back_with_its_last_view() -> None:
         assert n_lent(ends.lender) == len(ends.borrower._leases) == 0
 
 
+def test_free_memory_goes_back_to_the_system_when_another_arena_needs_it() -> None:
+    with Ends(8 * MIB) as ends:
+        fd = make_arena_file("other", 8 * MIB)
+        cell = ends.budget.open_cell()
+        assert cell is not None
+        other = Lender(fd, ends.budget, cell)
+        for _ in range(2):
+            piece = ends.put(np.ones(6 * MIB, np.uint8))
+            assert piece is not None
+            ends.borrower.open(piece)
+        assert other.put(memoryview(bytes(6 * MIB))) is None
+        # It cannot take what the other end of the budget holds, but that end lets go of what it does not use.
+        small = ends.put(np.ones(7 * MIB, np.uint8))
+        assert small is not None
+        assert ends.budget.n_bytes <= 8 * MIB
+        os.close(fd)
+
+
+def test_a_piece_that_was_not_sent_is_taken_back() -> None:
+    with Ends() as ends:
+        piece = ends.put(np.zeros(MIB, np.uint8))
+        assert piece is not None
+        ends.lender.take_back(piece)
+        assert n_lent(ends.lender) == 0
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 300_000), st.integers(0, 3)), max_size=30), st.integers(0, 2**32))
 def test_pieces_never_overlap_whatever_comes_back_when(steps: list[tuple[int, int]], seed: int) -> None:

@@ -129,6 +129,38 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def threads_of(_: Any) -> tuple[int, list[int]]:
+    import ctypes
+
+    import numpy as np
+    import torch
+
+    from evenload.executor.worker.threads import _libraries
+
+    np.ones((64, 64)) @ np.ones((64, 64))
+    counts: list[int] = []
+    for path in _libraries():
+        if "openblas" in path and "numpy" in path:
+            library = ctypes.CDLL(path)
+            names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_")
+            counts += [getattr(library, name)() for name in names if hasattr(library, name)]
+    return torch.get_num_threads(), counts
+
+
+@pytest.mark.slow
+def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    with Executor("cpu*1", start="forkserver", echo=False) as executor:
+        first = executor.submit(threads_of, 0).result(timeout=500)
+        backend: Any = executor._engine.backend
+        backend._server.preload(["numpy", "torch"])
+        (worker,) = executor._engine._supervisor.workers.values()
+        backend.kill(worker.number)
+        again = executor.submit(threads_of, 0).result(timeout=500)
+        assert again == first
+        assert backend._n_servers == 1
+
+
 def test_what_a_task_uses_is_known() -> None:
     import numpy as np
 
