@@ -16,9 +16,9 @@ from evenload.audit.audit import AuditParts, audit_of
 from evenload.audit.page import audit_view
 from evenload.audit.readers import json_elements, trace_file
 from evenload.audit.recording import EXCHANGE, WORK
-from evenload.audit.traces import audit_traces, read_trace
+from evenload.audit.traces import AuditOptions, audit_traces, read_trace
 from evenload.cli.audit import audit as audit_command
-from evenload.errors import EvenloadError, FormatError
+from evenload.errors import ConfigError, EvenloadError, FormatError
 
 SCHEDULE = [[WORK] * 4 + [None] * 5 + [EXCHANGE, WORK], [None, WORK, WORK, None, WORK] + [None] * 6]
 N_MUTANTS = 25
@@ -231,6 +231,13 @@ def test_what_is_no_trace_is_refused_in_a_sentence(content, said, tmp_path):
     with pytest.raises(EvenloadError, match=said) as caught:
         audit_traces([tmp_path / "x"])
     assert "\n" not in caught.value.message
+
+
+def test_no_trace_and_a_gap_that_cannot_be_are_refused():
+    with pytest.raises(FormatError, match="no trace to audit"):
+        audit_traces([])
+    with pytest.raises(ConfigError, match="launch gap"):
+        audit_traces(["x"], AuditOptions(gap_s=math.nan))
 
 
 def test_hostile_names_are_shown_not_obeyed(tmp_path):

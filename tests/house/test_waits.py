@@ -68,9 +68,6 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "run_life": "looks, with a limit, at what a driver does",
         "left_behind": "waits, with a limit, until no process is left",
     },
-    "dashboard/test_browser.py": {
-        "test_twenty_pages_of_a_thousand_events_a_second": "a rate of events, which may be lower",
-    },
     "dashboard/test_server.py": {"write_quickly": "a rate of events, which may be lower"},
 }
 """By file: the function that sleeps, and what it is."""

@@ -3,6 +3,7 @@
 import pytest
 
 from evenload.events import DeviceSample, RunFinished, RunStarted, Span, decode, encode
+from evenload.report.inside_items import IdleSamples
 from evenload.report.page.bars import LoadOverTime
 from evenload.report.page.timeline import Timeline
 from evenload.report.tally import summarise
@@ -59,6 +60,16 @@ def test_of_a_group_all_devices_must_have_done_nothing():
     both = Span("map", "a+b", "a+b", 0, 1, 0.0, 10.0, 10.0, cpu_s=0.1)
     assert lost(run(*samples, both, kind="cuda"))["not known"] == pytest.approx(9.9)
     assert "not known" not in lost(run(*samples[::2], both, kind="cuda"))
+
+
+def test_many_samples_take_bounded_memory_and_the_latest_are_known():
+    samples = IdleSamples()
+    for t in range(20_000):
+        samples.add(float(t), 1.0 if t == 19_000 else 0.0)
+    assert len(samples._times) < 5000
+    assert samples.are_idle(19_100.0, 19_900.0)
+    assert not samples.are_idle(18_900.0, 19_900.0)
+    assert not samples.are_idle(0.0, 19_000.0)
 
 
 def test_load_timeline_and_devices_show_what_was_done():

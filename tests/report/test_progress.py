@@ -47,7 +47,7 @@ def drawn(progress, stream, events):
         ("auto", io.StringIO, "xterm", "score 6/6", False),  # lines where there is no terminal
         ("auto", Terminal, "xterm", "6/6", True),
         ("auto", Terminal, "dumb", "score 6/6", False),
-        ("always", Terminal, "dumb", "6/6", True),
+        ("always", Terminal, "dumb", "▮", None),
         ("always", io.StringIO, "xterm", "6/6", None),
         ("never", Terminal, "xterm", "", False),
     ],

@@ -164,6 +164,9 @@ def test_a_replaced_or_cut_file_begins_anew(tmp_path):
     (tmp_path / "new").rename(path)
     assert follower.read() is None
     assert len(all_of(follower)) == 9
+    with path.open("a") as file:
+        file.write(encode(span(9))[:40])
+    assert (all_of(follower), follower.faults(True)) == ([], ["The last line is half-written, and left out."])
 
 
 def test_a_line_without_an_end_takes_no_memory(tmp_path, monkeypatch):

@@ -109,6 +109,15 @@ def test_of_many_pictures_the_range_of_scores_is_shown(tmp_path):
     assert sorted(one["numbers"]["score"] for one in shown["items"])[::4] == [0.0, 0.99]
 
 
+def test_kept_items_are_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MAX_KEPT", 50)
+    gallery = Gallery()
+    for index in range(1000):
+        gallery.add(item(index, restored="x.png"))
+    assert len(gallery._items) <= 50
+    assert gallery.to_json(None)["n_items"] >= 900
+
+
 def test_the_group_of_an_item_is_shown_with_it(tmp_path):
     gallery = Gallery()
     gallery.add(ItemFinished(0.0, "encode", 0, "a", {"group": "style"}))  # no picture yet
