@@ -25,15 +25,15 @@ def test_a_chunk_that_found_no_memory_is_freed_before_the_next_is_tried(monkeypa
         return real(self)
 
     monkeypatch.setattr(SlotRun, "_run_segment", small)
-    _, tasks = tasks_of(16)
+    net, (_, tasks) = nn.Linear(3, 2), tasks_of(16)
     gc.disable()
     try:
-        run = train(nn.Linear(3, 2), [(t.rows.x, t.rows.y) for t in tasks], RECIPE, strategy="fused:8")
+        run = train(net, [(t.rows.x, t.rows.y) for t in tasks], RECIPE, strategy="fused:8")
     finally:
         gc.enable()
     assert len(failed) == 1
     assert [r.client for r in run] == list(range(16))
-    alone = train(nn.Linear(3, 2), [(tasks[0].rows.x, tasks[0].rows.y)], RECIPE, strategy="fused:2")
+    alone = train(net, [(tasks[0].rows.x, tasks[0].rows.y)], RECIPE, strategy="fused:2")
     assert float((run[0].state["weight"] - alone[0].state["weight"]).abs().max()) < 1e-6
 
 

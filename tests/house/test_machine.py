@@ -15,10 +15,9 @@ from parsed_sources import TESTS, text_of, tree_of
 
 ANYWHERE: dict[str, dict[str, str]] = {
     "clients/step/test_objective.py": {
-        "test_bfloat16_is_bfloat16_and_close_to_serial": "linear layers: torch has them for every CPU",
+        "test_bfloat16_is_bfloat16_and_close_to_serial": "products, which torch has for every CPU",
         "test_what_a_custom_step_would_ignore_is_refused": "refused before anything is computed",
-        "test_looped_convolutions_are_bfloat16_where_torchs_are": "torch falls back to plain convolutions",
-        "test_rules_train_convolutions_in_bfloat16": "the same",
+        "test_rules_train_convolutions_in_bfloat16": "torch falls back to plain convolutions",
     },
     "devices/probes/test_cpu.py": {"test_the_real_cpu": "an upper limit that every machine keeps"},
 }

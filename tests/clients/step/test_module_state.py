@@ -1,6 +1,7 @@
 """What counts as changed in a model: what is in its attributes, and not the order that a copy holds it in."""
 
-from hypothesis import given
+from examples_count import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -17,6 +18,7 @@ class Remembers(nn.Module):
         self.nested = {"seen": [set(words)]}
 
 
+@settings(max_examples=examples(40))
 @given(st.lists(names, max_size=40), st.lists(names, max_size=40), names)
 def test_a_set_is_what_it_holds(words: list[str], removed: list[str], more: str) -> None:
     held = {*words, *removed}
