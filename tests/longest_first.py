@@ -21,13 +21,12 @@ LONGEST = (
     "docs/test_site.py",
     "zk/test_batch.py",
     "executor/test_faults.py",
-    "moe/routing/test_gang_faults.py",
+    "moe/routing/test_gang.py",
     "zk/wgsl/test_key.py",
     "executor/gangs/test_gang.py",
     "moe/adapters/test_layer.py",
     "pipeline/run/test_graph.py",
     "zk/test_snarkjs.py",
-    "moe/cloning/test_device.py",
     "cli/test_prove.py",
 )
 """Parts of their names; the tests of a line stay together, as they share what they have built or loaded."""

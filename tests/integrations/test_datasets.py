@@ -107,7 +107,10 @@ def touch(batch, places, *, plan):
 
 
 @given(st.data())
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_equals_the_map_of_datasets(executor, data):
     dataset = data.draw(tables())
     todo = st.sampled_from(["leave", "read", "turn", "turn in place", "return", "as text", "remove"])

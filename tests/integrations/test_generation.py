@@ -14,7 +14,7 @@ import pytest
 
 import evenload
 from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, PromptsFailed, TaskError, UnknownName
-from evenload.integrations.engines import VLLM
+from evenload.integrations.engines import VLLM, Transformers
 
 WORDS = ["<pad>", "<eos>", *(f"w{n}" for n in range(60))]
 
@@ -174,6 +174,16 @@ def tiny(tmp_path_factory):
     return folder
 
 
+def test_transformers_finds_stop_strings_in_the_words_of_its_tokenizer(tiny, monkeypatch):
+    engine = Transformers(tiny, types.SimpleNamespace(torch="cpu"))
+    asked = []
+    monkeypatch.setattr(engine._model, "generate", lambda **given: asked.append(given) or given["input_ids"])
+    assert engine.generate(["w3 w4"], stop_strings=["w5"], max_tokens=2) == [""]
+    engine.generate(["w3 w4"], max_tokens=2)
+    assert asked[0]["tokenizer"] is engine._tokenizer
+    assert "tokenizer" not in asked[1]
+
+
 def alone(folder, prompts, n_tokens):
     """Each prompt by itself, without padding, by the model's own ``generate``: the slow, obvious way."""
     transformers = importlib.import_module("transformers")
@@ -198,7 +208,6 @@ def test_transformers_writes_in_batches_what_it_writes_alone(inline, tiny):
     assert len(set(llm.generate([chat, "w3 w4 w5", [5, 6, 7]], max_new_tokens=4))) == 1
     assert llm.generate(["w3"], temperature=0, max_tokens=3) == alone(tiny, ["w3"], 3)
     assert len(llm.generate(["w3"] * 3, temperature=1.5, max_tokens=3)) == 3
-    assert len(llm.generate(["w3"], stop_strings=["w5"], max_tokens=3)) == 1  # found in the tokenizer's words
     first, empty, last = llm.generate(["w3", "", "w4"], max_tokens=3, on_error="return")
     assert isinstance(empty.__cause__, ConfigError)
     assert [first, last] == alone(tiny, ["w3", "w4"], 3)
