@@ -37,7 +37,7 @@ WAYS = {
     "globals": "from MOD import h as reached\ndef f(x): return globals()['reached'](x)",
     "getattr": "import MOD as o\ndef f(x): return getattr(o, 'h')(x)",
     "class": "import MOD as o\ndef f(x): return o.K().h(x)",
-    "subclass": "import MOD as o\nclass S(o.K): pass\ndef f(x): return S().h(x)",
+    "subclass": "import MOD as o\nclass S(o.K):\n    def h(self, x): return super().h(x)\ndef f(x): return S().h(x)",
     "metaclass": "import MOD as o\nclass T(type):\n    def h(cls, x): return o.h(x)\nclass S(metaclass=T): pass\ndef f(x): return S.h(x)",
     "bound method": "import MOD as o\nf = o.K().h",
     "static method": "import MOD as o\nf = o.K.s",
