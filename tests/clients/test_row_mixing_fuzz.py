@@ -125,10 +125,10 @@ LOSSES = {
 }
 
 
-def a_program(seed, branches=False, compiles=False):
+def a_program(seed, branches=False):
     """The largest difference from serial of one random program, and what it was.
 
-    branches  the model acts on the number of rows; compiles: it is trained by compiled steps
+    branches  the model acts on the number of rows
     """
     draw = random.Random(seed)
     layers = [(draw.choice(list(LAYERS)), draw.random() < 0.2) for _ in range(draw.randint(1, 3))]
@@ -150,8 +150,6 @@ def a_program(seed, branches=False, compiles=False):
 
     recipe = Recipe(optimizer=draw.choice(OPTIMIZERS), loss=LOSSES[loss], batch_size=batch, epochs=epochs)
     strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", LONG)])
-    if compiles:
-        strategy = draw.choice(["fused-compiled:4", "threads*2/fused-compiled:3"])
     serial = train(net, data, recipe, strategy="serial", on_error="return", seed=seed)
     ours = train(net, data, recipe, strategy=strategy, rounds=rounds, on_error="return", seed=seed)
     what = f"seed {seed}: {layers}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
@@ -191,11 +189,9 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
         (range(10), {"branches": True}),
         *(slow(range(k, k + 100), {}) for k in range(1000, 3000, 100)),
         *(slow(range(k, k + 100), {"branches": True}) for k in range(1000, 1400, 100)),
-        *(slow(range(k, k + 25), {"compiles": True}) for k in range(3000, 3100, 25)),
     ],
 )
-@pytest.mark.timeout(3600)
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.timeout(1800)
 def test_random_programs_give_the_serial_result(seeds, kind):
     found = [a_program(seed, **kind) for seed in seeds]
     assert not [what for far, what in found if not far <= 1e-9]
