@@ -172,6 +172,16 @@ def test_what_hangs_is_listed_and_all_others_are_a_plain_loops(
     assert given(Pipeline.from_yaml(job).run()) == expected
 
 
+def test_time_of_items_that_were_killed_is_no_useful_work(tmp_path: Path) -> None:
+    job = make_job(tmp_path, {at: {"draws": "sleep"} for at in range(4)}, n=4)
+    seen: list[Event] = []
+    result = Pipeline.from_yaml(job, ["errors.timeout_s=1000"]).run(sinks=[seen.append])
+    assert len(result.failures) == 4
+    assert [event.busy_s for event in seen if isinstance(event, Span)] == [0.0] * 4
+    assert result.summary is not None
+    assert result.summary.factors is None
+
+
 def test_a_load_that_hangs_is_tried_by_another_worker(tmp_path: Path, expected: dict) -> None:
     job = make_job(tmp_path, {}, params="loads: gil, marker: seen")
     result = Pipeline.from_yaml(job, ["errors.load_timeout_s=10"]).run(devices="cpu*1")
