@@ -13,7 +13,7 @@ from pipeline.written_jobs import write_job
 
 from evenload.cli import cli
 from evenload.errors import ConfigError
-from evenload.events import Event, ItemFailed, ItemFinished, Note
+from evenload.events import Event, ItemFailed, ItemFinished, Note, Span
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.dispatch import hang_watch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, TimeLimit
@@ -172,6 +172,7 @@ def test_what_hangs_is_listed_and_all_others_are_a_plain_loops(
     assert given(Pipeline.from_yaml(job).run()) == expected
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_time_of_items_that_were_killed_is_no_useful_work(tmp_path: Path) -> None:
     job = make_job(tmp_path, {at: {"draws": "sleep"} for at in range(4)}, n=4)
     seen: list[Event] = []
