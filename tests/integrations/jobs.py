@@ -58,3 +58,7 @@ def where(x):
 def within(x):
     """A Parallel in a job."""
     return joblib.Parallel(n_jobs=2, backend="evenload")(joblib.delayed(where)(x + n) for n in range(3))
+
+
+def store_mean(rows, out, i):
+    out[i] = rows[i].mean()

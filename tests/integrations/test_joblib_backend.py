@@ -8,7 +8,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
-from integrations.jobs import Rejected, rejects_three, square, where, within
+from integrations.jobs import Rejected, rejects_three, square, store_mean, where, within
 
 import evenload
 from evenload.errors import ConfigError, TaskError
@@ -82,10 +82,6 @@ def test_results_are_in_order(chosen, batch_size):
     assert run(lambda x: square(x), []) == []
     unordered = run(square, range(20), batch_size=batch_size, return_as="generator_unordered")
     assert sorted(unordered) == [x * x for x in range(20)]
-
-
-def store_mean(rows, out, i):
-    out[i] = rows[i].mean()
 
 
 def test_a_memory_map_is_filled_and_what_is_cached_stays(chosen, tmp_path):

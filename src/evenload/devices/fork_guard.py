@@ -19,8 +19,8 @@ class ForkGuard:
 
     @property
     def is_child(self) -> bool:
-        """Whether this is another process than the one that made the object."""
-        return os.getpid() != self._pid
+        """Whether another process made the object, or this one is at its end and has no modules any more."""
+        return os is None or os.getpid() != self._pid  # results of a forked child may outlive its modules
 
     def check(self) -> None:
         """Raises ConfigError in a child."""
