@@ -4,15 +4,21 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, train
-from evenload.clients.fused import engine
-from evenload.clients.fused.engine import CompiledSteps
+from evenload.clients.fused import engine, slots
+from evenload.clients.fused.engine import CompiledSteps, longest_first
 from evenload.clients.fused.speedups import PLAIN, find_speedups
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.step.model_traits import find_traits
+from evenload.clients.values.strategy import Strategy
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
 PATIENCE_S = 60.0  # for what comes at once, on a machine that is not starved
@@ -39,6 +45,37 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(engine, "compile_step", counted)
     return rows
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler warns of torch
+def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
+    """Each has a queue of its own, so that it steps the same rows as the one thread."""
+    model, steps, n_threads = with_keyed_dropout(net()), CompiledSteps(), 4
+    data = clients((30, 17, 22, 9))
+    n = len(data)
+    wanted = ClientInputs(data, [RECIPE] * n, range(n), [model.state_dict()] * n, [None] * n, [None] * n)
+    tasks = load_tasks(DatasetReader(model), wanted, 0, 0).tasks
+    traits, strategy = find_traits(model, tasks[0]), Strategy("inline", "fused-compiled", 2)
+    start = threading.Barrier(n_threads)
+
+    def train(worker):
+        batches = worker.train_queue(strategy, traits, tasks, longest_first(tasks))
+        return {result.client: result for batch in batches for result in batch}
+
+    def work(worker):
+        start.wait(PATIENCE_S)
+        return [train(worker) for _ in range(10)]
+
+    workers = [ClientWorker(model, compiled=steps) for _ in range(n_threads)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        runs = [run for found in pool.map(work, workers) for run in found]
+    assert compiled == [2]
+    truth = train(ClientWorker(model, compiled=steps))
+    for run in runs:
+        for client, result in run.items():
+            assert difference(truth[client].state, result.state) == 0
+            assert truth[client].losses.tolist() == result.losses.tolist()
 
 
 @pytest.mark.usefixtures("compiler")
@@ -96,3 +133,14 @@ def test_a_step_that_could_not_be_made_is_made_by_the_next():
     with pytest.raises(RuntimeError, match="no"):
         steps.get("step", fail)
     assert steps.get("step", lambda: 3) == 3
+
+
+@pytest.mark.parametrize("batch", [3, 300_000])
+def test_weights_of_rows_need_no_square_of_the_batch(batch):
+    """A batch of all rows is usual in federated learning, and its size far above that of a small client."""
+    counts = np.array([1, 3, 2, batch])
+    weights = slots._row_weights(counts, batch, torch.float64)
+    assert weights.shape == (4, batch)
+    for line, n in zip(weights, counts.tolist(), strict=True):
+        assert (line[:n] == 1 / n).all()
+        assert not line[n:].any()

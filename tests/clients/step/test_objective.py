@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.fused.rules import with_rules
+from evenload.clients.step import objective
 from evenload.clients.step.objective import Draws
 from evenload.clients.tune.step_work import bytes_per_client
 from evenload.errors import ConfigError
@@ -218,3 +220,17 @@ def test_an_lstm_trains_in_bfloat16_where_torchs_library_has_none():
     if done.returncode == 77:
         pytest.skip("oneDNN's variable does not lower this kind of processor")
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_threads_with_plain_lstms_leave_torchs_library_as_it_was():
+    """It is on or off for all threads, so that one must not take another's "off" for what it was."""
+    cell, x, before = nn.LSTM(4, 4), torch.randn(3, 2, 4), torch.backends.mkldnn.enabled
+
+    def work(_):
+        for _ in range(50):
+            with objective._PlainLSTM():
+                cell(x)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert torch.backends.mkldnn.enabled == before
