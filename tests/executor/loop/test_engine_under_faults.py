@@ -248,7 +248,7 @@ class ItemsKill(OneDies):
         before = next((at for at, item in enumerate(items) if item in self._deadly), None)
         if before is not None:
             yield float(before)
-            one.chunk, one.held, one.position = order.chunk, items[before : before + 1], 0
+            one.chunk, one.held, one.position = order.chunk, items[before : before + 1], before
             self.n_in_vain += 1
             yield from self._die_here(one)
         yield from super()._run(one, order, items)

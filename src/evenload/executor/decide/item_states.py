@@ -119,6 +119,8 @@ class ItemStates:
             states[start : start + n] = after * n
         if ends:
             self.n_over += n
+        elif event == "went wrong":
+            self.n_suspects += n
         return True
 
     def is_over(self, item: int) -> bool:
