@@ -497,8 +497,19 @@ def _items_and_devices(items: Any, devices: Any) -> tuple[Any, Any]:
 
 
 def _check_place(report: Path) -> None:
-    """Refuse a report that cannot be written before hours of work, not after. Raises ConfigError."""
+    """Refuse a report that cannot be written before hours of work, not after. Raises ConfigError.
+
+    A file that is no page stays: it may be what the job reads, or results.
+    """
     folder = report.resolve().parent
+    why = ""
     if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "it is a folder" if report.is_dir() else f"{folder} is no folder that can be written to"
-        raise ConfigError(f"the report cannot be written to {report}: {why}", hint="give another --report")
+    elif report.is_file():
+        with report.open("rb") as file:
+            begin = file.read(9).lower()
+        why = "" if begin in (b"", b"<!doctype") else "a file that is no page of HTML is there"
+    if why:
+        raise ConfigError(
+            f"the report cannot be written to {quoted(str(report))}: {why}", hint="give another --report"
+        )

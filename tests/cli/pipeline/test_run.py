@@ -59,11 +59,16 @@ def test_json_is_one_object_and_nothing_else(job, evenload):
 def test_report_and_out_go_where_they_are_told_or_are_refused_at_once(job, evenload):
     code, out, err = evenload(job, "--backend", "inline", "--report", job.parent / "no/dir/r.html")
     assert (code, out, "the report cannot be written" in err) == (2, "", True)
+    for own in ("stages.py", "rows.jsonl"):
+        before = (job.parent / own).read_bytes()
+        code, _, err = evenload(job, "--backend", "inline", "--report", job.parent / own)
+        assert (code, "is no page of HTML" in err, (job.parent / own).read_bytes()) == (2, True, before)
     assert not (job.parent / "runs").exists()
     page, folder = job.parent / "page.html", job.parent / "elsewhere"
     code, out, _ = evenload(job, "--backend", "inline", "-o", folder, "--report", page, "-q")
     assert (code, str(page) in out, page.is_file()) == (0, True, True)
     assert (folder / "results.jsonl").is_file()
+    assert evenload(job, "--backend", "inline", "-o", folder, "--report", page, "-q")[0] == 0
 
 
 def test_failed_items_are_listed_and_the_exit_code_is_1(job, evenload):
