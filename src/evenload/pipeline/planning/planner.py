@@ -178,8 +178,7 @@ class _Search:
         return sorted(tried.values(), key=lambda one: one.makespan_s)
 
     def _again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried] | None:
-        """Simulate the best candidates, and that of each mode, with all items and by the policy; None if the
-        very best takes too many events.
+        """Simulate the best of all and of each mode with all items, by the policy; None if it takes too long.
 
         n_together  items of ``problem`` that were simulated as one
         """
@@ -222,7 +221,7 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
             break
         mode2s = {one.candidate.mode: one.makespan_s * (1 - 1e-9) for one in reversed(best)}
         below, simulated_below = search.best_of(fewer)
-        if simulated_below.n_items < simulated.n_items:
+        if simulated.n_items == problem.n_items > simulated_below.n_items:
             break  # several items were taken as one, which is no comparison
         below = [one for one in below if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
         if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):

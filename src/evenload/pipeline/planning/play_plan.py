@@ -33,15 +33,9 @@ def is_played(problem: Problem) -> bool:
 
 
 def simulate_policy(
-    problem: Problem,
-    phases: Sequence[CandidatePhase],
-    *,
-    slices: str = "each",
-    most_events: float = math.inf,
+    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each", most_events: float = math.inf
 ) -> SimulatedPlan:
-    """Simulate ``phases`` as the problem's policy deals; ``slices`` and ``most_events`` as in
-    ``simulate_phases``, which needs to be limited alone.
-    """
+    """Simulate ``phases`` as the policy deals; the rest is that of ``simulate_phases``, and limits that."""
     if not is_played(problem):
         return simulate_phases(problem, phases, slices=slices, most_events=most_events)
     return _PlayedRun(problem, phases, slices).simulated()

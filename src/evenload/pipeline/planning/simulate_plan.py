@@ -176,14 +176,9 @@ class SimulatedPlan:
 
 
 def simulate_phases(
-    problem: Problem,
-    phases: Sequence[CandidatePhase],
-    *,
-    slices: str = "each",
-    most_events: float = math.inf,
+    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each", most_events: float = math.inf
 ) -> SimulatedPlan:
-    """Simulate ``phases``, or as much of them as ``most_events`` are; a worker of several stages prefers the
-    first.
+    """Simulate ``phases`` for about ``most_events``; a worker of several stages prefers the first.
 
     slices  what is recorded: each item and load of a worker | joined, on each device, where one follows the
             other | none
