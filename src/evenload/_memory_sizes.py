@@ -20,10 +20,10 @@ def parse_size(text: object) -> int:
     return int(float(match[1]) * _UNITS[unit])
 
 
-def gib_text(n_bytes: float, digits: int = 1) -> str:
+def gib_text(n_bytes: float) -> str:
     """Return ``n_bytes`` as "41.4 GiB"; below 1 GiB in MiB or KiB, as people write such sizes."""
     if n_bytes >= 2**30:
-        return f"{n_bytes / 2**30:.{digits}f} GiB"
+        return f"{n_bytes / 2**30:.1f} GiB"
     if n_bytes >= 100 * 2**20:
         return f"{n_bytes / 2**20:.0f} MiB"
     return f"{n_bytes / 2**20:.1f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"

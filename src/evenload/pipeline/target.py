@@ -23,10 +23,9 @@ from evenload.errors import ConfigError, UnknownName, did_you_mean, quoted
 from evenload.executor.task.prepare import pickle_callable
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
-from evenload.same_code.module_reach import is_installed
+from evenload.same_code.module_reach import MAIN, is_installed
 
 IN_PROGRAM = "<python>"  # in the place of a module
-MAIN = ("__main__", "__mp_main__")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
 

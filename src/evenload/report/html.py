@@ -254,8 +254,7 @@ class Measures:
     ``width`` items, the first one from item 0.
     """
 
-    def __init__(self, n_bins: int = N_BINS) -> None:
-        self.n_bins = n_bins
+    def __init__(self) -> None:
         self._bins: dict[str, Bins] = {}  # of each stage, with a sum and a count for each of its numbers
         self._has_files = False
 
@@ -268,7 +267,7 @@ class Measures:
         for name, value in event.outputs.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 continue
-            bins = self._bins.setdefault(event.stage, Bins(self.n_bins, 1))
+            bins = self._bins.setdefault(event.stage, Bins(N_BINS, 1))
             n_series = sum(len(one.sums) // 2 for one in self._bins.values())
             if (name, "sum") in bins.sums or n_series < MAX_SERIES:
                 bins.add((name, "sum"), event.index, value)

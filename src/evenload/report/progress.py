@@ -170,9 +170,9 @@ class _Bar:
         return line
 
 
-def _gauge(share: float, width: int = 6) -> str:
-    full = round(max(0.0, min(1.0, share)) * width)
-    return "▮" * full + "▯" * (width - full)
+def _gauge(share: float) -> str:
+    full = round(max(0.0, min(1.0, share)) * 6)
+    return "▮" * full + "▯" * (6 - full)
 
 
 def _width(stream: TextIO) -> int:

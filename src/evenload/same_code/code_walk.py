@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from evenload.same_code.content import ContentWalk, cells_of, digest_of
-from evenload.same_code.module_reach import is_installed
+from evenload.same_code.module_reach import MAIN, is_installed
 from evenload.same_code.source_file import Import, imports_in
 
 MOST_DEPTH = 120  # of objects inside each other in code; below that they count by their type
-MAIN = ("__main__", "__mp_main__")
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or a call
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, weakref.ref)
 MADE_OF_FUNCTIONS = (staticmethod, classmethod, property)

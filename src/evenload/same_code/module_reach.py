@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from evenload.same_code.source_file import Import, SourceFile, read_source
 
+MAIN = ("__main__", "__mp_main__")  # names of the module that is the program itself
 _PACKAGES = ("site-packages", "dist-packages")  # names of folders of installed packages
 _MOST_FILES = 2000  # of a folder that is taken whole
 _MOST_FOLDERS = 500

@@ -413,11 +413,6 @@ class EvenBatches:
         """Return the next ``n`` batches that were asked for and are not trained."""
         return [one for one, _ in zip(self._queue, range(n), strict=False)]
 
-    @property
-    def is_accumulating(self) -> bool:
-        """Whether more micro-batches of this step are to come on this rank."""
-        return bool(self._queue) and not self._queue[0].is_last
-
     def close(self) -> None:
         """Take in the last step, after it; the record is then to be closed. Every rank calls it."""
         self._fold()

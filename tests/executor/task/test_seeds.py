@@ -123,6 +123,7 @@ import hashlib, sys
 import evenload
 
 def late(item):
+    sys.meta_path.insert(0, type("Old", (), {"find_module": lambda *_: None})())  # Python passes over it
     import numpy, random
     return float(numpy.random.rand()), random.random()
 

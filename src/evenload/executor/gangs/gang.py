@@ -31,7 +31,8 @@ from evenload.executor.gangs.ranks import (
     returned,
     run_rank,
 )
-from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.awake_clock import LATE_S
+from evenload.executor.supervisor.supervisor import GRACE_S, Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Spoilt
@@ -42,9 +43,7 @@ from evenload.executor.worker.fork_server import imports_of
 SETTLE_S = 2.0  # at most, to hear of more faults: the cause of the others may be reported last
 ANSWER_S = 5.0  # at most, for late ranks to print their stacks: beside other work that takes a while
 EXTRA_S = 60.0  # torch's time limit is later, as this one reports more
-GRACE_S = 1.0
 LOOK_S = 1.0  # how often to look at the clock
-LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile
 IMPORTS = ("numpy", "torch")  # once for all ranks, where they are forked
 
 

@@ -24,7 +24,7 @@ from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.call_queue import CallQueue
 from evenload.executor.supervisor.reading_watch import LOOK_S, ReadingWatch
-from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.supervisor import GRACE_S, Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Spoilt
@@ -33,7 +33,6 @@ from evenload.executor.transport.progress_cell import QUEUED
 
 TICK_S = 0.05  # how often a load balancer may look at its queues
 TELL_S = 0.5  # at least so long from one word on what waits to the next
-GRACE_S = 1.0  # for workers to end what they are at
 KEEP_S = 30.0  # for a journal to keep what is finished
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from evenload.executor.decide.record import Record
 from evenload.executor.run.run import Run, Sent
-from evenload.executor.supervisor.awake_clock import AwakeClock
+from evenload.executor.supervisor.awake_clock import LATE_S, AwakeClock
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.transport.progress_cell import NOT_BEGUN
@@ -13,7 +13,6 @@ LOOK_S = 1.0  # how often to look, if no time limit asks for more
 STUCK_S = 1.0  # an item that runs so long, and much longer than all before, shall not hold up its chunk
 STUCK_TIMES = 20.0
 SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
-LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile, and its workers maybe with it
 PACKING_S = 10.0  # beside their time limits, for items to be unpickled, or their results to be pickled
 PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 

@@ -4,6 +4,7 @@ from collections import deque
 from itertools import takewhile
 
 LONGEST_TURN_S = 2.0  # between two looks of a loop that waits for nobody else
+LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile, and its workers maybe with it
 MOST_PAUSES = 1000  # are remembered
 
 

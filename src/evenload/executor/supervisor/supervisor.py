@@ -41,6 +41,7 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 STACK_LINE = re.compile(r"(Current thread|Thread) 0x|  (File \"|Binary file |\.\.\.|<)|$")  # by faulthandler
 MOST_STACK_LINES = 2000
 ALWAYS_HEARD = (Gone, Said, Warned)
+GRACE_S = 1.0  # for workers to end what they are at, where all are to end
 LEAVE_S = 5.0  # for a worker that was told to leave to free what its tasks hold
 
 

@@ -64,7 +64,6 @@ class Seeding:
 
     def __init__(self) -> None:
         self._seed = 0
-        self._is_looking = False
         self._before: dict[str, Any] = {}
 
     def __enter__(self) -> "Seeding":
@@ -93,9 +92,9 @@ class Seeding:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Find what the other finders find, and have a generator set as soon as its module is loaded."""
-        if name not in GENERATORS or self._is_looking:
+        if name not in GENERATORS:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
+        others = (one for one in sys.meta_path if one is not self and hasattr(one, "find_spec"))
         finds = (finder.find_spec(name, path, target) for finder in others)
         spec = next((one for one in finds if one is not None), None)
         if spec is not None and spec.loader is not None:

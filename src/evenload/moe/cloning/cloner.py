@@ -156,9 +156,9 @@ def layer_of(
     spare_slots: Any,
     cap: Any,
     n_ranks: Any,
-    tolerance: Any = 1.0,
-    least_tokens: Any = 1,
-    domains: Any = None,
+    tolerance: Any,
+    least_tokens: Any,
+    domains: Any,
 ) -> CloneLayer:
     """Homes and slots, checked. Raises ConfigError as ``Cloner`` does."""
     of_experts, spare = _whole_numbers("homes", homes), _whole_numbers("spare_slots", spare_slots)

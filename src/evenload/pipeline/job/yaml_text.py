@@ -14,13 +14,13 @@ from typing import Any
 
 from evenload._optional import require
 from evenload.errors import SpecError, quoted
+from evenload.pipeline.json_values import is_plain
 
 Place = tuple[str | int, ...]
 Fault = tuple[Place, str]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
 _TOO_MANY = f"it holds more than {_MOST_PLACES:,} values, with those of aliases; put items into a table"
-_INTEGERS_END = 10**4299  # Python writes no integer with more digits
 # Errors of PyYAML's own code on odd files: !!bool x, !!timestamp x, 3000 brackets.
 _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -110,7 +110,7 @@ def _integer(loader: Any, node: Any) -> int:
     except ValueError as error:
         said = f"{quoted(text[:40])} is no integer, or one with too many digits"
         raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from error
-    if not -_INTEGERS_END < value < _INTEGERS_END:
+    if not is_plain(value):
         said = f"{text[:40]}... has too many digits"
         raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
     return value

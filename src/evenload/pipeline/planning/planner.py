@@ -30,8 +30,7 @@ from evenload.pipeline.planning.simulate_plan import (
 )
 from evenload.pipeline.problem import LOSSY, PlanStage, Problem
 
-MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
-MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
+MOST_EVENTS = 300_000  # after which no more candidates are simulated; and in one simulation of all items
 MOST_EXACT_TASKS = 1_000_000  # of a problem that is simulated as a whole
 MOST_EVENTS_AGAIN = 100_000  # before another device is left out; one always may be
 PLAYED_COST = 20  # events of a simulation for one that the dispatcher deals
@@ -130,7 +129,7 @@ class _Search:
     def simulate(
         self, problem: Problem, candidate: Candidate, simulates: Callable[..., SimulatedPlan]
     ) -> Tried:
-        run = simulates(problem, candidate.phases, slices="none")
+        run = simulates(problem, candidate.phases, slices="none", most_events=MOST_EVENTS)
         is_dealt = simulates is simulate_policy and is_played(problem)
         self.n_events += run.n_events * (PLAYED_COST if is_dealt else 1)
         self.n_tried += 1
@@ -155,10 +154,11 @@ class _Search:
         if not self.is_exact:
             return best, coarse
         if is_played(problem):
-            return self._again(coarse, best, 1), coarse
-        if coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
-            return self._again(problem, best, n_together), problem
-        return best, coarse
+            return self._again(coarse, best, 1) or [], coarse
+        if coarse is problem or n_tasks > MOST_EXACT_TASKS:
+            return best, coarse
+        exact = self._again(problem, best, n_together)
+        return (best, coarse) if exact is None else (exact, problem)
 
     def _quickest(self, problem: Problem) -> list[Tried]:
         """Return the quickest candidate of each label, those first that take least."""
@@ -177,8 +177,8 @@ class _Search:
                 tried[key] = one
         return sorted(tried.values(), key=lambda one: one.makespan_s)
 
-    def _again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
-        """Simulate the best candidates, and that of each mode, with all items and by the policy.
+    def _again(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried] | None:
+        """Simulate the best of all and of each mode with all items, by the policy; None if it takes too long.
 
         n_together  items of ``problem`` that were simulated as one
         """
@@ -187,14 +187,21 @@ class _Search:
             modes.setdefault(one.candidate.mode, one)
         chosen = [*best[:N_EXACT], *(one for one in modes.values() if one not in best[:N_EXACT])]
         found: list[Tried] = []
-        most = self.n_events + MOST_EXACT_EVENTS
+        most = self.n_events + MOST_EVENTS
         for one in chosen:
             if found and (self.is_over or self.n_events > most):
                 self.is_cut = True
                 break
             exact = refine(one.candidate, problem, n_together)
-            if exact is not None:
+            if exact is None:
+                continue
+            if one.simulated.n_events * n_together <= MOST_EVENTS:
                 found.append(self.simulate(problem, exact, simulate_policy))
+                if found[-1].simulated.n_events <= MOST_EVENTS:
+                    continue
+            self.is_cut = True
+            if one is best[0]:
+                return None
         finite = [one for one in found if math.isfinite(one.makespan_s)]
         return sorted(finite, key=lambda one: one.makespan_s)
 
@@ -214,6 +221,8 @@ def search_plan(search: _Search, problem: Problem) -> tuple[list[Tried], Problem
             break
         mode2s = {one.candidate.mode: one.makespan_s * (1 - 1e-9) for one in reversed(best)}
         below, simulated_below = search.best_of(fewer)
+        if simulated.n_items == problem.n_items > simulated_below.n_items:
+            break  # several items were taken as one, which is no comparison
         below = [one for one in below if one.makespan_s < mode2s.get(one.candidate.mode, math.inf)]
         if below and below[0].makespan_s < best[0].makespan_s * (1 - 1e-9):
             simulated = simulated_below

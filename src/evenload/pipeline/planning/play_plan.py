@@ -33,11 +33,11 @@ def is_played(problem: Problem) -> bool:
 
 
 def simulate_policy(
-    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each"
+    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each", most_events: float = math.inf
 ) -> SimulatedPlan:
-    """Simulate ``phases`` as the problem's policy deals; ``slices`` as in ``simulate_phases``."""
+    """Simulate ``phases`` as the policy deals; the rest is that of ``simulate_phases``, and limits that."""
     if not is_played(problem):
-        return simulate_phases(problem, phases, slices=slices)
+        return simulate_phases(problem, phases, slices=slices, most_events=most_events)
     return _PlayedRun(problem, phases, slices).simulated()
 
 

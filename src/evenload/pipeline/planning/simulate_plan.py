@@ -176,14 +176,14 @@ class SimulatedPlan:
 
 
 def simulate_phases(
-    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each"
+    problem: Problem, phases: Sequence[CandidatePhase], *, slices: str = "each", most_events: float = math.inf
 ) -> SimulatedPlan:
-    """Simulate ``phases``; a worker of several stages prefers the first.
+    """Simulate ``phases`` for about ``most_events``; a worker of several stages prefers the first.
 
     slices  what is recorded: each item and load of a worker | joined, on each device, where one follows the
             other | none
     """
-    return _PlanSimulation(problem, phases, slices).simulated()
+    return _PlanSimulation(problem, phases, slices).simulated(most_events)
 
 
 class _PlanSimulation:
@@ -211,7 +211,7 @@ class _PlanSimulation:
         self.n_unfinished = sum(self.tasks.n_left)
         self.timeline = None if slices == "none" else PlanTimeline(problem, joins=slices == "joined")
 
-    def simulated(self) -> SimulatedPlan:
+    def simulated(self, most_events: float) -> SimulatedPlan:
         for device in self.problem.devices:
             if device.ready_s > 0:
                 self._schedule(device.ready_s, device.id, 0, [])
@@ -219,7 +219,7 @@ class _PlanSimulation:
                 self._arrive(device.id)
         now = 0.0
         self._wake(now)
-        while self.events:
+        while self.events and self.n_events <= most_events:
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
                 _, _, who, stage, tasks = heapq.heappop(self.events)

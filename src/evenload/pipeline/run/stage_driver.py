@@ -19,7 +19,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
 from evenload.executor.supervisor.group_environment import group_environment
 from evenload.executor.supervisor.start_watch import StartLimits
-from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.supervisor import GRACE_S, Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Spoilt
@@ -50,7 +50,6 @@ from evenload.pipeline.run.workers.slow_workers import SlowWorkers
 from evenload.pipeline.site import SiteReport
 from evenload.pipeline.worker.stage_host import StageHost
 
-GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
 START_LIMITS = StartLimits(up_s=LONGEST_START_S, build_s=LONGEST_START_S, most_s=LONGEST_START_S)
 REPLACED_S = 10.0  # others may come by then for devices that left

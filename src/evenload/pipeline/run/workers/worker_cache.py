@@ -17,9 +17,7 @@ from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.start_watch import StartLimits
-from evenload.executor.supervisor.supervisor import Driver, Supervisor
-
-GRACE_S = 1.0
+from evenload.executor.supervisor.supervisor import GRACE_S, Driver, Supervisor
 
 
 class KeptWorkers(Closing):
