@@ -210,8 +210,10 @@ def _of_file(file: Path, name: str, folder: Path) -> CodeTarget:
     if root == file.parent and root.is_relative_to(folder):
         root = folder
     parts = file.relative_to(root).with_suffix("").parts
-    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_parsed(file)))
-    if is_relative and len(parts) > 1 and all(part.isidentifier() for part in parts):
+    may_be_part = len(parts) > 1 and all(part.isidentifier() for part in parts)
+    if may_be_part and any(
+        isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_parsed(file))
+    ):
         return CodeTarget(".".join(parts), name, file, tuple(dict.fromkeys((root, folder))))
     return CodeTarget(file.stem, name, file, tuple(dict.fromkeys((file.parent, root, folder))))
 
