@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_workers import python_command
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,12 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def workers_start_quickly(quick_servers: None) -> None:
     """Most of what a short run takes is the start of its fork server."""
+
+
+@pytest.fixture
+def forked_python() -> list[str]:
+    """The command, for files whose functions are stages: imported there, it were all code that is loaded."""
+    return python_command()
 
 
 OWN_STEPS = """

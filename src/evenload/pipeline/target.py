@@ -90,12 +90,19 @@ def _definition(code: Any) -> str:
     try:
         function = inspect.unwrap(vars(code)["__call__"] if isinstance(code, type) else code)
         first = function.__code__.co_firstlineno
-        nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
-        named = [one for one in nodes if isinstance(one, DEFINITIONS) and one.name == code.__name__]
+        if not code.__name__.isidentifier():  # a lambda is no definition
+            return ""
+        nodes = _definitions("".join(inspect.findsource(function)[0]))
+        named = [one for one in nodes if one.name == code.__name__]
         found = [one for one in named if _first_line(one) <= first <= (one.end_lineno or 0)]
         return ast.unparse(found[-1])
     except (OSError, TypeError, ValueError, LookupError, AttributeError, SyntaxError, RecursionError):
         return ""
+
+
+@functools.lru_cache(16)  # a program has its stages in few files
+def _definitions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    return [one for one in ast.walk(ast.parse(text)) if isinstance(one, DEFINITIONS)]
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:

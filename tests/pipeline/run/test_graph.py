@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked_workers import evenload_command
 from pipeline.run.random_graphs import (
     EDITS,
     Step,
@@ -105,13 +106,16 @@ def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Call
     steps = random_steps(rng)
     rows = rows_of_column(n_items)
     write_graph(folder, steps, rows, copies=True)
-    command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
+    killed, last = [sys.executable, "-m", "evenload"], evenload_command()
     statuses = []
     for number in range(n_lives):
         for order in folder.glob("kill_*"):
             order.unlink()
         with (folder / "said").open("ab") as said:
-            process = popen(command, stdout=said, stderr=said, cwd=folder)
+            command = last if number == n_lives - 1 else killed
+            process = popen(
+                [*command, "run", "job.yaml", "-o", "run", "-q"], stdout=said, stderr=said, cwd=folder
+            )
             if number < n_lives - 1:
                 (folder / "kill_worker").write_text(f"{rng.randint(0, n_items)} 0")
                 (folder / "kill_driver").write_text(f"{rng.randint(n_items, 2 * n_items)} {process.pid}")
