@@ -69,11 +69,6 @@ def python_command() -> list[str]:
     return [sys.executable, "-I", "-S", str(client), os.environ[ADDRESS]]
 
 
-def evenload_command() -> list[str]:
-    """``python -m evenload``, as a program that is forked from that process where there is one."""
-    return [*python_command(), "-c", "from evenload.__main__ import run; run()"]
-
-
 def start_servers_anew() -> None:
     """Fork servers of a worker's executors are new interpreters: how they start is tested, too."""
     if fork_server is not None:

@@ -27,9 +27,9 @@ def workers_start_quickly(quick_servers: None) -> None:
 
 
 @pytest.fixture
-def forked_python() -> list[str]:
-    """The command, for files whose functions are stages: imported there, it were all code that is loaded."""
-    return python_command()
+def evenload() -> list[str]:
+    """``python -m evenload``. A fixture, as stages in files that import it would use all that is loaded."""
+    return [*python_command(), "-c", "from evenload.__main__ import run; run()"]
 
 
 OWN_STEPS = """

@@ -161,12 +161,11 @@ def test_classes_closures_lambdas_and_coroutines_travel_to_workers(tmp_path: Pat
     assert "6 done of 6 items" in repr(result)
 
 
-EVENLOAD = "from evenload.__main__ import run; run()"
 SHOUT = {"run": ["echo", '{{"shouted": "{words}"}}'], "reads_json": True}
 
 
 def test_the_same_job_in_yaml_gives_the_same_rows_from_the_command_line(
-    tmp_path: Path, own: Any, forked_python: list[str]
+    tmp_path: Path, own: Any, evenload: list[str]
 ) -> None:
     stages = [
         Stage(own.Grow, params={"by": 3}, call={"plus": 1}, batch=2, outputs={"grown": "number"}),
@@ -182,7 +181,7 @@ def test_the_same_job_in_yaml_gives_the_same_rows_from_the_command_line(
     assert str(tmp_path) not in text
     here = pipeline.run(rows, out=tmp_path / "here")
     there = subprocess.run(
-        [*forked_python, "-c", EVENLOAD, "run", "twin.yaml", "-o", "there", "-q", "--json"],
+        [*evenload, "run", "twin.yaml", "-o", "there", "-q", "--json"],
         cwd=tmp_path, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert there.returncode == 0, there.stderr
@@ -346,10 +345,7 @@ if __name__ == "__main__":
 
 
 def test_a_killed_program_goes_on_and_what_was_edited_is_done_anew(
-    tmp_path: Path,
-    popen: Callable[..., subprocess.Popen],
-    until: Callable[..., None],
-    forked_python: list[str],
+    tmp_path: Path, popen: Callable[..., subprocess.Popen], until: Callable[..., None], evenload: list[str]
 ) -> None:
     """The oracle is the program's own count of its calls, and plain arithmetic."""
     calls = tmp_path / "calls"
@@ -363,7 +359,7 @@ def test_a_killed_program_goes_on_and_what_was_edited_is_done_anew(
 
     def counted(text: str) -> tuple[list[int], list[str]]:
         calls.write_text("")
-        said, _ = program(text, *forked_python).communicate(timeout=500)
+        said, _ = program(text, *evenload[:-2]).communicate(timeout=500)
         return json.loads(said.splitlines()[-1]), calls.read_text().splitlines()
 
     calls.write_text("")

@@ -90,19 +90,12 @@ def _definition(code: Any) -> str:
     try:
         function = inspect.unwrap(vars(code)["__call__"] if isinstance(code, type) else code)
         first = function.__code__.co_firstlineno
-        if not code.__name__.isidentifier():  # a lambda is no definition
-            return ""
-        nodes = _definitions("".join(inspect.findsource(function)[0]))
-        named = [one for one in nodes if one.name == code.__name__]
+        nodes = ast.walk(_parse("".join(inspect.findsource(function)[0]).encode(), ""))
+        named = [one for one in nodes if isinstance(one, DEFINITIONS) and one.name == code.__name__]
         found = [one for one in named if _first_line(one) <= first <= (one.end_lineno or 0)]
         return ast.unparse(found[-1])
     except (OSError, TypeError, ValueError, LookupError, AttributeError, SyntaxError, RecursionError):
         return ""
-
-
-@functools.lru_cache(16)  # a program has its stages in few files
-def _definitions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    return [one for one in ast.walk(ast.parse(text)) if isinstance(one, DEFINITIONS)]
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
@@ -218,9 +211,8 @@ def _of_file(file: Path, name: str, folder: Path) -> CodeTarget:
         root = folder
     parts = file.relative_to(root).with_suffix("").parts
     may_be_part = len(parts) > 1 and all(part.isidentifier() for part in parts)
-    if may_be_part and any(
-        isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_parsed(file))
-    ):
+    relative = (one for one in ast.walk(_parsed(file)) if isinstance(one, ast.ImportFrom) and one.level)
+    if may_be_part and any(relative):
         return CodeTarget(".".join(parts), name, file, tuple(dict.fromkeys((root, folder))))
     return CodeTarget(file.stem, name, file, tuple(dict.fromkeys((file.parent, root, folder))))
 

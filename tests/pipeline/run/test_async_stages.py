@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_workers import evenload_command
 from pipeline.local_server import Answers, LocalServer
 from pipeline.written_jobs import write_job
 
@@ -198,6 +197,7 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     server: Server,
     popen: Callable[..., subprocess.Popen],
     until: Callable[[Callable[[], object], str], None],
+    evenload: list[str],
 ) -> None:
     """The oracle is the server's count. The batch of an old job file would keep none of these answers."""
     stage = (
@@ -208,8 +208,7 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     command = ["run", "job.yaml", "-o", "run", "-q"]
 
     def n_kept() -> int:
-        files = [path for path in (tmp_path / "run/journal").rglob("*") if path.is_file()]
-        kept = b"".join(path.read_bytes() for path in files)
+        kept = b"".join(path.read_bytes() for path in (tmp_path / "run/journal").rglob("*") if path.is_file())
         return sum(f"<answer {at}>".encode() in kept for at in range(64))
 
     first = popen([sys.executable, "-m", "evenload", *command], cwd=tmp_path)
@@ -219,7 +218,7 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     first.wait(500)
     asked = dict(server.n_asked)
     server.opened.set()
-    assert popen([*evenload_command(), *command], cwd=tmp_path).wait(500) == 0
+    assert popen([*evenload, *command], cwd=tmp_path).wait(500) == 0
     again = {text for text, n in server.n_asked.items() if n > 1}
     assert len(asked) == 46
     assert len(again) == 6

@@ -57,9 +57,7 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     (job.parent / "small").mkdir()
     command = [*space, "sh", "-c", SCRIPT, "sh", str(job.parent / "small"), sys.executable]
     try:
-        found = subprocess.run(
-            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=550
-        )
+        found = subprocess.run(command, cwd=job.parent, capture_output=True, text=True, timeout=550)
     except FileNotFoundError:
         pytest.skip("there is no unshare")
     if "exit" not in found.stdout:

@@ -100,19 +100,13 @@ def _add_scalars(handler: Any) -> None:
 def dump_yaml(document: Any) -> str:
     """Return ``document`` as YAML that readers of versions 1.1 and 1.2 both read back as it was."""
     yaml = require("yaml", extra="jobs", why="writing job files")
-
-    def dumped(base: Any) -> str:
-        return yaml.dump(document, Dumper=_dumper(base), sort_keys=False, allow_unicode=True, width=100)
-
-    text = dumped(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper)
-    return dumped(yaml.SafeDumper) if "\\U" in text else text  # how that in C writes emoji
-
-
-@functools.cache
-def _dumper(base: Any) -> Any:
-    dumper = type("Dumper", (base,), {})
-    _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads as something else is quoted
-    return dumper
+    text = "\\U"
+    for base in filter(None, (getattr(yaml, "CSafeDumper", None), yaml.SafeDumper)):
+        if "\\U" in text:  # how that in C writes emoji
+            dumper = type("Dumper", (base,), {})
+            _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads otherwise is quoted
+            text = yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text
 
 
 def _integer(loader: Any, node: Any) -> int:

@@ -139,10 +139,6 @@ class _Bound:
         self.tail = graph.longest_after([p if c.n_left else 0.0 for p, c in zip(passes, costs, strict=True)])
         most = min(3, len(left))
         self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
-        self._loads_head_tail = {
-            a: (sum(costs[s].load_s for s in a), min(self.head[s] for s in a), min(self.tail[s] for s in a))
-            for a in self.sets
-        }
         self._least_lost = {
             one: {s: min(self.lost(a, one) for a in self.sets if s in a) for s in left} for one in {*ready}
         }
@@ -154,12 +150,8 @@ class _Bound:
 
     def lost(self, a: tuple[int, ...], ready: float) -> float:
         """Return the seconds that are none for work of a device that loads ``a`` once it is ready."""
-        loads, head, tail = self._loads_head_tail[a]
-        return tail + max(ready + loads, head)
-
-    def widest(self, ready: float, t: float) -> dict[int, float]:
-        """Return the widest window until ``t`` of such a device for each stage that has tasks left."""
-        return {s: max(0.0, t - lost) for s, lost in self._least_lost[ready].items()}
+        loaded_s = ready + sum(self.costs[s].load_s for s in a)
+        return min(self.tail[s] for s in a) + max(loaded_s, min(self.head[s] for s in a))
 
     def prices(self, t: float) -> dict[int, float]:
         """Return the prices of a second of work on each stage at which the least is earned by ``t``."""
@@ -169,10 +161,8 @@ class _Bound:
             alike[key] = alike.get(key, 0) + n_devices
         ways = []
         for number, (logs, ready) in enumerate(alike):
-            widest = self.widest(ready, t)
-            ways += [
-                Way(s, widest[s] * ALIKE ** logs[s], ((number, 1),)) for s in self.left if logs[s] is not None
-            ]
+            widest = ((s, max(0.0, t - lost)) for s, lost in self._least_lost[ready].items())
+            ways += [Way(s, w * ALIKE ** logs[s], ((number, 1),)) for s, w in widest if logs[s] is not None]
         work_s = [self.costs[s].work_s if s in self.left else 0.0 for s in range(len(self.costs))]
         found = share_work(ways, work_s, list(alike.values())).prices
         return {s: found[s] for s in self.left}
@@ -184,12 +174,7 @@ class _Bound:
             (n, [(lost, speeds[s] * prices[s]) for s, lost in self._least_lost[ready].items()])
             for (speeds, ready), n in self.kinds.items()
         ]
-
-        def could(t: float) -> bool:
-            most = (n * max((t - lost) * pay for lost, pay in ways) for n, ways in kinds)
-            return sum(max(0.0, earned) for earned in most) >= due
-
-        return could
+        return lambda t: sum(n * max(0.0, *((t - lost) * pay for lost, pay in a)) for n, a in kinds) >= due
 
     def could_alone(self, s: int, t: float) -> bool:
         """Test one stage, on devices that do nothing else."""
@@ -208,18 +193,13 @@ class _Bound:
             (n, [(self.lost(a, ready), self._tasks(a, speeds, price)) for a in self.sets])
             for (speeds, ready), n in self.kinds.items()
         ]
-
-        def could(t: float) -> bool:
-            most = (n * max(_earned(tasks, t - lost) for lost, tasks in ways) for n, ways in kinds)
-            return sum(most) >= due
-
-        return could
+        return lambda t: sum(n * max(_earned(one, t - lost) for lost, one in a) for n, a in kinds) >= due
 
     def _tasks(self, a: Sequence[int], speeds: Sequence[float], price: Mapping[int, float]) -> "_Tasks":
         """Return what a device of these speeds can earn with a task of each of ``a``, and in which time."""
-        able = [s for s in a if speeds[s]]
-        tasks = [(self.costs[s].item_s / speeds[s], price[s]) for s in able]
-        return sorted(tasks, reverse=True), any(self.costs[s].is_split for s in able)
+        able = [(s, self.costs[s]) for s in a if speeds[s]]
+        tasks = sorted(((cost.item_s / speeds[s], price[s]) for s, cost in able), reverse=True)
+        return tasks, any(cost.is_split for _, cost in able)
 
 
 _Tasks = tuple[list[tuple[float, float]], bool]  # seconds and price, the longest first; may be in fractions
@@ -231,8 +211,7 @@ def _earned(some: _Tasks, window: float) -> float:
     if not tasks or window <= 0:
         return 0.0
     if len(tasks) == 1 and not is_split:
-        ((seconds, price),) = tasks
-        return price * int(window / seconds + _ROUNDING)
+        return tasks[0][1] * int(window / tasks[0][0] + _ROUNDING)
     best = max(price / seconds for seconds, price in tasks) * window  # in fractions of tasks
     if is_split or len(tasks) > 2:
         return best
